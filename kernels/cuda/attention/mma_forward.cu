@@ -5,6 +5,7 @@
 
 #include "kernels/cuda/attention/mma.h"
 #include "kernels/cuda/attention/split.h"
+#include "kernels/cuda/mma/warpgroup.cuh"
 #include "kernels/schedule/device_program.h"
 
 namespace poolgrad::kernels::cuda {
@@ -39,12 +40,12 @@ void attend_by_mma(Stream stream, const AttentionProgram& program, const Attenti
       ForwardCall<float> part = call.of(some);
       const auto split = space.put(part.k, part.v, some.batches, some.kv_heads, k.shape[1]);
       part.staged_k = split.first, part.staged_v = split.second;
-      launch_by_fragments<float, By::warps>(stream, part);
+      launch_by_fragments<float>(stream, part);
     });
     return;
   }
   if (has_warpgroups(stream.device.index)) return attend_by_warpgroups(stream, call, q.dtype);
-  const auto run = [&]<class S>(S) { launch_by_fragments<S, By::warps>(stream, call); };
+  const auto run = [&]<class S>(S) { launch_by_fragments<S>(stream, call); };
   q.dtype == DType::f16 ? run(Half{}) : run(BFloat16{});
 }
 

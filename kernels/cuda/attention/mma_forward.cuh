@@ -1,38 +1,201 @@
 // out and lse by tensor cores: forward.cu's online softmax, with weights that are rounded to the type of the operands
 // before they are multiplied with values (Dao 2023). Sums of weights, results and everything else are f32. Of f32
-// nothing is rounded: all is split (split_tile.cuh). Warps multiply for themselves, or together (warpgroup_tile.cuh).
+// nothing is rounded: all is split (split_tile.cuh). Here warps multiply for themselves; where they multiply together
+// stands in warpgroup_forward.cuh.
 #pragma once
 
 #include <type_traits>
 
 #include "kernels/cuda/attention/dropped.cuh"
-#include "kernels/cuda/attention/warpgroup_tile.cuh"
+#include "kernels/cuda/attention/split_tile.cuh"
 
 namespace poolgrad::kernels::cuda {
 
-/// Of a row, four neighbouring lanes have 16 scores each: the maximum of all, and the sum of their own.
+/// Of a row, four neighbouring lanes have a share of the scores each: the maximum of all, and the sum of their own.
 struct RowState {
   float maximum, sum;
 };
 
-/// The weights of a thread in place of its scores, but of pairs that do not count.
-__device__ inline void set_aside_counted(const Shared<float>& aside, const Scores& weights) {
+/// A tile of queries of a head, and what a thread has of it.
+struct QueryTile {
+  const ForwardCall<float>& call;
+  const TileItems::Item& item;
+  const Progression& tile;  // a copy would take registers that sm_80 lacks
+  const LaneOfTile& at;
+
+  __device__ std::int64_t query_of(int half) const { return tile.row + at.row(half) * tile.stride; }
+  __device__ std::int32_t kv_head() const { return item.head / static_cast<std::int32_t>(call.group); }
+  /// The head of the schedule.
+  __device__ std::int64_t scheduled() const { return call.items.first_head + item.head; }
+  __device__ TileRows queries() const {
+    return rows_of(call.q, item.batch, item.head, tile, 0, static_cast<int>(tile.count));
+  }
+
+  /// States and results before the first key.
+  template <std::size_t Fragments>
+  __device__ void begin(RowState (&state)[2], FragmentC (&results)[Fragments]) const {
+    constexpr float nothing = -std::numeric_limits<float>::infinity();
+    POOLGRAD_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      state[half] = {nothing, 0};
+      if (at.row(half) >= tile.count) continue;
+      state[half].maximum = call.first_maximum(item.batch, item.head, query_of(half));
+      if (state[half].maximum == nothing) continue;
+      if (at.lane % lanes_of_fragment_row == 0) state[half].sum = 1;
+      if (!call.carry_out.data) continue;
+      const float* from = reinterpret_cast<const float*>(call.carry_out.data) + item.batch * call.carry_out.batch +
+                          item.head * call.carry_out.head + query_of(half) * call.carry_out.row;
+      POOLGRAD_UNROLL
+      for (int f = 0; f < static_cast<int>(Fragments); ++f) {
+        if (8 * f >= static_cast<int>(call.v.depth)) continue;
+        POOLGRAD_UNROLL
+        for (int i = 0; i < 2; ++i) results[f].value[2 * half + i] = from[at.column(f, i)];
+      }
+    }
+  }
+
+  /// Scores of products, pair by pair, with all that rules ask about one.
+  template <class S, std::size_t Fragments>
+  __device__ void score_pairs(FragmentC (&scores)[Fragments], const Shared<float>& aside,
+                              const VisitedRows& keys) const {
+    const AttentionProgram& program = call.program;
+    const AttentionRun& run = program.run[keys.run];
+    const Columns seen[2] = {columns_seen(program, keys, tile, at.row(0)),
+                             columns_seen(program, keys, tile, at.row(1))};
+    for_each_score(scores, aside, at, [&](int, int half, int column, float& score) {
+      const Columns row = {half ? seen[1].begin : seen[0].begin, half ? seen[1].end : seen[0].end};
+      const std::int64_t step = keys.first + column;
+      const Visit visit{program, run, scheduled(), tile.position + at.row(half) * tile.step};
+      if (row.contain(column) && visit.keeps(step)) {
+        const Pair pair{query_of(half), run.keys.row + step * run.keys.stride, visit.row_position,
+                        visit.position(step)};
+        if constexpr (splits<S>)
+          score = product_unless_finite(score, call.q, offset_of(call.q, item.batch, item.head, pair.query), call.k,
+                                        offset_of(call.k, item.batch, kv_head(), pair.key));
+        float slope;
+        score = call.rules.score(score, item.batch, item.head, pair, slope) + visit.log_multiplicity<float>(step);
+      } else {
+        score = -std::numeric_limits<float>::infinity();
+      }
+    });
+  }
+
+  /// Which of the thread's scores are dropped, a word for 64 columns, from dropped_of[threadIdx.x] on in steps of a
+  /// block.
+  template <int Rows>
+  __device__ void draw(const Shared<std::uint32_t>& dropped_of, const VisitedRows& keys) const {
+    POOLGRAD_UNROLL
+    for (int part = 0; part < Rows / mma_rows; ++part)
+      dropped_of[part * mma_threads + thread_of_block()] =
+          DroppedPairs(call.rules, item.batch, item.head, at)
+              .of(positions_of(tile, 0), positions_of(call.program.run[keys.run].keys, keys.first + part * mma_rows),
+                  false);
+  }
+
+  /// out and lse. False if they are not finite, and are to be found once more, with care.
+  template <class S, std::size_t Fragments>
+  __device__ bool end(const RowState (&state)[2], FragmentC (&results)[Fragments], bool with_care) const {
+    if (!with_care && any_is_not_finite(results, tile.count, at)) return false;
+    POOLGRAD_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      const float total = warp_reduce<reductions::Sum>(state[half].sum, lanes_of_fragment_row);
+      if (at.row(half) < tile.count && call.lse.data && at.lane % lanes_of_fragment_row == 0)
+        call.lse.at(item.batch, item.head, query_of(half)) = state[half].maximum + Math<float>::log(total);
+      scale_row(results, half, total == 0 ? 0 : 1 / total);
+    }
+    store_results<S>(call.out, item.batch, item.head, tile, results, false, at);
+    return true;
+  }
+};
+
+/// Weights in place of scores, which are values * unit, or, unless they are `only_scaled`, the values. Results so far
+/// are to be multiplied with `factor`.
+template <std::size_t Fragments>
+__device__ void weigh(FragmentC (&scores)[Fragments], float unit, bool only_scaled, RowState (&state)[2],
+                      float (&factor)[2]) {
+  constexpr float nothing = -std::numeric_limits<float>::infinity();
+  constexpr int fragments = static_cast<int>(Fragments);
+  float highest[2][2] = {{nothing, nothing}, {nothing, nothing}};  // two of a row, which do not wait for each other
   POOLGRAD_UNROLL
-  for (int e = 0; e < scores_of_lane; ++e) {
-    const int place = e * mma_threads + static_cast<int>(threadIdx.x);
-    const bool counted = aside[place] != -std::numeric_limits<float>::infinity();
-    aside[place] = counted ? weights[e / elements_of_c].value[e % elements_of_c] : uncounted<float>;
+  for (int f = 0; f < fragments; ++f) {
+    POOLGRAD_UNROLL
+    for (int i = 0; i < elements_of_c; ++i) highest[i / 2][f % 2] = larger(highest[i / 2][f % 2], scores[f].value[i]);
+  }
+  float shift[2], sum[2][2] = {};
+  POOLGRAD_UNROLL
+  for (int half = 0; half < 2; ++half) {
+    float found = larger(highest[half][0], highest[half][1]);
+    found = larger(found, shuffle_xor(found, 2));
+    found = larger(state[half].maximum, unit * larger(found, shuffle_xor(found, 1)));
+    shift[half] = found == nothing ? 0 : found;
+    factor[half] = exp2_approx((state[half].maximum - shift[half]) * log2_e);
+    state[half].maximum = found;
+  }
+  unit *= log2_e;
+  if (only_scaled) {
+    shift[0] = in_base_2(shift[0]), shift[1] = in_base_2(shift[1]);
+  } else {  // a bias may be of any size: what is left of it is what scores differ by
+    POOLGRAD_UNROLL
+    for (FragmentC& part : scores) {
+      POOLGRAD_UNROLL
+      for (int i = 0; i < elements_of_c; ++i) part.value[i] -= shift[i / 2];
+    }
+    shift[0] = shift[1] = 0;
+  }
+  POOLGRAD_UNROLL
+  for (int f = 0; f < fragments; ++f) {
+    POOLGRAD_UNROLL
+    for (int i = 0; i < elements_of_c; ++i) {
+      float& score = scores[f].value[i];
+      score = exp2_approx(Math<float>::fma(score, unit, -shift[i / 2]));
+      sum[i / 2][f % 2] += score;
+    }
+  }
+  POOLGRAD_UNROLL
+  for (int half = 0; half < 2; ++half) {
+    settle(sum[half][0]), settle(sum[half][1]);  // or weights would be copied, those that are dropped
+    state[half].sum = state[half].sum * factor[half] + (sum[half][0] + sum[half][1]);
   }
 }
 
+/// Results of a warp, whose rows have new maxima.
+template <std::size_t Fragments>
+__device__ void rescale(FragmentC (&results)[Fragments], const float (&factor)[2]) {
+  if (__all_sync(all_threads_of_warp, factor[0] == 1 && factor[1] == 1)) return;
+  scale_row(results, 0, factor[0]);
+  scale_row(results, 1, factor[1]);
+}
+
+/// Which of a thread's scores are of pairs that count: bit e for score e.
+template <std::size_t Fragments>
+__device__ std::uint64_t counted_of(const FragmentC (&scores)[Fragments]) {
+  std::uint64_t counted = 0;
+  POOLGRAD_UNROLL
+  for (int e = 0; e < static_cast<int>(Fragments) * elements_of_c; ++e) {
+    const bool counts = scores[e / elements_of_c].value[e % elements_of_c] != -std::numeric_limits<float>::infinity();
+    counted |= static_cast<std::uint64_t>(counts) << e;
+  }
+  return counted;
+}
+/// Marks the weights of the others, for add_weighted_pairs().
+template <std::size_t Fragments>
+__device__ void mark_uncounted(FragmentC (&weights)[Fragments], std::uint64_t counted) {
+  POOLGRAD_UNROLL
+  for (int e = 0; e < static_cast<int>(Fragments) * elements_of_c; ++e)
+    if (!(counted >> e & 1)) weights[e / elements_of_c].value[e % elements_of_c] = uncounted<float>;
+}
+
+template <class S, int Depth>
+using ForwardTile = std::conditional_t<splits<S>, SplitTile<Depth>, StagedTile<Depth>>;
+
 /// Blocks on a multiprocessor: as many as registers and shared memory have room for.
-template <class S, int Depth, By by>
-inline constexpr int forward_blocks = Depth <= (by == By::warps ? 32 : 64) && !splits<S> ? 3 : 2;
+template <class S, int Depth>
+inline constexpr int forward_blocks = Depth <= 32 && !splits<S> ? 3 : 2;
 
 /// Queries of 64 columns stay in registers; of 128 there are too many, and with 32 a third block on a multiprocessor is
 /// worth more. f32 has registers for those of 32 alone, and for no third block.
-template <class S, int Depth, By by>
-inline constexpr bool forward_keeps = splits<S> ? Depth == 32 : (by == By::warps && Depth == 64);
+template <class S, int Depth>
+inline constexpr bool forward_keeps = splits<S> ? Depth == 32 : Depth == 64;
 
 /// Tiles of keys, and of values, that are in shared memory at once.
 template <class S>
@@ -41,12 +204,10 @@ inline constexpr int forward_buffers = splits<S> ? 1 : 2;
 /// In shared memory lie rows of queries, then two tiles of keys and two of values: while keys are weighed, the next are
 /// copied to where those before them were. Of f32 there is one of each: values come while keys are multiplied, and the
 /// next keys while those are weighed.
-template <class S, int Depth, By by>
-__global__ __launch_bounds__(mma_threads, (forward_blocks<S, Depth, by>)) void attend_by_fragments(
+template <class S, int Depth>
+__global__ __launch_bounds__(mma_threads, (forward_blocks<S, Depth>)) void attend_by_fragments(
     const __grid_constant__ ForwardCall<float> call, const std::int64_t items) {
-  if constexpr (by == By::warpgroup && !multiplies_in_warpgroups) return;
-  constexpr float nothing = -std::numeric_limits<float>::infinity();
-  using Tile = TileOf<S, Depth, by>;
+  using Tile = ForwardTile<S, Depth>;
   constexpr int buffers = forward_buffers<S>, own_tiles = splits<S> ? 0 : 1;
   POOLGRAD_SHARED(float, aside, set_aside_count);
   POOLGRAD_SHARED(float, terms, buffers* mma_rows);         // of columns
@@ -59,40 +220,25 @@ __global__ __launch_bounds__(mma_threads, (forward_blocks<S, Depth, by>)) void a
   for (Turns turn(items); turn.are_left(); turn.next()) {
     const TileItems::Item item = call.items.at(program, turn.item());
     if (!item.exists) continue;
-    const Progression& tile = program.tile[item.tile];  // a copy would take registers that sm_80 lacks
+    const QueryTile own_tile{call, item, program.tile[item.tile], at};
+    const Progression& tile = own_tile.tile;
     if (tile.count == 0) continue;
-    const std::int32_t kv_head = item.head / static_cast<std::int32_t>(call.group);
-    const std::int64_t scheduled = call.items.first_head + item.head;
-    const bool works = by == By::warpgroup || at.first_row < tile.count;  // a warpgroup multiplies as a whole
-    const auto query_of = [&](int half) { return tile.row + at.row(half) * tile.stride; };
-
-    RowState state[2] = {{nothing, 0}, {nothing, 0}};
+    const std::int32_t kv_head = own_tile.kv_head();
+    const bool works = at.first_row < tile.count;
+    RowState state[2];
     FragmentsC<Depth> results = {};
-    POOLGRAD_UNROLL
-    for (int half = 0; half < 2; ++half) {
-      if (at.row(half) >= tile.count) continue;
-      state[half].maximum = call.first_maximum(item.batch, item.head, query_of(half));
-      if (state[half].maximum == nothing) continue;
-      if (at.lane % lanes_of_fragment_row == 0) state[half].sum = 1;
-      if (!call.carry_out.data) continue;
-      const float* from = reinterpret_cast<const float*>(call.carry_out.data) + item.batch * call.carry_out.batch +
-                          item.head * call.carry_out.head + query_of(half) * call.carry_out.row;
-      POOLGRAD_UNROLL
-      for (int f = 0; f < Depth / 8; ++f) {
-        if (8 * f >= static_cast<int>(call.v.depth)) continue;
-        POOLGRAD_UNROLL
-        for (int i = 0; i < 2; ++i) results[f].value[2 * half + i] = from[at.column(f, i)];
-      }
-    }
+    own_tile.begin(state, results);
 
-    const TileRows queries = rows_of(call.q, item.batch, item.head, tile, 0, static_cast<int>(tile.count));
-    OwnRows<S, Tile, forward_keeps<S, Depth, by>> own(call.q, queries, at);
+    const TileRows queries = own_tile.queries();
+    OwnRows<S, Tile, forward_keeps<S, Depth>> own(call.q, queries, at);
     int buffer = 0;
     const auto keys_in = [&](int i) { return Tile{(own_tiles + i) * Tile::count}; };
     const auto values_in = [&](int i) { return Tile{(own_tiles + buffers + i) * Tile::count}; };
-    Stager<Tile, by == By::warpgroup> keys_from(program, call.staged_k, item.batch, kv_head),
-        values_from(program, call.staged_v, item.batch, kv_head);
-    Visits visits(program, tile, program.of(scheduled, item.tile));
+    const auto stage = [&](const Operand& x, Tile to, const VisitedRows& rows) {
+      stage_rows_async(staged, to, x, rows.of(program, x, item.batch, kv_head));
+      cp_async_commit();
+    };
+    Visits<> visits(program, tile, program.of(own_tile.scheduled(), item.tile));
     VisitedRows next = visits.next();
     if (next.count > 0) {
       __syncthreads();  // what was staged for the tile before has been read
@@ -100,154 +246,66 @@ __global__ __launch_bounds__(mma_threads, (forward_blocks<S, Depth, by>)) void a
         own.stage(staged, Tile{0});
         cp_async_commit();
       }
-      keys_from.stage(staged, keys_in(buffer), next);
+      stage(call.staged_k, keys_in(buffer), next);
       if constexpr (!splits<S>) {
-        values_from.stage(staged, values_in(buffer), next);
-        wait_for_staged<by, 2>();  // queries are there
+        stage(call.staged_v, values_in(buffer), next);
+        wait_for_staged<2>();  // queries are there
         own.take(staged);
       }
     }
     POOLGRAD_ROLLED
     for (; next.count > 0; buffer ^= buffers - 1) {
       const VisitedRows keys = next;
-      const auto tell = [&] {
-        if (const int i = thread_of_block(); keys.period > 0 && i < mma_rows)
-          terms[buffer * mma_rows + i] = i < keys.count ? term_of_column(program, keys, i) : 0;
-      };
+      const auto tell = [&] { tell_terms<mma_rows>(terms, buffer * mma_rows, program, keys); };
       if (buffers > 1) tell();
-      wait_for_staged<by, 0>();  // keys are there, of two buffers values, too, and those before them have been read
+      wait_for_staged<0>();  // keys are there, of two buffers values, too, and those before them have been read
       next = visits.next();
-      if (rules.drops && works)
-        dropped_of[thread_of_block()] =
-            DroppedPairs(rules, item.batch, item.head, at)
-                .of(positions_of(tile, 0), positions_of(program.run[keys.run].keys, keys.first), false);
+      if (rules.drops && works) own_tile.draw<mma_rows>(dropped_of, keys);
       Scores scores;
       if constexpr (buffers == 1) {
-        values_from.stage(staged, values_in(buffer), keys);
+        stage(call.staged_v, values_in(buffer), keys);
         tell();
         if (works) multiply_staged(scores, staged, own, keys_in(buffer), at);
-        wait_for_staged<by, 0>();  // values are there, and keys have been read
-        if (next.count > 0) keys_from.stage(staged, keys_in(buffer), next);
+        wait_for_staged<0>();  // values are there, and keys have been read
+        if (next.count > 0) stage(call.staged_k, keys_in(buffer), next);
         if (!works) continue;
       } else {
-        if constexpr (by == By::warpgroup) begin_multiply(scores, staged, own, keys_in(buffer));
         if (next.count > 0) {
-          keys_from.stage(staged, keys_in(buffer ^ 1), next);
-          values_from.stage(staged, values_in(buffer ^ 1), next);
+          stage(call.staged_k, keys_in(buffer ^ 1), next);
+          stage(call.staged_v, values_in(buffer ^ 1), next);
         }
-        if constexpr (by == By::warpgroup) {
-          wait_for_products<0>(scores);
-        } else {
-          if (!works) continue;
-          multiply_staged(scores, staged, own, keys_in(buffer), at);
-        }
+        if (!works) continue;
+        multiply_staged(scores, staged, own, keys_in(buffer), at);
       }
       const bool only_scaled = only_scales(rules, keys) && !turn.with_care();
-      float unit = 1;
-      if (only_scaled) {
+      float unit = 1, factor[2];
+      if (only_scaled)
         unit = scale_and_cut(scores, rules, program, keys, tile, terms, buffer * mma_rows, at);
-      } else {
-        const AttentionRun& run = program.run[keys.run];
-        const Columns seen[2] = {columns_seen(program, keys, tile, at.row(0)),
-                                 columns_seen(program, keys, tile, at.row(1))};
-        for_each_score(scores, aside, at, [&](int, int half, int column, float& score) {
-          const Columns row = {half ? seen[1].begin : seen[0].begin, half ? seen[1].end : seen[0].end};
-          const std::int64_t step = keys.first + column;
-          const Visit visit{program, run, scheduled, tile.position + at.row(half) * tile.step};
-          if (row.contain(column) && visit.keeps(step)) {
-            const Pair pair{query_of(half), run.keys.row + step * run.keys.stride, visit.row_position,
-                            visit.position(step)};
-            if constexpr (splits<S>)
-              score = product_unless_finite(score, call.q, offset_of(call.q, item.batch, item.head, pair.query), call.k,
-                                            offset_of(call.k, item.batch, kv_head, pair.key));
-            float slope;
-            score = rules.score(score, item.batch, item.head, pair, slope) + visit.log_multiplicity<float>(step);
-          } else {
-            score = nothing;
-          }
-        });
-      }
-      float highest[2][2] = {{nothing, nothing}, {nothing, nothing}};  // two of a row, which do not wait for each other
-      POOLGRAD_UNROLL
-      for (int f = 0; f < score_fragments; ++f) {
-        POOLGRAD_UNROLL
-        for (int i = 0; i < elements_of_c; ++i)
-          highest[i / 2][f % 2] = larger(highest[i / 2][f % 2], scores[f].value[i]);
-      }
-      float shift[2], factor[2], sum[2][2] = {};
-      POOLGRAD_UNROLL
-      for (int half = 0; half < 2; ++half) {
-        float found = larger(highest[half][0], highest[half][1]);
-        found = larger(found, shuffle_xor(found, 2));
-        found = larger(state[half].maximum, unit * larger(found, shuffle_xor(found, 1)));
-        shift[half] = found == nothing ? 0 : found;
-        factor[half] = exp2_approx((state[half].maximum - shift[half]) * log2_e);
-        state[half].maximum = found;
-      }
-      if (!__all_sync(all_threads_of_warp, factor[0] == 1 && factor[1] == 1)) {
-        scale_row(results, 0, factor[0]);
-        scale_row(results, 1, factor[1]);
-      }
-      unit *= log2_e;
-      if (only_scaled) {
-        shift[0] = in_base_2(shift[0]), shift[1] = in_base_2(shift[1]);
-      } else {  // a bias may be of any size: what is left of it is what scores differ by
-        POOLGRAD_UNROLL
-        for (FragmentC& part : scores) {
-          POOLGRAD_UNROLL
-          for (int i = 0; i < elements_of_c; ++i) part.value[i] -= shift[i / 2];
-        }
-        shift[0] = shift[1] = 0;
-      }
-      POOLGRAD_UNROLL
-      for (int f = 0; f < score_fragments; ++f) {
-        POOLGRAD_UNROLL
-        for (int i = 0; i < elements_of_c; ++i) {
-          float& score = scores[f].value[i];
-          score = exp2_approx(Math<float>::fma(score, unit, -shift[i / 2]));
-          sum[i / 2][f % 2] += score;
-        }
-      }
-      POOLGRAD_UNROLL
-      for (auto& of_row : sum)
-        settle(of_row[0]), settle(of_row[1]);  // or weights would be copied, those that are dropped
+      else
+        own_tile.score_pairs<S>(scores, aside, keys);
+      const std::uint64_t counted = turn.with_care() ? counted_of(scores) : 0;
+      weigh(scores, unit, only_scaled, state, factor);
+      rescale(results, factor);
       if (rules.drops) keep(scores, dropped_of[thread_of_block()], rules.kept);
       if (turn.with_care()) {
-        set_aside_counted(aside, scores);
-        __syncwarp();  // neighbours read them
-        add_weighted_pairs<S, Depth>(results, aside, call.v, keys.of(program, call.v, item.batch, kv_head));
+        mark_uncounted(scores, counted);
+        add_weighted_pairs<S, Depth>(results, scores, aside, call.v, keys.of(program, call.v, item.batch, kv_head));
       } else {
         add_weighted_staged<S, Depth>(results, scores, staged, values_in(buffer), at);
       }
-      POOLGRAD_UNROLL
-      for (int half = 0; half < 2; ++half)
-        state[half].sum = state[half].sum * factor[half] + (sum[half][0] + sum[half][1]);
     }
-
-    if (!turn.with_care() && any_is_not_finite(results, tile.count, at)) {
-      turn.again();
-      continue;
-    }
-    POOLGRAD_UNROLL
-    for (int half = 0; half < 2; ++half) {
-      const float total = warp_reduce<reductions::Sum>(state[half].sum, lanes_of_fragment_row);
-      if (at.row(half) < tile.count && call.lse.data && at.lane % lanes_of_fragment_row == 0)
-        call.lse.at(item.batch, item.head, query_of(half)) = state[half].maximum + Math<float>::log(total);
-      scale_row(results, half, total == 0 ? 0 : 1 / total);
-    }
-    store_results<S>(call.out, item.batch, item.head, tile, results, false, at);
+    if (!own_tile.end<S>(state, results, turn.with_care())) turn.again();
   }
 }
 
-template <class S, By by>
+template <class S>
 void launch_by_fragments(Stream stream, const ForwardCall<float>& call) {
   const std::int64_t items = call.items.count(call.program);
   if (items == 0) return;
   with_staged_depth({call.q.depth, call.v.depth}, [&]<int Depth>(std::integral_constant<int, Depth>) {
     constexpr int tiles = 2 * forward_buffers<S> + (splits<S> ? 0 : 1);
-    const std::int64_t bytes = tiles * TileOf<S, Depth, by>::count * std::int64_t{sizeof(Chunk)};
-    launch("attention", &attend_by_fragments<S, Depth, by>, shape_of_items(items, mma_threads, bytes), stream, call,
-           items);
+    const std::int64_t bytes = tiles * ForwardTile<S, Depth>::count * std::int64_t{sizeof(Chunk)};
+    launch("attention", &attend_by_fragments<S, Depth>, shape_of_items(items, mma_threads, bytes), stream, call, items);
   });
 }
 

@@ -1,6 +1,7 @@
 // The gradients of attention by tensor cores: gradients.cu's tiles, launches and order of sums, with weights and
 // gradients of scores that are rounded to the type of the operands before the last product; those of f32 are split.
-// Warps multiply for themselves, or together (warpgroup_tile.cuh).
+// Here warps multiply for themselves, or, rows of 128 elements, together (warpgroup_tile.cuh); what is begun together
+// and goes on while other things are done stands in warpgroup_gradients.cu.
 #pragma once
 
 #include <type_traits>
@@ -10,18 +11,159 @@
 
 namespace poolgrad::kernels::cuda {
 
+/// What is summed up: gradients of scores times visited rows (dq, dk), weights times visited rows (dv), or dk and dv at
+/// once; the former two may be told apart by the call.
+enum class Of { either, scores, weights, both };
+
+/// What the threads of a block tell each other about rows, columns and scores. Of the first three there are those of
+/// the tile's queries, or of the queries that it visits.
+struct GradientShared {
+  Shared<float> scores_aside, products_aside;
+  Shared<float> lse_of, exponent_of, delta_of;  // exponent: lse, times log2(e)
+  Shared<float> terms;                          // of columns
+  Shared<std::uint32_t> dropped_of;             // of the thread's scores
+};
+
+/// A tile of own rows as a query head meets it, and what a thread has of it.
+template <Of of>
+struct GradientTile {
+  const GradientCall<float>& call;
+  const TileItems::Item& item;
+  const Progression& tile;  // a copy would take registers that sm_80 lacks
+  const LaneOfTile& at;
+  const GradientShared& shared;
+  std::int32_t head = 0;
+  float lse = 0, delta = 0;  // that this thread tells next
+
+  __device__ bool by_keys() const { return of == Of::both || of == Of::weights || call.by_keys; }
+  __device__ bool of_weights() const { return of == Of::weights || (of == Of::either && call.of_weights); }
+  __device__ std::int32_t kv_head() const { return item.head / static_cast<std::int32_t>(call.group); }
+  __device__ std::int32_t own_head() const { return by_keys() ? kv_head() : head; }
+  __device__ std::int32_t visited_head() const { return by_keys() ? head : kv_head(); }
+  /// The head of the schedule.
+  __device__ std::int64_t scheduled() const { return call.items.first_head + head; }
+  __device__ TileRows own_rows(const Operand& x) const {
+    return rows_of(x, item.batch, own_head(), tile, 0, static_cast<int>(tile.count));
+  }
+
+  /// What is to be told of queries, those of the tile or those that it visits next: `count` of them, row_of(i).
+  template <class F>
+  __device__ void fetch(int count, const F& row_of) {
+    const int i = thread_of_block();
+    if (i >= mma_rows) return;
+    const std::int64_t query = by_keys() ? row_of(i) : tile.row + i * tile.stride;
+    const bool exists = i < (by_keys() ? count : tile.count);
+    lse = exists ? call.lse.at(item.batch, head, query) : -std::numeric_limits<float>::infinity();
+    delta = exists ? call.delta.at(item.batch, head, query) : 0;
+  }
+  /// Tells it, and the terms of columns, from place `first` on.
+  __device__ void tell(const VisitedRows& now, int first) {
+    tell_terms<mma_rows>(shared.terms, first, call.program, now);
+    const int i = thread_of_block();
+    if (i >= mma_rows) return;
+    constexpr float infinity = std::numeric_limits<float>::infinity();
+    if (lse == -infinity) lse = infinity;  // no weight is left of any score
+    shared.lse_of[first + i] = lse;
+    shared.exponent_of[first + i] = in_base_2(lse);
+    shared.delta_of[first + i] = delta;
+  }
+  __device__ void draw(const VisitedRows& now) const {
+    shared.dropped_of[thread_of_block()] =
+        DroppedPairs(call.rules, item.batch, head, at)
+            .of(positions_of(tile, 0), positions_of(call.program.run[now.run].keys, now.first), by_keys());
+  }
+
+  /// Scores, products of queries and keys, become gradients of scores, or weights; `products`, of values and gradients
+  /// of results, become weights if dk and dv are summed up at once. What is told of them lies from place `first` on.
+  template <class S>
+  __device__ void weigh(Scores& scores, Scores& products, const VisitedRows& now, int first, bool with_care) const {
+    if (only_scales(call.rules, now) && !call.dbias && !with_care)
+      weigh_scaled(scores, products, now, first);
+    else
+      weigh_pairs<S>(scores, products, now, first, with_care);
+  }
+
+ private:
+  __device__ void weigh_scaled(Scores& scores, Scores& products, const VisitedRows& now, int first) const {
+    const ScoreRules<float>& rules = call.rules;
+    const float unit = log2_e * scale_and_cut(scores, rules, call.program, now, tile, shared.terms, first, at);
+    if (rules.drops && !of_weights()) keep(products, shared.dropped_of[thread_of_block()], rules.kept);
+    const auto weigh = [&](const auto& query_of) {
+      POOLGRAD_UNROLL
+      for (int f = 0; f < score_fragments; ++f) {
+        POOLGRAD_UNROLL
+        for (int i = 0; i < elements_of_c; ++i) {
+          const int query = first + query_of(f, i);
+          float &score = scores[f].value[i], &product = products[f].value[i];
+          const float weight = exp2_approx(Math<float>::fma(score, unit, -shared.exponent_of[query]));
+          score = of_weights() ? weight : weight * (product * rules.scale - shared.delta_of[query] * rules.scale);
+          if constexpr (of == Of::both) product = weight;
+        }
+      }
+    };
+    if (by_keys())
+      weigh([&](int f, int i) { return at.column(f, i); });
+    else
+      weigh([&](int, int i) { return at.row(i / 2); });
+    if (rules.drops && (of == Of::both || of_weights()))
+      keep(of == Of::both ? products : scores, shared.dropped_of[thread_of_block()], rules.kept);
+  }
+
+  template <class S>
+  __device__ void weigh_pairs(Scores& scores, Scores& products, const VisitedRows& now, int first,
+                              bool with_care) const {
+    constexpr float nothing = -std::numeric_limits<float>::infinity();
+    const ScoreRules<float>& rules = call.rules;
+    const AttentionProgram& program = call.program;
+    const AttentionRun& run = program.run[now.run];
+    const Columns seen[2] = {columns_seen(program, now, tile, at.row(0)), columns_seen(program, now, tile, at.row(1))};
+    set_aside(shared.products_aside, products);
+    for_each_score(scores, shared.scores_aside, at, [&](int e, int half, int column, float& score) {
+      const Columns row = {half ? seen[1].begin : seen[0].begin, half ? seen[1].end : seen[0].end};
+      const std::int64_t step = now.first + column, own_row = tile.row + at.row(half) * tile.stride;
+      const Visit visit{program, run, scheduled(), tile.position + at.row(half) * tile.step};
+      float result = uncounted<float>, result_out = uncounted<float>;
+      if (row.contain(column) && visit.keeps(step)) {
+        const std::int64_t other_row = run.keys.row + step * run.keys.stride, position = visit.position(step);
+        const Pair pair = by_keys() ? Pair{other_row, own_row, position, visit.row_position}
+                                    : Pair{own_row, other_row, visit.row_position, position};
+        const int query = first + (by_keys() ? column : at.row(half));
+        float product = shared.products_aside[e * mma_threads + static_cast<int>(threadIdx.x)];
+        if constexpr (splits<S>) {
+          const auto defined = [&](float found, const Operand& own_rows, const Operand& visited_rows) {
+            return product_unless_finite(found, own_rows, offset_of(own_rows, item.batch, own_head(), own_row),
+                                         visited_rows, offset_of(visited_rows, item.batch, visited_head(), other_row));
+          };
+          score = defined(score, call.own, call.visited);
+          if (!of_weights() && call.own_first.depth > 0) product = defined(product, call.own_out, call.visited_out);
+        }
+        float slope;
+        const float whole = rules.score(score, item.batch, head, pair, slope) + visit.log_multiplicity<float>(step);
+        const float weight = exp2_approx(at_most_0(whole - shared.lse_of[query]) * log2_e),
+                    kept = rules.drops && (shared.dropped_of[thread_of_block()] >> e & 1) ? 0 : rules.kept;
+        if (of_weights()) {
+          if (whole != nothing) result = weight * kept + 0.0f;  // -0 counts
+        } else if (whole != nothing) {
+          result_out = weight * kept + 0.0f;
+          const float gradient = weight * (product * kept - shared.delta_of[query]);
+          if (call.dbias && !with_care)
+            call.dbias[item.batch * call.dbias_strides[0] + head * call.dbias_strides[1] +
+                       pair.query * call.dbias_strides[2] + pair.key * call.dbias_strides[3]] += gradient;
+          result = gradient * slope * rules.scale + 0.0f;
+        }
+      }
+      score = result;
+      if constexpr (of == Of::both) shared.products_aside[e * mma_threads + static_cast<int>(threadIdx.x)] = result_out;
+    });
+    if constexpr (of == Of::both) take_from_aside(products, shared.products_aside);
+  }
+};
+
 /// Tiles of each kind of visited rows that are in shared memory at once. Of two, the next are copied while those before
 /// them are weighed. Of one, for which rows of 128 elements and those of f32 have room on every GPU, that which is
 /// multiplied first comes while the other is weighed, and that while the first is multiplied.
 template <class S, int Depth>
 inline constexpr int gradient_buffers = Depth <= 64 && !splits<S> ? 2 : 1;
-
-/// Columns of dk and dv, of which both together stay in registers.
-inline constexpr int most_of_both = 64;
-
-/// What is summed up: gradients of scores times visited rows (dq, dk), weights times visited rows (dv), or dk and dv at
-/// once; the former two may be told apart by the call.
-enum class Of { either, scores, weights, both };
 
 /// In shared memory lie own rows, what of them belongs to results, and as many tiles of both of visited rows as there
 /// are buffers; of f32 no own rows.
@@ -29,72 +171,58 @@ template <class S, int Depth, By by, Of of>
 __global__ __launch_bounds__(mma_threads, 2) void sum_by_fragments(const __grid_constant__ GradientCall<float> call,
                                                                    const std::int64_t items) {
   if constexpr (by == By::warpgroup && !multiplies_in_warpgroups) return;
-  constexpr float nothing = -std::numeric_limits<float>::infinity();
   constexpr int buffers = gradient_buffers<S, Depth>;
-  static_assert(of != Of::both || buffers > 1);
+  static_assert(by == By::warps || buffers == 1);
   constexpr bool keeps = !splits<S> && by == By::warps && Depth == 64;
   using Tile = TileOf<S, Depth, by>;
   constexpr int own_tiles = splits<S> ? 0 : 2;
   POOLGRAD_SHARED(float, scores_aside, set_aside_count);
   POOLGRAD_SHARED(float, products_aside, set_aside_count);
-  POOLGRAD_SHARED(float, lse_of, buffers* mma_rows);       // of the tile's queries, or of those that it visits
-  POOLGRAD_SHARED(float, exponent_of, buffers* mma_rows);  // lse, times log2(e)
+  POOLGRAD_SHARED(float, lse_of, buffers* mma_rows);
+  POOLGRAD_SHARED(float, exponent_of, buffers* mma_rows);
   POOLGRAD_SHARED(float, delta_of, buffers* mma_rows);
-  POOLGRAD_SHARED(float, terms, buffers* mma_rows);         // of columns
-  POOLGRAD_SHARED(std::uint32_t, dropped_of, mma_threads);  // of the thread's scores
+  POOLGRAD_SHARED(float, terms, buffers* mma_rows);
+  POOLGRAD_SHARED(std::uint32_t, dropped_of, mma_threads);
   POOLGRAD_DYNAMIC_SHARED(Chunk, staged);
+  const GradientShared shared{scores_aside, products_aside, lse_of, exponent_of, delta_of, terms, dropped_of};
   const AttentionProgram& program = call.program;
-  const ScoreRules<float>& rules = call.rules;
   const LaneOfTile at;
-  const bool by_keys = of == Of::both || of == Of::weights || call.by_keys;
-  const bool of_weights = of == Of::weights || (of == Of::either && call.of_weights);
   const auto first_in = [&](int i) { return Tile{(own_tiles + i) * Tile::count}; };
   const auto last_in = [&](int i) { return Tile{(own_tiles + buffers + i) * Tile::count}; };
   POOLGRAD_ROLLED
   for (Turns turn(items); turn.are_left(); turn.next()) {
     const TileItems::Item item = call.items.at(program, turn.item());
     if (!item.exists) continue;
-    const Progression& tile = program.tile[item.tile];  // a copy would take registers that sm_80 lacks
+    GradientTile<of> own_tile{call, item, program.tile[item.tile], at, shared};
+    const Progression& tile = own_tile.tile;
     if (tile.count == 0) continue;
-    const std::int32_t kv_head = item.head / static_cast<std::int32_t>(call.group),
-                       end = item.head + static_cast<std::int32_t>(call.items.heads_of_item);
+    const std::int32_t end = item.head + static_cast<std::int32_t>(call.items.heads_of_item);
     const bool works = by == By::warpgroup || at.first_row < tile.count;  // a warpgroup multiplies as a whole
     FragmentsC<Depth> results = {};
-    FragmentsC<of == Of::both ? Depth : 8> results_out = {};  // dv
 
     POOLGRAD_ROLLED
-    for (std::int32_t head = item.head; head < end; ++head) {
-      const std::int32_t own_head = by_keys ? kv_head : head, visited_head = by_keys ? head : kv_head;
-      const std::int64_t scheduled = call.items.first_head + head;
-      Stager<Tile, by == By::warpgroup && (Depth <= 64)> first_from(program, call.staged_first, item.batch,
-                                                                    visited_head),
-          last_from(program, call.staged_last, item.batch, visited_head);
-      float lse = 0, delta = 0;  // that this thread puts where all find them
-      const auto fetch = [&](const VisitedRows& rows) {
-        const int i = thread_of_block();
-        if (i >= mma_rows) return;
-        const std::int64_t query = by_keys ? rows.row(program, i) : tile.row + i * tile.stride;
-        const bool exists = i < (by_keys ? rows.count : tile.count);
-        lse = exists ? call.lse.at(item.batch, head, query) : nothing;
-        delta = exists ? call.delta.at(item.batch, head, query) : 0;
+    for (own_tile.head = item.head; own_tile.head < end; ++own_tile.head) {
+      const auto stage = [&](const Operand& x, Tile to, const VisitedRows& rows) {
+        stage_rows_async(staged, to, x, rows.of(program, x, item.batch, own_tile.visited_head()));
+        cp_async_commit();
       };
       int buffer = 0;
-      Visits visits(program, tile, program.of(scheduled, item.tile));
+      Visits<> visits(program, tile, program.of(own_tile.scheduled(), item.tile));
       VisitedRows next = visits.next();
       if (next.count == 0) continue;
-      const auto own_part = [&](const Operand& x) {
-        return rows_of(x, item.batch, own_head, tile, 0, static_cast<int>(tile.count));
-      };
-      OwnRows<S, Tile, keeps> own(call.own, own_part(call.own), at),
-          own_first(call.own_first, own_part(call.own_first), at);
+      OwnRows<S, Tile, keeps> own(call.own, own_tile.own_rows(call.own), at),
+          own_first(call.own_first, own_tile.own_rows(call.own_first), at);
       __syncthreads();  // what was staged before has been read
       if constexpr (!splits<S>) {
         own.stage(staged, Tile{0});
         own_first.stage(staged, Tile{Tile::count});
         cp_async_commit();
       }
-      first_from.stage(staged, first_in(buffer), next);
-      if (buffers > 1) last_from.stage(staged, last_in(buffer), next);
+      stage(call.staged_first, first_in(buffer), next);
+      if (buffers > 1) stage(call.staged_last, last_in(buffer), next);
+      const auto fetch = [&](const VisitedRows& rows) {
+        own_tile.fetch(rows.count, [&](int i) { return rows.row(program, i); });
+      };
       fetch(next);
       if constexpr (!splits<S>) {
         wait_for_staged<by, buffers>();  // own rows are there
@@ -105,163 +233,61 @@ __global__ __launch_bounds__(mma_threads, 2) void sum_by_fragments(const __grid_
       for (; next.count > 0; buffer ^= buffers - 1) {
         const VisitedRows now = next;
         const int first = buffer * mma_rows;
-        const auto tell = [&] {
-          const int i = thread_of_block();
-          if (i >= mma_rows) return;
-          if (lse == nothing) lse = -nothing;  // no weight is left of any score
-          lse_of[first + i] = lse;
-          exponent_of[first + i] = in_base_2(lse);
-          delta_of[first + i] = delta;
-          if (now.period > 0) terms[first + i] = i < now.count ? term_of_column(program, now, i) : 0;
-        };
-        if (rules.drops && works)
-          dropped_of[thread_of_block()] =
-              DroppedPairs(rules, item.batch, head, at)
-                  .of(positions_of(tile, 0), positions_of(program.run[now.run].keys, now.first), by_keys);
+        if (call.rules.drops && works) own_tile.draw(now);
         Scores scores, products;
         if constexpr (buffers > 1) {
-          tell();
+          own_tile.tell(now, first);
           wait_for_staged<by, 0>();  // all of it is there, and what was visited before has been read
-          if constexpr (by == By::warpgroup) {
-            begin_multiply(products, staged, own_first, first_in(buffer));
-            if constexpr (of != Of::weights) begin_multiply(scores, staged, own, last_in(buffer));
-          }
           next = visits.next();
           if (next.count > 0) {
-            first_from.stage(staged, first_in(buffer ^ 1), next);
-            last_from.stage(staged, last_in(buffer ^ 1), next);
-            if (by_keys) fetch(next);
+            stage(call.staged_first, first_in(buffer ^ 1), next);
+            stage(call.staged_last, last_in(buffer ^ 1), next);
+            if (own_tile.by_keys()) fetch(next);
           }
           if (!works) continue;
-          if constexpr (by == By::warps) {
-            multiply_staged(products, staged, own_first, first_in(buffer), at);
-          } else {
-            wait_for_products<0>(products);
-            if constexpr (of != Of::weights) wait_for_products<0>(scores);
-          }
+          multiply_staged(products, staged, own_first, first_in(buffer), at);
         } else {
           wait_for_staged<by, 0>();  // the first are there, and what was visited before has been read
-          last_from.stage(staged, last_in(buffer), now);
-          tell();
+          stage(call.staged_last, last_in(buffer), now);
+          own_tile.tell(now, first);
           if (works) multiply_staged(products, staged, own_first, first_in(buffer), at);
           wait_for_staged<by, 0>();  // the last are there, and the first have been read
           next = visits.next();
           if (next.count > 0) {
-            first_from.stage(staged, first_in(buffer), next);
-            if (by_keys) fetch(next);
+            stage(call.staged_first, first_in(buffer), next);
+            if (own_tile.by_keys()) fetch(next);
           }
           if (!works) continue;
         }
-        if (of_weights) {
+        if (own_tile.of_weights()) {
           POOLGRAD_UNROLL
           for (int f = 0; f < score_fragments; ++f) scores[f] = products[f];
-        } else if constexpr (by == By::warps || buffers == 1) {
+        } else {
           multiply_staged(scores, staged, own, last_in(buffer), at);
         }
-        if (only_scales(rules, now) && !call.dbias && !turn.with_care()) {
-          const float unit = log2_e * scale_and_cut(scores, rules, program, now, tile, terms, first, at);
-          if (rules.drops && !of_weights) keep(products, dropped_of[thread_of_block()], rules.kept);
-          const auto weigh = [&](const auto& query_of) {
-            POOLGRAD_UNROLL
-            for (int f = 0; f < score_fragments; ++f) {
-              POOLGRAD_UNROLL
-              for (int i = 0; i < elements_of_c; ++i) {
-                const int query = first + query_of(f, i);
-                float &score = scores[f].value[i], &product = products[f].value[i];
-                const float weight = exp2_approx(Math<float>::fma(score, unit, -exponent_of[query]));
-                score = of_weights ? weight : weight * (product * rules.scale - delta_of[query] * rules.scale);
-                if constexpr (of == Of::both) product = weight;
-              }
-            }
-          };
-          if (by_keys)
-            weigh([&](int f, int i) { return at.column(f, i); });
-          else
-            weigh([&](int, int i) { return at.row(i / 2); });
-          if (rules.drops && (of == Of::both || of_weights))
-            keep(of == Of::both ? products : scores, dropped_of[thread_of_block()], rules.kept);
-        } else {
-          const AttentionRun& run = program.run[now.run];
-          const Columns seen[2] = {columns_seen(program, now, tile, at.row(0)),
-                                   columns_seen(program, now, tile, at.row(1))};
-          set_aside(products_aside, products);
-          for_each_score(scores, scores_aside, at, [&](int e, int half, int column, float& score) {
-            const Columns row = {half ? seen[1].begin : seen[0].begin, half ? seen[1].end : seen[0].end};
-            const std::int64_t step = now.first + column, own_row = tile.row + at.row(half) * tile.stride;
-            const Visit visit{program, run, scheduled, tile.position + at.row(half) * tile.step};
-            float result = uncounted<float>, result_out = uncounted<float>;
-            if (row.contain(column) && visit.keeps(step)) {
-              const std::int64_t other_row = run.keys.row + step * run.keys.stride, position = visit.position(step);
-              const Pair pair = by_keys ? Pair{other_row, own_row, position, visit.row_position}
-                                        : Pair{own_row, other_row, visit.row_position, position};
-              const int query = first + (by_keys ? column : at.row(half));
-              float product = products_aside[e * mma_threads + static_cast<int>(threadIdx.x)];
-              if constexpr (splits<S>) {
-                const auto defined = [&](float found, const Operand& own_rows, const Operand& visited_rows) {
-                  return product_unless_finite(found, own_rows, offset_of(own_rows, item.batch, own_head, own_row),
-                                               visited_rows,
-                                               offset_of(visited_rows, item.batch, visited_head, other_row));
-                };
-                score = defined(score, call.own, call.visited);
-                if (!of_weights && call.own_first.depth > 0) product = defined(product, call.own_out, call.visited_out);
-              }
-              float slope;
-              const float whole =
-                  rules.score(score, item.batch, head, pair, slope) + visit.log_multiplicity<float>(step);
-              const float weight = exp2_approx(at_most_0(whole - lse_of[query]) * log2_e),
-                          kept = rules.drops && (dropped_of[thread_of_block()] >> e & 1) ? 0 : rules.kept;
-              if (of_weights) {
-                if (whole != nothing) result = weight * kept + 0.0f;  // -0 counts
-              } else if (whole != nothing) {
-                result_out = weight * kept + 0.0f;
-                const float gradient = weight * (product * kept - delta_of[query]);
-                if (call.dbias && !turn.with_care())
-                  call.dbias[item.batch * call.dbias_strides[0] + head * call.dbias_strides[1] +
-                             pair.query * call.dbias_strides[2] + pair.key * call.dbias_strides[3]] += gradient;
-                result = gradient * slope * rules.scale + 0.0f;
-              }
-            }
-            score = result;
-            if constexpr (of == Of::both) products_aside[e * mma_threads + static_cast<int>(threadIdx.x)] = result_out;
-          });
-          if constexpr (of == Of::both) take_from_aside(products, products_aside);
-        }
+        own_tile.template weigh<S>(scores, products, now, first, turn.with_care());
         if (!call.result.data) continue;
         if (turn.with_care()) {
-          const Operand& weighed = of_weights ? call.visited_out : call.visited;
-          add_weighted_pairs<S, Depth>(results, scores_aside, weighed,
-                                       now.of(program, weighed, item.batch, visited_head));
-          if constexpr (of == Of::both)
-            add_weighted_pairs<S, Depth>(results_out, products_aside, call.visited_out,
-                                         now.of(program, call.visited_out, item.batch, visited_head));
+          const Operand& weighed = own_tile.of_weights() ? call.visited_out : call.visited;
+          add_weighted_pairs<S, Depth>(results, scores, scores_aside, weighed,
+                                       now.of(program, weighed, item.batch, own_tile.visited_head()));
         } else {
-          if constexpr (of == Of::both) {
-            begin_add_weighted<S, Depth>(results, scores, staged, last_in(buffer));
-            begin_add_weighted<S, Depth>(results_out, products, staged, first_in(buffer));
-            wait_for_products<0>(results);
-            wait_for_products<0>(results_out);
-          } else {
-            add_weighted_staged<S, Depth>(results, scores, staged, last_in(buffer), at);
-          }
+          add_weighted_staged<S, Depth>(results, scores, staged, last_in(buffer), at);
         }
       }
     }
-    bool not_finite = !turn.with_care() && any_is_not_finite(results, tile.count, at);
-    if constexpr (of == Of::both) not_finite |= !turn.with_care() && any_is_not_finite(results_out, tile.count, at);
-    if (not_finite) {
+    if (!turn.with_care() && any_is_not_finite(results, tile.count, at))
       turn.again();
-      continue;
-    }
-    if (call.result.data)
-      store_results<S>(call.result, item.batch, by_keys ? kv_head : item.head, tile, results, call.accumulate, at);
-    if constexpr (of == Of::both)
-      store_results<S>(call.result_out, item.batch, kv_head, tile, results_out, call.accumulate, at);
+    else if (call.result.data)
+      store_results<S>(call.result, item.batch, own_tile.by_keys() ? own_tile.kv_head() : item.head, tile, results,
+                       call.accumulate, at);
   }
 }
 
-/// With the rows that are visited where they are staged from.
-template <class S, By by, Of of>
-void launch_gradient(Stream stream, GradientCall<float> call, const Operand& visited, const Operand& visited_out) {
+/// f(the call, with the rows that are visited where they are staged from; the columns that rows are staged with, a
+/// constant; items), where there are any.
+template <class F>
+void with_staged(GradientCall<float> call, const Operand& visited, const Operand& visited_out, const F& f) {
   const std::int64_t items = call.items.count(call.program);
   if (items == 0) return;
   call.own_first = call.of_weights ? call.own : call.own_out;
@@ -270,14 +296,15 @@ void launch_gradient(Stream stream, GradientCall<float> call, const Operand& vis
   if (call.own_first.depth == 0 || call.staged_first.depth == 0)  // no dO: 0, whatever it would be multiplied with
     call.own_first.depth = call.staged_first.depth = 0;
   with_staged_depth({call.own.depth, call.own_out.depth, call.visited_out.depth},
-                    [&]<int Depth>(std::integral_constant<int, Depth>) {
-                      if constexpr (of != Of::both || Depth <= most_of_both) {
-                        constexpr int tiles = 2 * gradient_buffers<S, Depth> + (splits<S> ? 0 : 2);
-                        const std::int64_t bytes = tiles * TileOf<S, Depth, by>::count * std::int64_t{sizeof(Chunk)};
-                        launch("attention backward", &sum_by_fragments<S, Depth, by, of>,
-                               shape_of_items(items, mma_threads, bytes), stream, call, items);
-                      }
-                    });
+                    [&]<int Depth>(std::integral_constant<int, Depth> depth) { f(call, depth, items); });
+}
+
+template <class S, int Depth, By by, Of of>
+void launch_by_fragments(Stream stream, const GradientCall<float>& call, std::int64_t items) {
+  constexpr int tiles = 2 * gradient_buffers<S, Depth> + (splits<S> ? 0 : 2);
+  const std::int64_t bytes = tiles * TileOf<S, Depth, by>::count * std::int64_t{sizeof(Chunk)};
+  launch("attention backward", &sum_by_fragments<S, Depth, by, of>, shape_of_items(items, mma_threads, bytes), stream,
+         call, items);
 }
 
 }  // namespace poolgrad::kernels::cuda

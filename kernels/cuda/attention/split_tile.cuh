@@ -177,7 +177,7 @@ __device__ void add_weighted_staged(FragmentsC<Depth>& results, const Scores& sc
   for (int first = 0; first < Depth / 8; first += fragments) {
     SplitSums<fragments> sums;
     POOLGRAD_UNROLL
-    for (int w = 0; w < weight_fragments; ++w) {
+    for (int w = 0; w < score_fragments / 2; ++w) {
       SplitFragment weights;
       for_each_weight_pair(scores, w,
                            [&](int word, float left, float right) { weights.set(word, split(left, right)); });

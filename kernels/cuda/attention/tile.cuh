@@ -324,7 +324,7 @@ struct TileItems {
     bool exists;
   };
   POOLGRAD_HD std::int64_t rounds(const AttentionProgram& program) const {
-    return (heads + program.head_period - 1) / program.head_period;
+    return program.head_period == 1 ? heads : (heads + program.head_period - 1) / program.head_period;
   }
   POOLGRAD_HD std::int64_t count(const AttentionProgram& program) const {
     return program.head_period * program.tiles * batch * rounds(program) * chunks * parts;
@@ -333,17 +333,32 @@ struct TileItems {
   __device__ Item at(const AttentionProgram& program, std::int64_t i) const {
     const auto small = [](std::int64_t n) { return static_cast<std::int32_t>(n); };
     Item item{};
-    item.part = small(i % parts), i /= parts;
-    item.chunk = small(i % chunks), i /= chunks;
-    const std::int64_t of_head = rounds(program), round = i % of_head;
-    i /= of_head;
-    item.batch = small(i % batch);
-    const std::int64_t number = program.longest_first[i / batch];
-    item.tile = number % program.tiles;
-    item.head =
-        small(floor_mod(number / program.tiles - first_head, program.head_period) + round * program.head_period);
-    item.exists = item.head < heads && item.head % heads_of_item == 0;
+    if (parts > 1) item.part = small(take(i, parts));
+    if (chunks > 1) item.chunk = small(take(i, chunks));
+    const std::int64_t round = take(i, rounds(program));
+    item.batch = small(take(i, batch));
+    std::int64_t number = program.longest_first[i];
+    item.tile = take(number, program.tiles);
+    item.head = small(round);
+    if (program.head_period > 1)
+      item.head = small(floor_mod(number - first_head, program.head_period) + round * program.head_period);
+    item.exists = item.head < heads && (heads_of_item == 1 || item.head % heads_of_item == 0);
     return item;
+  }
+
+ private:
+  /// i / n in place of i, which is not negative; returns what is left. A division of 64 bits is many instructions.
+  static __device__ std::int64_t take(std::int64_t& i, std::int64_t n) {
+    std::int64_t left;
+    if ((i | n) >> 32 == 0) {
+      const auto small = static_cast<std::uint32_t>(i), by = static_cast<std::uint32_t>(n);
+      left = small % by;
+      i = small / by;
+    } else {
+      left = i % n;
+      i /= n;
+    }
+    return left;
   }
 };
 

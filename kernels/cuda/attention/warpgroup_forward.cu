@@ -1,11 +1,131 @@
+// out and lse by warpgroups: mma_forward.cuh's softmax, of more keys at a time. Registers decide how many blocks a
+// multiprocessor has, and blocks, how much of the time its tensor cores multiply: so one thread finds for all what the
+// tile visits next.
+//
+//   visit n    begins the scores; asks for its values, and the keys of visit n + 1
+//              weighs the scores
+//              multiplies the weights with the values
+//
+// There are two tiles of keys and one of values, and two barriers a visit.
 #include "kernels/cuda/attention/mma.h"
 #include "kernels/cuda/attention/mma_forward.cuh"
+#include "kernels/cuda/attention/warpgroup_tile.cuh"
 
 namespace poolgrad::kernels::cuda {
+namespace {
+
+/// Keys of a visit, and blocks on a multiprocessor: what registers and shared memory have room for.
+template <int Depth>
+inline constexpr int keys_of_visit = Depth <= 64 ? 2 * mma_rows : mma_rows;
+template <int Depth>
+inline constexpr int blocks_of_warpgroup = Depth <= 64 ? 3 : 2;
+
+template <class S, int Depth>
+__global__ __launch_bounds__(mma_threads, blocks_of_warpgroup<Depth>) void attend_by_warpgroup(
+    const __grid_constant__ ForwardCall<float> call, const std::int64_t items) {
+  if constexpr (!multiplies_in_warpgroups) return;
+  constexpr int rows = keys_of_visit<Depth>, words = rows / mma_rows;
+  using Tile = WarpgroupTile<Depth, rows>;
+  using OwnTile = WarpgroupTile<Depth>;
+  using Told = ToldVisits<rows>;
+  POOLGRAD_SHARED(float, aside, set_aside_count);
+  POOLGRAD_SHARED(float, terms, rows);                              // of columns
+  POOLGRAD_SHARED(std::uint32_t, dropped_of, words * mma_threads);  // of the thread's scores
+  POOLGRAD_SHARED(typename Told::State, visits_so_far, 1);
+  POOLGRAD_SHARED(ToldRows, told, Told::slots);
+  POOLGRAD_DYNAMIC_SHARED(Chunk, staged);
+  const AttentionProgram& program = call.program;
+  const ScoreRules<float>& rules = call.rules;
+  const LaneOfTile at;
+  const Told visits(visits_so_far, told);
+  const auto keys_in = [](int i) { return Tile{OwnTile::count + i * Tile::count}; };
+  constexpr Tile values{OwnTile::count + 2 * Tile::count};
+  POOLGRAD_ROLLED
+  for (Turns turn(items); turn.are_left(); turn.next()) {
+    const TileItems::Item item = call.items.at(program, turn.item());
+    if (!item.exists) continue;
+    const QueryTile own_tile{call, item, program.tile[item.tile], at};
+    const Progression& tile = own_tile.tile;
+    if (tile.count == 0) continue;
+    const auto stage = [&](const Operand& x, Tile to, const ToldRows& visited) {
+      stage_rows_async(staged, to, x, visited.of(x, item.batch, own_tile.kv_head()));
+      cp_async_commit();
+    };
+    RowState state[2];
+    FragmentsC<Depth> results = {};
+    own_tile.begin(state, results);
+
+    __syncthreads();  // what was staged and told for the tile before has been read
+    const TileRows queries = own_tile.queries();
+    OwnRows<S, OwnTile, false> own(call.q, queries, at);
+    visits.begin(program, tile, program.of(own_tile.scheduled(), item.tile), 2);
+    __syncthreads();
+    int slot = 0, buffer = 0;
+    if (const ToldRows first = visits.at(slot); first.count > 0) {
+      own.stage(staged, OwnTile{0});
+      stage(call.k, keys_in(buffer), first);
+      tell_terms<rows>(terms, 0, program, first);
+    }
+    POOLGRAD_ROLLED
+    for (; visits.at(slot).count > 0; buffer ^= 1) {
+      wait_for_staged<By::warpgroup, 0>();  // keys are there, and what came before them has been read
+      const int after = slot == Told::slots - 1 ? 0 : slot + 1, found = Told::slots - slot - after;
+      FragmentsC<rows> scores;
+      begin_multiply(scores, staged, own, keys_in(buffer));
+      stage(call.v, values, visits.at(slot));
+      if (const ToldRows next = visits.at(after); next.count > 0)
+        stage(call.k, keys_in(buffer ^ 1), next);
+      else
+        cp_async_commit();
+      visits.find(program, tile, found);
+      if (rules.drops) own_tile.draw<rows>(dropped_of, visits.at(slot));
+      wait_for_products<0>(scores);
+      const ToldRows now = visits.at(slot);
+      const bool only_scaled = only_scales(rules, now) && !turn.with_care();
+      float unit = 1, factor[2];
+      if (only_scaled)
+        unit = scale_and_cut(scores, rules, program, now, tile, terms, 0, at);
+      else
+        own_tile.score_pairs<S>(scores, aside, now);
+      const std::uint64_t counted = turn.with_care() ? counted_of(scores) : 0;
+      weigh(scores, unit, only_scaled, state, factor);
+      rescale(results, factor);
+      if (rules.drops) {
+        POOLGRAD_UNROLL
+        for (int part = 0; part < words; ++part)
+          keep(scores, dropped_of[part * mma_threads + thread_of_block()], rules.kept, part);
+      }
+      wait_for_staged<By::warpgroup, 1>();  // values are there, and scores have been multiplied
+      if (const ToldRows next = visits.at(after); next.period > 0) tell_terms<rows>(terms, 0, program, next);
+      if (turn.with_care()) {
+        mark_uncounted(scores, counted);
+        add_weighted_pairs<S, Depth>(results, scores, aside, call.v,
+                                     visits.at(slot).of(call.v, item.batch, own_tile.kv_head()));
+      } else {
+        begin_add_weighted<S>(results, scores, staged, values);
+        wait_for_products<0>(results);
+      }
+      slot = after;
+    }
+    if (!own_tile.end<S>(state, results, turn.with_care())) turn.again();
+  }
+}
+
+template <class S>
+void attend(Stream stream, const ForwardCall<float>& call) {
+  const std::int64_t items = call.items.count(call.program);
+  if (items == 0) return;
+  with_staged_depth({call.q.depth, call.v.depth}, [&]<int Depth>(std::integral_constant<int, Depth>) {
+    const std::int64_t chunks = WarpgroupTile<Depth>::count + 3 * WarpgroupTile<Depth, keys_of_visit<Depth>>::count;
+    launch("attention", &attend_by_warpgroup<S, Depth>,
+           shape_of_items(items, mma_threads, chunks * std::int64_t{sizeof(Chunk)}), stream, call, items);
+  });
+}
+
+}  // namespace
 
 void attend_by_warpgroups(Stream stream, const ForwardCall<float>& call, DType dtype) {
-  const auto run = [&]<class S>(S) { launch_by_fragments<S, By::warpgroup>(stream, call); };
-  dtype == DType::f16 ? run(Half{}) : run(BFloat16{});
+  dtype == DType::f16 ? attend<Half>(stream, call) : attend<BFloat16>(stream, call);
 }
 
 }  // namespace poolgrad::kernels::cuda

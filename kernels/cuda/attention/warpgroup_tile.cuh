@@ -13,11 +13,15 @@ namespace poolgrad::kernels::cuda {
 /// Who multiplies: each warp its rows, or the warps of a block together.
 enum class By { warps, warpgroup };
 
-template <int Depth>
-using WarpgroupTile = PanelRows<mma_rows, Depth>;
+template <int Depth, int Rows = mma_rows>
+using WarpgroupTile = PanelRows<Rows, Depth>;
 template <class S, int Depth, By by>
 using TileOf = std::conditional_t<splits<S>, SplitTile<Depth>,
                                   std::conditional_t<by == By::warps, StagedTile<Depth>, WarpgroupTile<Depth>>>;
+
+/// A condition that is the same for all lanes, so that the compiler knows it, too: it lets products be under way only
+/// where all are.
+__device__ inline bool any_of_warp(bool condition) { return __any_sync(all_threads_of_warp, condition); }
 
 /// What the threads have begun to copy to shared memory is there for all, but for their last `Pending` groups.
 template <By by, int Pending>
@@ -27,60 +31,10 @@ __device__ void wait_for_staged() {
   __syncthreads();
 }
 
-/// Copies the rows of an operand that a tile visits, a group of copies for each visit. Where they are is looked up each
-/// time, or kept from visit to visit of a run (`Kept`), where there are registers for it.
-template <class Tile, bool Kept>
-class Stager {
- public:
-  __device__ Stager(const AttentionProgram& program, const Operand& x, std::int32_t batch, std::int32_t head)
-      : program_(program), x_(x), batch_(batch), head_(head) {}
-  __device__ void stage(const Shared<Chunk>& staged, Tile to, const VisitedRows& rows) const {
-    stage_rows_async(staged, to, x_, rows.of(program_, x_, batch_, head_));
-    cp_async_commit();
-  }
-
- private:
-  const AttentionProgram& program_;
-  const Operand& x_;
-  const std::int32_t batch_, head_;
-};
-template <int Depth>
-class Stager<WarpgroupTile<Depth>, true> {
- public:
-  __device__ Stager(const AttentionProgram& program, const Operand& x, std::int32_t batch, std::int32_t head)
-      : program_(program), x_(x), batch_(batch), head_(head) {}
-  __device__ void stage(const Shared<Chunk>& staged, WarpgroupTile<Depth> to, const VisitedRows& rows) {
-    constexpr int chunks = WarpgroupTile<Depth>::chunks, rows_at_once = mma_threads / chunks;
-    const int first_row = static_cast<int>(threadIdx.x) / chunks, chunk = static_cast<int>(threadIdx.x) % chunks;
-    if (rows.run != run_) {
-      run_ = rows.run;
-      const Progression& keys = program_.run[run_].keys;
-      step_ = keys.stride * x_.row;
-      from_ = reinterpret_cast<const std::uint16_t*>(x_.data) + offset_of(x_, batch_, head_, keys.row) +
-              (rows.first + first_row) * step_ + chunk * elements_of_chunk;
-    }
-    const int count = chunk * elements_of_chunk < static_cast<int>(x_.depth) ? rows.count : 0;
-    POOLGRAD_UNROLL
-    for (int row = 0; row < mma_rows; row += rows_at_once) {
-      cp_async_16(staged, to.at(first_row + row, chunk), from_, first_row + row < count);
-      from_ += rows_at_once * step_;
-    }
-    cp_async_commit();
-  }
-
- private:
-  const AttentionProgram& program_;
-  const Operand& x_;
-  const std::int32_t batch_, head_;
-  std::int32_t run_ = -1;
-  const std::uint16_t* from_ = nullptr;
-  std::int64_t step_ = 0;
-};
-
 /// Begins scores = own rows, where they are staged, * visited rows.
-template <class S, int Depth>
-__device__ void begin_multiply(Scores& scores, const Shared<Chunk>& staged,
-                               const OwnRows<S, WarpgroupTile<Depth>, false>& own, WarpgroupTile<Depth> visited) {
+template <class S, int Depth, int Rows>
+__device__ void begin_multiply(FragmentsC<Rows>& scores, const Shared<Chunk>& staged,
+                               const OwnRows<S, WarpgroupTile<Depth>, false>& own, PanelRows<Rows, Depth> visited) {
   begin_products();
   POOLGRAD_UNROLL
   for (int f = 0; f < own.count; ++f)
@@ -97,22 +51,21 @@ __device__ void multiply_staged(Scores& scores, const Shared<Chunk>& staged,
 }
 
 /// Begins results += weights, rounded, * visited rows.
-template <class S, int Depth>
-__device__ void begin_add_weighted(FragmentsC<Depth>& results, const Scores& scores, const Shared<Chunk>& staged,
-                                   WarpgroupTile<Depth> visited) {
-  FragmentAB weights[weight_fragments];
-  POOLGRAD_UNROLL
-  for (int w = 0; w < weight_fragments; ++w) weights[w] = rounded_weights<S>(scores, w);
+template <class S, int Depth, int Rows>
+__device__ void begin_add_weighted(FragmentsC<Depth>& results, const FragmentsC<Rows>& scores,
+                                   const Shared<Chunk>& staged, PanelRows<Rows, Depth> visited) {
+  FragmentsA<Rows> weights;
+  round_weights<S>(scores, weights);
   begin_products();
   POOLGRAD_UNROLL
-  for (int w = 0; w < weight_fragments; ++w)
+  for (int w = 0; w < Rows / 16; ++w)
     multiply_in_warpgroup<S, true>(results, weights[w], staged, StagedMatrix::rows(visited, 16 * w), true);
   commit_products();
 }
 template <class S, int Depth>
 __device__ void add_weighted_staged(FragmentsC<Depth>& results, const Scores& scores, const Shared<Chunk>& staged,
                                     WarpgroupTile<Depth> visited, const LaneOfTile&) {
-  begin_add_weighted<S, Depth>(results, scores, staged, visited);
+  begin_add_weighted<S>(results, scores, staged, visited);
   wait_for_products<0>(results);
 }
 

@@ -14,7 +14,7 @@ namespace poolgrad::kernels::cuda {
 /// all banks.
 template <int Rows, int Depth>
 struct StagedRows {
-  static constexpr int depth = Depth, chunks = Depth / 8, count = Rows * chunks;
+  static constexpr int rows = Rows, depth = Depth, chunks = Depth / 8, count = Rows * chunks, across = chunks;
   static_assert(chunks == 4 || chunks % 8 == 0);
   int first;
 
@@ -29,7 +29,7 @@ struct StagedRows {
 /// right. (PTX ISA: swizzled by 128 bytes, or by 64, where the first chunk is at a multiple of 1024 bytes, or of 512.)
 template <int Rows, int Depth>
 struct PanelRows {
-  static constexpr int depth = Depth, chunks = Depth / 8, count = Rows * chunks;
+  static constexpr int rows = Rows, depth = Depth, chunks = Depth / 8, count = Rows * chunks;
   static constexpr int across = chunks == 4 ? 4 : 8;  // chunks of a panel's row
   static_assert(Rows % 8 == 0 && chunks % across == 0);
   int first;

@@ -105,15 +105,22 @@ __device__ void multiply_in_warpgroup(FragmentC (&c)[Fragments], const FragmentA
 template <class S, std::size_t Fragments>
 __device__ void multiply_in_warpgroup(FragmentC (&c)[Fragments], const StagedMatrix& a, const Shared<Chunk>& memory,
                                       const StagedMatrix& b, bool adds_to_c) {
-  static_assert(Fragments == 8);
+  static_assert(Fragments == 8 || Fragments == 16);
   constexpr bool ByRows = false;
+#define POOLGRAD_WGMMAS(type)                                           \
+  if constexpr (Fragments == 8)                                         \
+    POOLGRAD_WGMMA(type, 64, "%32", "%33", "%34", "0, %35", "l"(of_a)); \
+  else                                                                  \
+    POOLGRAD_WGMMA(type, 128, "%64", "%65", "%66", "0, %67", "l"(of_a))
   if constexpr (multiplies_in_warpgroups) {
     const std::uint64_t of_a = a.descriptor(shared_address(memory, 0)), of_b = b.descriptor(shared_address(memory, 0));
-    if constexpr (std::is_same_v<S, Half>)
-      POOLGRAD_WGMMA("f16", 64, "%32", "%33", "%34", "0, %35", "l"(of_a));
-    else
-      POOLGRAD_WGMMA("bf16", 64, "%32", "%33", "%34", "0, %35", "l"(of_a));
+    if constexpr (std::is_same_v<S, Half>) {
+      POOLGRAD_WGMMAS("f16");
+    } else {
+      POOLGRAD_WGMMAS("bf16");
+    }
   }
+#undef POOLGRAD_WGMMAS
 }
 #undef POOLGRAD_WGMMA
 

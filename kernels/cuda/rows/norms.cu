@@ -60,20 +60,37 @@ struct NormGradient {
 };
 
 /// grad and x of a row.
-template <class S, int Threads>
-using GradientPart = RowPart<S, Threads, 2>;
+template <class S, int Threads, std::size_t Registers = 16>
+using GradientPart = RowPart<S, Threads, 2, Registers>;
+
+/// f(the threads of a row, the registers of each for it; both constants): a warp has rows of up to 1024 elements of f16
+/// and bf16, for where a block has them it waits at two barriers a row.
+template <class S, class F>
+void with_gradient_part(std::int64_t columns, const F& f) {
+  constexpr std::integral_constant<int, threads_of_short_rows> warp;
+  const auto fits = [&]<std::size_t Registers>(std::integral_constant<std::size_t, Registers>) {
+    return columns <= GradientPart<S, 1, Registers>::capacity * threads_of_short_rows;
+  };
+  constexpr std::integral_constant<std::size_t, 16> few;
+  constexpr std::integral_constant<std::size_t, 32> more;
+  constexpr std::integral_constant<std::size_t, 64> many;
+  if (fits(few)) return f(warp, few);
+  if (fits(more)) return f(warp, more);
+  if (fits(many)) return f(warp, many);
+  with_row_threads(columns, GradientPart<S, 1>::capacity, [&](const auto threads) { f(threads, few); });
+}
 
 /// With h = (x - mean) * rstd and u = grad * weight: dx = rstd * (u - mean(u) - h * mean(u * h)), dweight = sum(grad *
 /// h), dbias = sum(grad); RMSNorm has neither mean(u) nor dbias. A block has a chunk of rows. The sums of a thread stay
 /// in registers from row to row, those of columns beyond in `partial`; warps with rows of their own add theirs up last.
 /// A launch has at most 256 chunks, two for a multiprocessor, so a thread may have more than 64 registers.
-template <class S, int Threads, bool Centered, bool Sums>
+template <class S, int Threads, std::size_t Registers, bool Centered, bool Sums>
 __global__ __launch_bounds__(block_of_rows<Threads>,
                              1) void norm_gradient(const __grid_constant__ RowShape shape,
                                                    const __grid_constant__ RowChunks chunks,
                                                    const __grid_constant__ NormGradient<S> all) {
   using T = Compute<S>;
-  using Part = GradientPart<S, Threads>;
+  using Part = GradientPart<S, Threads, Registers>;
   constexpr bool alone = Threads > threads_per_warp;  // a block has one row at a time
   const std::int64_t n = shape.columns;
   const T inverse_n = T(1) / static_cast<T>(n);
@@ -182,16 +199,18 @@ void norm_backward(const char* op, Stream stream, const View& dx, const View& dw
     NormGradient<S> all{dx.as<S>(),         grad.as<const S>(), x.as<const S>(), weight.as<const S>(),
                         mean.as<const T>(), rstd.as<const T>(), nullptr};
     const auto queue = [&]<bool Sums>(std::bool_constant<Sums>, const RowChunks& chunks) {
-      with_row_threads(n, GradientPart<S, 1>::capacity, [&]<int Threads>(std::integral_constant<int, Threads>) {
+      with_gradient_part<S>(n, [&]<int Threads, std::size_t Registers>(std::integral_constant<int, Threads>,
+                                                                       std::integral_constant<std::size_t, Registers>) {
         const Extent block = shape_of_rows(1, Threads).block;
-        launch(op, &norm_gradient<S, Threads, Centered, Sums>, {{std::min<std::int64_t>(chunks.count, 1 << 16)}, block},
-               stream, shape, chunks, all);
+        launch(op, &norm_gradient<S, Threads, Registers, Centered, Sums>,
+               {{std::min<std::int64_t>(chunks.count, 1 << 16)}, block}, stream, shape, chunks, all);
       });
     };
     if (!sums) {
       RowChunks chunks(rows.rows);  // so many rows as a block has at once: none is in need of others
-      chunks.size =
-          n <= GradientPart<S, 1>::capacity * threads_of_short_rows ? threads_of_other_rows / threads_of_short_rows : 1;
+      chunks.size = n <= GradientPart<S, 1, 64>::capacity * threads_of_short_rows
+                        ? threads_of_other_rows / threads_of_short_rows
+                        : 1;
       chunks.count = (rows.rows + chunks.size - 1) / chunks.size;
       if (x.count() > 0) queue(std::false_type{}, chunks);
       return;

@@ -70,13 +70,13 @@ __device__ void store_pack(S* row, std::int64_t column, const RowShape& shape, c
   }
 }
 
-/// What one of `Threads` threads has of a row of `Operands` operands: packs in 16 registers in all.
-template <class S, int Threads, std::size_t Operands = 1>
+/// What one of `Threads` threads has of a row of `Operands` operands: packs in so many registers in all.
+template <class S, int Threads, std::size_t Operands = 1, std::size_t Registers = 16>
 class RowPart {
  public:
   using T = Compute<S>;
   using Packs = T[Operands][width<S>];
-  static constexpr std::size_t held = 64 / sizeof(T) / width<S> / Operands;
+  static constexpr std::size_t held = Registers * 4 / sizeof(T) / width<S> / Operands;
   static constexpr std::int64_t step = Threads * width<S>, capacity = step * static_cast<std::int64_t>(held);
 
   __device__ RowPart(const RowShape& shape, const S* a, const S* b = nullptr) : shape_(shape), from_{} {

@@ -6,8 +6,7 @@ usage: device_code_report.py --sources FOLDER --table FILE --nvcc VERSION [--wri
        device_code_report.py --sources FOLDER --compile NVCC --architecture sm_80
 
 Beside each object lies OBJECT.ptxas, what `ptxas -v` said (cmake/keep_ptxas_report.sh). Every .cu file below FOLDER must
-have an object. Where ptxas says that it has serialised wgmma or ignored setmaxnreg (C7508, C7510 to C7515), that is a
-fault. The table has a row for each kernel; --write writes it anew, and a change shows which kernels now take more.
+have an object. Where ptxas says that it has serialised wgmma or ignored setmaxnreg (C7508, C7510 to C7518, C7520), that is a fault. The table has a row for each kernel; --write writes it anew, and a change shows which kernels now take more.
 Another version of nvcc gives out registers in another way, and may name instances otherwise: where the table is of
 another one (or of another architecture), kernels are only held to no stack and no spills, and the output says so.
 
@@ -26,9 +25,9 @@ ENTRY = re.compile(r"ptxas info\s*: Compiling entry function '(\w+)' for '(\w+)'
 FUNCTION = re.compile(r"ptxas info\s*: Function properties for (\w+)")
 FRAME = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
 REGISTERS = re.compile(r"ptxas info\s*: Used (\d+) registers")
-SPILLING = re.compile(r"(attend|sum)_by_fragments<(float, |\w+, (64, \(By\)1|128, \(By\)0)).*>")
+SPILLING = re.compile(r"(attend|sum)_by_fragments<(float, |\w+, 128).*>|attend_by_warpgroup<\w+, (32|64)>")
 MOST_STACK = 256
-LOST = re.compile(r"ptxas \w+\s*: (\(C75(?:08|1[0-5])\).*)")
+LOST = re.compile(r"ptxas \w+\s*: (\(C75(?:08|1[0-8]|20)\).*)")
 HEAD = ("# What ptxas says of every kernel. Written by the target device_code_table, held to by the test\n"
         "# DeviceCode.TakesNoMoreThanItsTable (tests/kernels/cuda/device_code_report.py).\n")
 

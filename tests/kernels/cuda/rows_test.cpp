@@ -134,8 +134,8 @@ View if_wanted(bool wanted, const View& view) { return wanted ? view : View{}; }
 
 // Chunks of 32 rows, the last not full; more than 256 chunks would have; warps with rows of their own, and blocks;
 // columns beyond the registers.
-const std::vector<Shape> cuda_norm_shapes = {{0, 5},    {1, 1},    {1, 33},   {33, 7},   {70, 32},   {5, 1025},
-                                             {40, 300}, {8300, 3}, {3, 2500}, {2, 5000}, {4, 9, 130}};
+const std::vector<Shape> cuda_norm_shapes = {{0, 5},    {1, 1},    {1, 33},   {33, 7},   {70, 32},  {5, 1025},
+                                             {40, 300}, {41, 900}, {8300, 3}, {3, 2500}, {2, 5000}, {4, 9, 130}};
 
 class CudaNorms : public ::testing::TestWithParam<std::tuple<bool, bool>> {
  protected:

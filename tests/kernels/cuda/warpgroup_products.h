@@ -33,16 +33,18 @@ enum class ProductFault {
   half_of_the_warps,
   middle_of_rows,  // a matrix begins where none can
 };
-enum class Product { scores, scores_of_staged, results };
+enum class Product { scores, scores_of_staged, scores_of_128, results };  // of 128: of staged rows, too
+template <Product product>
+inline constexpr int visited_rows = product == Product::scores_of_128 ? 128 : warpgroup_rows;
 
-/// sums (64 x 64) = own (64 x Depth) visited (64 x Depth) transposed, or sums (64 x Depth) = own (64 x 64, of which the
-/// first 64 columns) visited, 1 in place of 0 at the beginning where it adds.
+/// sums (64 x 64, or 128) = own (64 x Depth) visited (64, or 128, x Depth) transposed, or sums (64 x Depth) = own (64 x
+/// 64, of which the first 64 columns) visited, 1 in place of 0 at the beginning where it adds.
 template <class S, int Depth, Product product, ProductFault fault>
 __global__ void multiply_tiles(const S* own, const S* visited, float* sums, bool adds) {
-  constexpr int columns = product == Product::results ? Depth : warpgroup_rows,
+  constexpr int columns = product == Product::results ? Depth : visited_rows<product>,
                 own_depth = product == Product::results ? 64 : Depth;
   constexpr PanelRows<warpgroup_rows, own_depth> own_tile{0};
-  constexpr PanelRows<warpgroup_rows, Depth> tile{own_tile.count};
+  constexpr PanelRows<visited_rows<product>, Depth> tile{own_tile.count};
   POOLGRAD_DYNAMIC_SHARED(Chunk, staged);
   const int thread = thread_of_block(), lane = thread % 32, first_row = thread / 32 * 16;
   for (int i = thread; i < own_tile.count; i += static_cast<int>(blockDim.x))
@@ -74,7 +76,7 @@ __global__ void multiply_tiles(const S* own, const S* visited, float* sums, bool
       const StagedMatrix b = product == Product::results
                                  ? StagedMatrix::rows(tile, fault == ProductFault::middle_of_rows ? 16 * k + 4 : 16 * k)
                                  : StagedMatrix::columns(tile, 2 * k);
-      if constexpr (product == Product::scores_of_staged)
+      if constexpr (product == Product::scores_of_staged || product == Product::scores_of_128)
         multiply_in_warpgroup<S>(c, StagedMatrix::columns(own_tile, 2 * k), staged, b, adds || k > 0);
       else
         multiply_in_warpgroup<S, product == Product::results>(c, a[k], staged, b, adds || k > 0);
@@ -105,17 +107,18 @@ struct ProductOutcome {
 };
 template <class S, int Depth, Product product, ProductFault fault = ProductFault::none>
 ProductOutcome multiply(bool adds = false, int block = warpgroup_threads) {
-  constexpr std::size_t columns = product == Product::results ? Depth : warpgroup_rows,
+  constexpr std::size_t columns = product == Product::results ? Depth : visited_rows<product>,
                         inner = product == Product::results ? 64 : Depth;
   std::mt19937_64 random(test_seed());
   std::normal_distribution<float> normal;
-  std::vector<S> own(warpgroup_rows * inner), visited(warpgroup_rows * Depth);
+  std::vector<S> own(warpgroup_rows * inner), visited(visited_rows<product> * Depth);
   for (S& x : own) x = S(normal(random));
   for (S& x : visited) x = S(normal(random));
   const DeviceArray<S> own_there(own), visited_there(visited);
   const DeviceArray<float> sums(std::vector<float>(warpgroup_rows * columns, 7.0f));
   const std::int64_t bytes =
-      (PanelRows<warpgroup_rows, inner>::count + PanelRows<warpgroup_rows, Depth>::count) * std::int64_t{sizeof(Chunk)};
+      (PanelRows<warpgroup_rows, inner>::count + PanelRows<visited_rows<product>, Depth>::count) *
+      std::int64_t{sizeof(Chunk)};
   launch("multiply", &multiply_tiles<S, Depth, product, fault>, {{1}, {block}, bytes}, cuda0, own_there.data(),
          visited_there.data(), sums.data(), adds);
   ProductOutcome outcome;

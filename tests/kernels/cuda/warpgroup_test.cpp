@@ -57,6 +57,7 @@ void expect_products() {
     EXPECT_EQ((multiply<S, Depth, Product::scores>(adds).wrong), 0) << Depth << " columns, seed " << test_seed();
     EXPECT_EQ((multiply<S, Depth, Product::scores_of_staged>(adds).wrong), 0)
         << Depth << " columns, seed " << test_seed();
+    EXPECT_EQ((multiply<S, Depth, Product::scores_of_128>(adds).wrong), 0) << Depth << " columns, seed " << test_seed();
     EXPECT_EQ((multiply<S, Depth, Product::results>(adds).wrong), 0) << Depth << " columns, seed " << test_seed();
   }
 }

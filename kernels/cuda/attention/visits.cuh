@@ -1,0 +1,189 @@
+// What a tile visits, on tensor cores: which rows together, which of them each row of the tile sees, and what is added
+// to their scores.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cuda/attention/calls.cuh"
+#include "kernels/cuda/mma/mma.cuh"
+
+namespace poolgrad::kernels::cuda {
+
+/// Threads of a block, and rows of a tile.
+inline constexpr int mma_threads = 128, mma_rows = 64;
+
+/// Rows of one run that a tile visits together, and what all of them share.
+struct VisitedRows {
+  std::int64_t first = 0;           // step of the run
+  std::int32_t run = 0, count = 0;  // of the program, which has less than 2^31
+  bool whole = false;               // they are as many as may be, and every row of the tile sees all of them
+  std::uint8_t flags = 0, period = 0;
+
+  /// In the tensors. It is looked up where it is asked for, as registers are scarce.
+  __device__ std::int64_t row(const AttentionProgram& program, int i) const {
+    const Progression& keys = program.run[run].keys;
+    return keys.row + (first + i) * keys.stride;
+  }
+  __device__ TileRows of(const AttentionProgram& program, const Operand& x, std::int64_t batch,
+                         std::int64_t head) const {
+    return {offset_of(x, batch, head, row(program, 0)), program.run[run].keys.stride * x.row, count};
+  }
+};
+/// All that a tile visits, so many rows at once, in the order of the program.
+template <int Rows = mma_rows>
+class Visits {
+ public:
+  /// Where it is, for another to go on from.
+  struct State {
+    std::int64_t steps_end = 0;
+    Interval all_see{0, 0};
+    VisitedRows now;
+    std::int32_t end = 0;
+  };
+
+  __device__ Visits(const AttentionProgram& program, const Progression& tile, std::int64_t number)
+      : program_(program), tile_(tile), end_(static_cast<std::int32_t>(program.tile_begin[number + 1])) {
+    now_.run = static_cast<std::int32_t>(program.tile_begin[number]) - 1;
+  }
+  __device__ Visits(const AttentionProgram& program, const Progression& tile, const State& state)
+      : program_(program),
+        tile_(tile),
+        end_(state.end),
+        steps_end_(state.steps_end),
+        all_see_(state.all_see),
+        now_(state.now) {}
+  __device__ State state() const { return {steps_end_, all_see_, now_, end_}; }
+
+  /// Count is 0 behind the last.
+  __device__ VisitedRows next() {
+    now_.first += now_.count;
+    while (now_.first >= steps_end_) {
+      if (++now_.run >= end_) {
+        now_.count = 0;
+        return now_;
+      }
+      begin(program_.run[now_.run]);
+    }
+    now_.count = static_cast<std::int32_t>(steps_end_ - now_.first < Rows ? steps_end_ - now_.first : Rows);
+    now_.whole = now_.count == Rows && all_see_.begin <= now_.first && now_.first + Rows <= all_see_.end;
+    return now_;
+  }
+
+ private:
+  /// No end of what a row sees decreases from row to row: the first and the last row say what any and what all see.
+  __device__ void begin(const AttentionRun& run) {
+    Interval first{0, run.keys.count}, last = first;
+    if (!run.has(AttentionRun::whole)) {
+      first = last = {0, 0};
+      if (!run.rows.empty()) {
+        first = program_.steps_seen(run, run.keys, tile_.position + run.rows.begin * tile_.step);
+        last = program_.steps_seen(run, run.keys, tile_.position + (run.rows.end - 1) * tile_.step);
+      }
+    }
+    steps_end_ = last.end;
+    all_see_ = {last.begin, first.end};
+    if (!run.has(AttentionRun::whole) && (run.rows.begin > 0 || run.rows.end < tile_.count)) all_see_ = {0, 0};
+    now_.first = first.begin;
+    now_.flags = run.flags;
+    now_.period = run.period;
+  }
+
+  const AttentionProgram& program_;
+  const Progression& tile_;
+  std::int32_t end_;
+  std::int64_t steps_end_ = 0;
+  Interval all_see_{0, 0};
+  VisitedRows now_;
+};
+
+/// Columns of the scores that row i of the tile sees.
+struct Columns {
+  int begin, end;
+
+  __device__ bool contain(int column) const { return begin <= column && column < end; }
+  /// Bit f for column `first` + 8 f; `first` is less than 8, and there are 16 fragments at most.
+  __device__ std::uint32_t fragments(int first) const {
+    return below((end + 7 - first) / 8) & ~below((begin + 7 - first) / 8);
+  }
+
+ private:
+  static __device__ std::uint32_t below(int f) { return (1u << f) - 1; }
+};
+__device__ inline Columns columns_seen(const AttentionProgram& program, const VisitedRows& visited,
+                                       const Progression& tile, int i) {
+  const Interval steps = steps_of_row(program, program.run[visited.run], tile, i);
+  const auto column = [&](std::int64_t step) {
+    const std::int64_t apart = step - visited.first;
+    return apart < 0 ? 0 : apart < visited.count ? static_cast<int>(apart) : visited.count;
+  };
+  return {column(steps.begin), column(steps.end)};
+}
+
+/// What is added to the scores of a column: the logarithm of how often its pairs count.
+__device__ inline float term_of_column(const AttentionProgram& program, const VisitedRows& visited, int column) {
+  const AttentionRun& run = program.run[visited.run];
+  return Visit{program, run, 0, 0}.log_multiplicity<float>(visited.first + column);
+}
+
+/// Puts the terms of so many columns, where there are any, to `first` and what follows it.
+template <int Rows>
+__device__ void tell_terms(const Shared<float>& terms, int first, const AttentionProgram& program,
+                           const VisitedRows& visited) {
+  static_assert(Rows <= mma_threads);
+  if (const int i = thread_of_block(); visited.period > 0 && i < Rows)
+    terms[first + i] = i < visited.count ? term_of_column(program, visited, i) : 0;
+}
+
+/// Rows that a tile visits together, and where they are in the tensors.
+struct ToldRows : VisitedRows {
+  std::int64_t first_row = 0, stride = 1;
+
+  __device__ std::int64_t row(int i) const { return first_row + i * stride; }
+  __device__ TileRows of(const Operand& x, std::int64_t batch, std::int64_t head) const {
+    return {offset_of(x, batch, head, first_row), stride * x.row, count};
+  }
+};
+
+/// What a tile visits, as Visits has it, but found by one thread for all of the block, who find it in shared memory
+/// behind a barrier: all others spare themselves the instructions and the registers.
+template <int Rows>
+class ToldVisits {
+ public:
+  using State = typename Visits<Rows>::State;
+  static constexpr int slots = 3;  // this visit, the next, and that which is being found
+
+  __device__ ToldVisits(const Shared<State>& state, const Shared<ToldRows>& told) : state_(state), told_(told) {}
+
+  /// Before a barrier: the first `count`, in slots 0, 1, ...
+  __device__ void begin(const AttentionProgram& program, const Progression& tile, std::int64_t number,
+                        int count) const {
+    if (thread_of_block() != 0) return;
+    Visits<Rows> visits(program, tile, number);
+    for (int slot = 0; slot < count; ++slot) put(program, visits.next(), slot);
+    state_[0] = visits.state();
+  }
+  /// Behind a barrier that follows all use of what is in the slot now, and before the next: the visit behind those so
+  /// far. Of none the count is 0.
+  __device__ void find(const AttentionProgram& program, const Progression& tile, int slot) const {
+    if (thread_of_block() != 0) return;
+    Visits<Rows> visits(program, tile, static_cast<State>(state_[0]));
+    put(program, visits.next(), slot);
+    state_[0] = visits.state();
+  }
+  __device__ ToldRows at(int slot) const { return told_[slot]; }
+
+ private:
+  __device__ void put(const AttentionProgram& program, const VisitedRows& rows, int slot) const {
+    ToldRows told{rows};
+    if (rows.count > 0) {
+      told.first_row = rows.row(program, 0);
+      told.stride = program.run[rows.run].keys.stride;
+    }
+    told_[slot] = told;
+  }
+
+  const Shared<State>& state_;
+  const Shared<ToldRows>& told_;
+};
+
+}  // namespace poolgrad::kernels::cuda
