@@ -159,27 +159,32 @@ class ToldVisits {
                         int count) const {
     if (thread_of_block() != 0) return;
     Visits<Rows> visits(program, tile, number);
-    for (int slot = 0; slot < count; ++slot) put(program, visits.next(), slot);
+    ToldRows last;
+    for (int slot = 0; slot < count; ++slot) told_[slot] = last = placed(program, visits.next(), last);
     state_[0] = visits.state();
   }
-  /// Behind a barrier that follows all use of what is in the slot now, and before the next: the visit behind those so
-  /// far. Of none the count is 0.
-  __device__ void find(const AttentionProgram& program, const Progression& tile, int slot) const {
+  /// Behind a barrier that follows all use of what is in the slot now, and before the next: the visit behind the last
+  /// one that was found, which is in slot `last`. Of none the count is 0.
+  __device__ void find(const AttentionProgram& program, const Progression& tile, int last, int slot) const {
     if (thread_of_block() != 0) return;
     Visits<Rows> visits(program, tile, static_cast<State>(state_[0]));
-    put(program, visits.next(), slot);
+    told_[slot] = placed(program, visits.next(), told_[last]);
     state_[0] = visits.state();
   }
   __device__ ToldRows at(int slot) const { return told_[slot]; }
 
  private:
-  __device__ void put(const AttentionProgram& program, const VisitedRows& rows, int slot) const {
+  /// Where rows are is looked up for the first of a run alone: others wait for this thread.
+  __device__ static ToldRows placed(const AttentionProgram& program, const VisitedRows& rows, const ToldRows& last) {
     ToldRows told{rows};
-    if (rows.count > 0) {
+    if (rows.count > 0 && last.count > 0 && rows.run == last.run) {
+      told.first_row = last.row(last.count);
+      told.stride = last.stride;
+    } else if (rows.count > 0) {
       told.first_row = rows.row(program, 0);
       told.stride = program.run[rows.run].keys.stride;
     }
-    told_[slot] = told;
+    return told;
   }
 
   const Shared<State>& state_;

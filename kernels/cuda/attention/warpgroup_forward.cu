@@ -77,7 +77,7 @@ __global__ __launch_bounds__(mma_threads, blocks_of_warpgroup<Depth>) void atten
         stage(call.k, keys_in(buffer ^ 1), next);
       else
         cp_async_commit();
-      visits.find(program, tile, found);
+      visits.find(program, tile, after, found);
       if (rules.drops) own_tile.draw<rows>(dropped_of, visits.at(slot));
       wait_for_products<0>(scores);
       const ToldRows now = visits.at(slot);

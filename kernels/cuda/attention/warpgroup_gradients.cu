@@ -83,7 +83,7 @@ __global__ __launch_bounds__(mma_threads, 2) void sum_by_warpgroup(const __grid_
           stage(next, buffer ^ 1);
           if (own_tile.by_keys()) fetch(next);
         }
-        visits.find(program, tile, found);
+        visits.find(program, tile, after, found);
         if (call.rules.drops) own_tile.draw(visits.at(slot));
         wait_for_products<0>(products);
         if constexpr (of_weights) {
