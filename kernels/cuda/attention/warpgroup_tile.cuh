@@ -19,10 +19,6 @@ template <class S, int Depth, By by>
 using TileOf = std::conditional_t<splits<S>, SplitTile<Depth>,
                                   std::conditional_t<by == By::warps, StagedTile<Depth>, WarpgroupTile<Depth>>>;
 
-/// A condition that is the same for all lanes, so that the compiler knows it, too: it lets products be under way only
-/// where all are.
-__device__ inline bool any_of_warp(bool condition) { return __any_sync(all_threads_of_warp, condition); }
-
 /// What the threads have begun to copy to shared memory is there for all, but for their last `Pending` groups.
 template <By by, int Pending>
 __device__ void wait_for_staged() {
