@@ -5,7 +5,6 @@
 
 #include "kernels/cuda/attention/mma.h"
 #include "kernels/cuda/attention/split.h"
-#include "kernels/cuda/mma/warpgroup.cuh"
 #include "kernels/schedule/device_program.h"
 
 namespace poolgrad::kernels::cuda {
@@ -18,6 +17,15 @@ bool mma_fits(int device, std::initializer_list<const View*> operands) {
 }
 
 namespace {
+template <class S>
+void launch_by_fragments(Stream stream, const ForwardCall<float>& call) {
+  launch_forward(
+      stream, call, []<int Depth>(std::integral_constant<int, Depth>) { return &attend_by_fragments<S, Depth>; },
+      []<int Depth>(std::integral_constant<int, Depth>) {
+        return (2 * forward_buffers<S> + (splits<S> ? 0 : 1)) * TileOf<S, Depth, By::warps>::count;
+      });
+}
+
 std::atomic<bool>& warpgroups() {
   static std::atomic<bool> allowed{switched_on("POOLGRAD_WGMMA", true)};
   return allowed;

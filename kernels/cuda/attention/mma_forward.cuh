@@ -1,13 +1,13 @@
 // out and lse by tensor cores: forward.cu's online softmax, with weights that are rounded to the type of the operands
 // before they are multiplied with values (Dao 2023). Sums of weights, results and everything else are f32. Of f32
 // nothing is rounded: all is split (split_tile.cuh). Here warps multiply for themselves; where they multiply together
-// stands in warpgroup_forward.cuh.
+// stands in warpgroup_forward.cu.
 #pragma once
 
 #include <type_traits>
 
 #include "kernels/cuda/attention/dropped.cuh"
-#include "kernels/cuda/attention/split_tile.cuh"
+#include "kernels/cuda/attention/warpgroup_tile.cuh"
 
 namespace poolgrad::kernels::cuda {
 
@@ -185,9 +185,6 @@ __device__ void mark_uncounted(FragmentC (&weights)[Fragments], std::uint64_t co
     if (!(counted >> e & 1)) weights[e / elements_of_c].value[e % elements_of_c] = uncounted<float>;
 }
 
-template <class S, int Depth>
-using ForwardTile = std::conditional_t<splits<S>, SplitTile<Depth>, StagedTile<Depth>>;
-
 /// Blocks on a multiprocessor: as many as registers and shared memory have room for.
 template <class S, int Depth>
 inline constexpr int forward_blocks = Depth <= 32 && !splits<S> ? 3 : 2;
@@ -207,7 +204,7 @@ inline constexpr int forward_buffers = splits<S> ? 1 : 2;
 template <class S, int Depth>
 __global__ __launch_bounds__(mma_threads, (forward_blocks<S, Depth>)) void attend_by_fragments(
     const __grid_constant__ ForwardCall<float> call, const std::int64_t items) {
-  using Tile = ForwardTile<S, Depth>;
+  using Tile = TileOf<S, Depth, By::warps>;
   constexpr int buffers = forward_buffers<S>, own_tiles = splits<S> ? 0 : 1;
   POOLGRAD_SHARED(float, aside, set_aside_count);
   POOLGRAD_SHARED(float, terms, buffers* mma_rows);         // of columns
@@ -249,7 +246,7 @@ __global__ __launch_bounds__(mma_threads, (forward_blocks<S, Depth>)) void atten
       stage(call.staged_k, keys_in(buffer), next);
       if constexpr (!splits<S>) {
         stage(call.staged_v, values_in(buffer), next);
-        wait_for_staged<2>();  // queries are there
+        wait_for_staged<By::warps, 2>();  // queries are there
         own.take(staged);
       }
     }
@@ -258,7 +255,7 @@ __global__ __launch_bounds__(mma_threads, (forward_blocks<S, Depth>)) void atten
       const VisitedRows keys = next;
       const auto tell = [&] { tell_terms<mma_rows>(terms, buffer * mma_rows, program, keys); };
       if (buffers > 1) tell();
-      wait_for_staged<0>();  // keys are there, of two buffers values, too, and those before them have been read
+      wait_for_staged<By::warps, 0>();  // keys are there, of two buffers values, too; those before them are read
       next = visits.next();
       if (rules.drops && works) own_tile.draw<mma_rows>(dropped_of, keys);
       Scores scores;
@@ -266,7 +263,7 @@ __global__ __launch_bounds__(mma_threads, (forward_blocks<S, Depth>)) void atten
         stage(call.staged_v, values_in(buffer), keys);
         tell();
         if (works) multiply_staged(scores, staged, own, keys_in(buffer), at);
-        wait_for_staged<0>();  // values are there, and keys have been read
+        wait_for_staged<By::warps, 0>();  // values are there, and keys have been read
         if (next.count > 0) stage(call.staged_k, keys_in(buffer), next);
         if (!works) continue;
       } else {
@@ -298,14 +295,16 @@ __global__ __launch_bounds__(mma_threads, (forward_blocks<S, Depth>)) void atten
   }
 }
 
-template <class S>
-void launch_by_fragments(Stream stream, const ForwardCall<float>& call) {
+/// A block for each tile of queries: kernel_of(the columns that rows are staged with, a constant) is its kernel, and
+/// chunks_of(the same) the chunks of shared memory that it asks for.
+template <class KernelOf, class ChunksOf>
+void launch_forward(Stream stream, const ForwardCall<float>& call, const KernelOf& kernel_of,
+                    const ChunksOf& chunks_of) {
   const std::int64_t items = call.items.count(call.program);
   if (items == 0) return;
-  with_staged_depth({call.q.depth, call.v.depth}, [&]<int Depth>(std::integral_constant<int, Depth>) {
-    constexpr int tiles = 2 * forward_buffers<S> + (splits<S> ? 0 : 1);
-    const std::int64_t bytes = tiles * ForwardTile<S, Depth>::count * std::int64_t{sizeof(Chunk)};
-    launch("attention", &attend_by_fragments<S, Depth>, shape_of_items(items, mma_threads, bytes), stream, call, items);
+  with_staged_depth({call.q.depth, call.v.depth}, [&](const auto depth) {
+    const std::int64_t bytes = chunks_of(depth) * std::int64_t{sizeof(Chunk)};
+    launch("attention", kernel_of(depth), shape_of_items(items, mma_threads, bytes), stream, call, items);
   });
 }
 

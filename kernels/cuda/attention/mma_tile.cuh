@@ -2,9 +2,8 @@
 // 16, and visits 64 rows at a time. Both are staged in shared memory as they are stored, in f16 or bf16; how f32 is
 // multiplied stands in split_tile.cuh.
 //
-//   scores    16 x 64 a warp, in eight fragments of C: the products of its rows with the rows that are visited; twice
-//   as
-//             many where 128 rows are visited at a time (warpgroup_forward.cu)
+//   scores    16 x 64 a warp, in eight fragments of C: the products of its rows with the rows that are visited; of 128
+//             rows at a time (warpgroup_forward.cu) 16 x 128
 //   weights   scores, rounded to the stored type: as fragments of A they are where they were as fragments of C
 //   results   16 x depth a warp, in fragments of C, += weights * visited rows
 //
@@ -99,13 +98,6 @@ __device__ void stage_rows_async(const Shared<Chunk>& staged, Tile to, const Ope
       from += step;
     }
   }
-}
-
-/// What the threads have begun to copy to shared memory is there for all, but for their last `Pending` groups.
-template <int Pending>
-__device__ void wait_for_staged() {
-  cp_async_wait<Pending>();
-  __syncthreads();
 }
 
 /// Rows of the warp as fragments of A, one for 16 columns: kept in registers, or read from where they are staged, or,

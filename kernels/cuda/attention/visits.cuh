@@ -154,13 +154,12 @@ class ToldVisits {
 
   __device__ ToldVisits(const Shared<State>& state, const Shared<ToldRows>& told) : state_(state), told_(told) {}
 
-  /// Before a barrier: the first `count`, in slots 0, 1, ...
-  __device__ void begin(const AttentionProgram& program, const Progression& tile, std::int64_t number,
-                        int count) const {
+  /// Before a barrier: the first two, in slots 0 and 1.
+  __device__ void begin(const AttentionProgram& program, const Progression& tile, std::int64_t number) const {
     if (thread_of_block() != 0) return;
     Visits<Rows> visits(program, tile, number);
     ToldRows last;
-    for (int slot = 0; slot < count; ++slot) told_[slot] = last = placed(program, visits.next(), last);
+    for (int slot = 0; slot < 2; ++slot) told_[slot] = last = placed(program, visits.next(), last);
     state_[0] = visits.state();
   }
   /// Behind a barrier that follows all use of what is in the slot now, and before the next: the visit behind the last

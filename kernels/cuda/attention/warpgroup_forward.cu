@@ -9,7 +9,6 @@
 // There are two tiles of keys and one of values, and two barriers a visit.
 #include "kernels/cuda/attention/mma.h"
 #include "kernels/cuda/attention/mma_forward.cuh"
-#include "kernels/cuda/attention/warpgroup_tile.cuh"
 
 namespace poolgrad::kernels::cuda {
 namespace {
@@ -58,7 +57,7 @@ __global__ __launch_bounds__(mma_threads, blocks_of_warpgroup<Depth>) void atten
     __syncthreads();  // what was staged and told for the tile before has been read
     const TileRows queries = own_tile.queries();
     OwnRows<S, OwnTile, false> own(call.q, queries, at);
-    visits.begin(program, tile, program.of(own_tile.scheduled(), item.tile), 2);
+    visits.begin(program, tile, program.of(own_tile.scheduled(), item.tile));
     __syncthreads();
     int slot = 0, buffer = 0;
     if (const ToldRows first = visits.at(slot); first.count > 0) {
@@ -113,13 +112,11 @@ __global__ __launch_bounds__(mma_threads, blocks_of_warpgroup<Depth>) void atten
 
 template <class S>
 void attend(Stream stream, const ForwardCall<float>& call) {
-  const std::int64_t items = call.items.count(call.program);
-  if (items == 0) return;
-  with_staged_depth({call.q.depth, call.v.depth}, [&]<int Depth>(std::integral_constant<int, Depth>) {
-    const std::int64_t chunks = WarpgroupTile<Depth>::count + 3 * WarpgroupTile<Depth, keys_of_visit<Depth>>::count;
-    launch("attention", &attend_by_warpgroup<S, Depth>,
-           shape_of_items(items, mma_threads, chunks * std::int64_t{sizeof(Chunk)}), stream, call, items);
-  });
+  launch_forward(
+      stream, call, []<int Depth>(std::integral_constant<int, Depth>) { return &attend_by_warpgroup<S, Depth>; },
+      []<int Depth>(std::integral_constant<int, Depth>) {
+        return WarpgroupTile<Depth>::count + 3 * WarpgroupTile<Depth, keys_of_visit<Depth>>::count;
+      });
 }
 
 }  // namespace

@@ -61,7 +61,7 @@ __global__ __launch_bounds__(mma_threads, 2) void sum_by_warpgroup(const __grid_
       };
       const auto fetch = [&](const ToldRows& rows) { own_tile.fetch(rows.count, [&](int i) { return rows.row(i); }); };
       __syncthreads();  // what was staged and told before has been read
-      visits.begin(program, tile, program.of(own_tile.scheduled(), item.tile), 2);
+      visits.begin(program, tile, program.of(own_tile.scheduled(), item.tile));
       __syncthreads();
       int buffer = 0, slot = 0;
       if (const ToldRows first = visits.at(slot); first.count > 0) {

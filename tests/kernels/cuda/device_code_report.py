@@ -6,7 +6,8 @@ usage: device_code_report.py --sources FOLDER --table FILE --nvcc VERSION [--wri
        device_code_report.py --sources FOLDER --compile NVCC --architecture sm_80
 
 Beside each object lies OBJECT.ptxas, what `ptxas -v` said (cmake/keep_ptxas_report.sh). Every .cu file below FOLDER must
-have an object. Where ptxas says that it has serialised wgmma or ignored setmaxnreg (C7508, C7510 to C7518, C7520), that is a fault. The table has a row for each kernel; --write writes it anew, and a change shows which kernels now take more.
+have an object. Where ptxas says that it has serialised wgmma or ignored setmaxnreg (C7508, C7510 to C7518, C7520), that
+is a fault. The table has a row for each kernel; --write writes it anew, and a change shows which kernels now take more.
 Another version of nvcc gives out registers in another way, and may name instances otherwise: where the table is of
 another one (or of another architecture), kernels are only held to no stack and no spills, and the output says so.
 
