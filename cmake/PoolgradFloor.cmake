@@ -63,9 +63,23 @@ function(poolgrad_emulated_part name)
   add_library(${target} OBJECT ${ARGN})
   target_compile_features(${target} PUBLIC cxx_std_20)
   target_include_directories(${target} PUBLIC ${PROJECT_SOURCE_DIR})
-  target_link_libraries(${target} PRIVATE poolgrad_options poolgrad_threads)
+  target_link_libraries(${target} PRIVATE poolgrad_options poolgrad_threads fmt::fmt)
   target_compile_options(${target} PRIVATE -O1)
+  if(POOLGRAD_SANITIZE)  # the headers that are compiled at -O1
+    target_precompile_headers(${target} REUSE_FROM poolgrad_headers_fastest)
+  else()
+    target_precompile_headers(${target} REUSE_FROM poolgrad_headers)
+  endif()
   set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE ON)
+endfunction()
+
+# poolgrad_test_part(<target> <level>): compiled as tests are, at -O0 or -O1, with what nearly all of them include.
+function(poolgrad_test_part target level)
+  target_link_libraries(${target} PRIVATE poolgrad_options poolgrad_threads GTest::gmock GTest::gtest poolgrad_test_options)
+  target_include_directories(${target} PUBLIC ${PROJECT_SOURCE_DIR})
+  target_compile_options(${target} PRIVATE ${level})
+  target_precompile_headers(${target} REUSE_FROM poolgrad_test_headers${level})
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ${POOLGRAD_UNITY})
 endfunction()
 
 # poolgrad_tests(<folder> [AS <part>] [OPTIMIZED] [EMULATED] [NVCC] [NEEDS_GPU [TWO]] SOURCES <names> [LIBRARIES ...] [DEFINITIONS ...]
@@ -73,8 +87,8 @@ endfunction()
 # <folder>_<part>_test, and registers each of its tests with ctest (under sanitizers the program as one), labelled with the
 # first folder, which also says the floor that it is linked with, and with LABELS. The targets gpu_tests and core_tests build
 # those labelled gpu and core. What takes time is compiling tests, most of it what each of them instantiates of GoogleTest and
-# of the standard library: they are compiled several at a time, at -O0, or at -O1 where they compute much (OPTIMIZED). Names in
-# anonymous namespaces are therefore unique in a program. NVCC: they launch kernels themselves. NEEDS_GPU: made where
+# of the standard library: they are compiled six at a time, or, where a program is one test, all of them, which takes a quarter
+# less; at -O0, or at -O1 where they compute much (OPTIMIZED). Names in anonymous namespaces are therefore unique in a program. NVCC: they launch kernels themselves. NEEDS_GPU: made where
 # POOLGRAD_CUDA is ON, labelled gpu, and skipped with the reason where there is no device, or (TWO) no second one. Programs
 # labelled gpu are put together in gpu/, from where ./run gpu-check runs them.
 function(poolgrad_tests folder)
@@ -111,7 +125,12 @@ function(poolgrad_tests folder)
     GTest::gmock GTest::gtest_main poolgrad_test_options)
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR})
   target_compile_definitions(${name} PRIVATE ${TEST_DEFINITIONS})
-  set_target_properties(${name} PROPERTIES UNITY_BUILD ${POOLGRAD_UNITY} UNITY_BUILD_BATCH_SIZE 6)
+  set(together 6)
+  if(POOLGRAD_TESTS_BY_PROGRAM)
+    set(together 0)  # all
+  endif()
+  set_target_properties(${name} PROPERTIES UNITY_BUILD ${POOLGRAD_UNITY}
+    UNITY_BUILD_BATCH_SIZE ${together})
   set(level -O0)
   if(TEST_OPTIMIZED)
     set(level -O1)

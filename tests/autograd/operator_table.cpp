@@ -5,6 +5,7 @@
 #include <regex>
 #include <sstream>
 #include <stdexcept>
+#include <utility>
 
 namespace poolgrad::testing {
 
@@ -23,6 +24,17 @@ const Operator& find_operator(const std::string& name) {
   for (const Operator& entry : operator_table())
     if (entry.name == name) return entry;
   throw std::out_of_range("the operator table has no " + name);
+}
+
+Operator one_input(std::string name, std::set<std::string> records, std::function<Tensor(const Tensor&)> function,
+                   const std::vector<Shape>& shapes) {
+  Numbers numbers(23);
+  Operator entry{.name = std::move(name),
+                 .records = std::move(records),
+                 .run = [function = std::move(function)](const auto& in) -> Tensors { return {function(in[0])}; },
+                 .cases = {}};
+  for (const Shape& shape : shapes) entry.cases.push_back({to_string(shape), {numbers.normal(shape)}});
+  return entry;
 }
 
 std::set<std::string> recorded_names(const std::vector<std::string>& folders) {

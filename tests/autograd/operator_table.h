@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <initializer_list>
 #include <set>
 #include <string>
@@ -69,6 +70,12 @@ class Numbers {
   static constexpr TensorOptions f64{.dtype = DType::f64};
   Generator generator_;
 };
+
+using Tensors = std::vector<Tensor>;
+
+/// An operator of one input, at normal numbers of each shape.
+Operator one_input(std::string name, std::set<std::string> records, std::function<Tensor(const Tensor&)> function,
+                   const std::vector<Shape>& shapes);
 
 // The families; each adds its operators.
 void add_unary(std::vector<Operator>& table);

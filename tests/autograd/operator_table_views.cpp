@@ -4,22 +4,6 @@
 #include "tests/autograd/operator_table.h"
 
 namespace poolgrad::testing {
-namespace {
-
-using Tensors = std::vector<Tensor>;
-
-Operator one_input(std::string name, std::set<std::string> records, std::function<Tensor(const Tensor&)> function,
-                   const std::vector<Shape>& shapes) {
-  Numbers numbers(23);
-  Operator entry{.name = std::move(name),
-                 .records = std::move(records),
-                 .run = [function = std::move(function)](const auto& in) -> Tensors { return {function(in[0])}; },
-                 .cases = {}};
-  for (const Shape& shape : shapes) entry.cases.push_back({to_string(shape), {numbers.normal(shape)}});
-  return entry;
-}
-
-}  // namespace
 
 void add_views(std::vector<Operator>& table) {
   const auto add = [&](Operator entry) { table.push_back(std::move(entry)); };

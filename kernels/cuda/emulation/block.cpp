@@ -36,8 +36,9 @@ struct Thread {
 constexpr const char* different_numbers = "warps of a warpgroup have begun different numbers of products";
 
 struct Warp {
-  int arrived = 0;                 // lanes that wait for the collective
-  bool orders = false;             // it is __syncwarp
+  int arrived = 0;      // lanes that wait for the collective
+  bool orders = false;  // it is __syncwarp
+  Join join = nullptr;
   std::uint32_t passed = 0;        // collectives so far
   std::uint32_t ordered = 0;       // ... of which __syncwarp
   LaneValue values[2][warp_size];  // of this collective and of the one before, which lanes may still read
@@ -78,12 +79,13 @@ class Scheduler {
 
   void barrier(Where where) { wait(State::at_barrier, "__syncthreads", where); }
 
-  const LaneValue* collective(const char* name, const void* value, std::size_t size, Where where, bool orders = false) {
-    const LaneValue* const values = give(name, value, size, where, orders);
+  const LaneValue* collective(const char* name, const void* value, std::size_t size, Where where, bool orders,
+                              Join join = nullptr) {
+    const LaneValue* const values = give(name, value, size, where, orders, join);
     wait(State::at_collective, name, where);
     return values;
   }
-  const LaneValue* give(const char* name, const void* value, std::size_t size, Where where, bool orders) {
+  const LaneValue* give(const char* name, const void* value, std::size_t size, Where where, bool orders, Join join) {
     const Unobserved emulation;
     if (threads_.size() % warp_size != 0)
       fail(std::string(name) + " at " + place_of(where) + " in a block of " + std::to_string(threads_.size()) +
@@ -92,6 +94,7 @@ class Scheduler {
     LaneValue* const values = warp.values[warp.passed % 2];
     std::memcpy(values[current_ % warp_size].bytes, value, size);
     warp.orders = orders;
+    warp.join = join;
     ++warp.arrived;
     return values;
   }
@@ -211,6 +214,7 @@ class Scheduler {
            threads_[first].waits_for + " of " + place_of(threads_[first].where) + ", thread " + std::to_string(i) +
            " at " + threads_[i].waits_for + " of " + place_of(threads_[i].where));
     }
+    if (warp.join) warp.join(warp.values[warp.passed % 2]);
     warp.arrived = 0;
     warp.ordered += warp.orders;
     ++warp.passed;
@@ -325,8 +329,8 @@ void run_grid(std::string_view op, const kernels::LaunchShape& shape, std::uint6
 
 void block_barrier(Where where) { running().barrier(where); }
 void warp_barrier(Where where) { running().collective("__syncwarp", &where, 0, where, /*orders=*/true); }
-const LaneValue* exchange(const char* collective, const void* value, std::size_t size, Where where) {
-  return running().collective(collective, value, size, where);
+const LaneValue* exchange(const char* collective, const void* value, std::size_t size, Where where, Join join) {
+  return running().collective(collective, value, size, where, /*orders=*/false, join);
 }
 int lane() { return static_cast<int>(here.thread.x % warp_size); }
 

@@ -48,16 +48,20 @@ void warp_barrier(Where where);
 struct alignas(8) LaneValue {
   std::byte bytes[64];
 };
-/// A collective of the whole warp: every lane gives a value, and when all have, sees them all until its next
-/// collective. It orders no memory, as in PTX: what other lanes have written is theirs until a barrier.
-const LaneValue* exchange(const char* collective, const void* value, std::size_t size, Where where);
-/// What each lane has given.
+/// What the 32 lanes of a warp have given becomes what each of them gets.
+using Join = void (*)(LaneValue* of_lanes);
+/// A collective of the whole warp: every lane gives a value, and when all have, and it has been joined, sees them all
+/// until its next collective. It orders no memory, as in PTX: what other lanes have written is theirs until a barrier.
+const LaneValue* exchange(const char* collective, const void* value, std::size_t size, Where where,
+                          Join join = nullptr);
+/// What each lane has given, or gets.
 template <class T>
 class Lanes {
   static_assert(std::is_trivially_copyable_v<T> && sizeof(T) <= sizeof(LaneValue));
 
  public:
-  Lanes(const char* collective, const T& own, Where where) : values_(exchange(collective, &own, sizeof(T), where)) {}
+  Lanes(const char* collective, const T& own, Where where, Join join = nullptr)
+      : values_(exchange(collective, &own, sizeof(T), where, join)) {}
   const T& operator[](int lane) const { return *reinterpret_cast<const T*>(values_[lane].bytes); }
 
  private:

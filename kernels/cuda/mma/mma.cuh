@@ -12,8 +12,10 @@
 #include "kernels/dtype.h"
 
 #if !defined(__CUDACC__)
-#include <array>
+#include <algorithm>
 #include <cmath>
+
+#include "kernels/cuda/emulation/product.h"
 #endif
 
 namespace poolgrad::kernels::cuda {
@@ -121,52 +123,14 @@ __device__ std::uint32_t packed_pair(float first, float second) {
 
 inline int thread_of_block() { return static_cast<int>(threadIdx.x); }
 
-/// Elements 2 n and 2 n + 1 of what a lane has, from its n-th word.
-template <class S>
-void put_elements(float* elements, int n, std::uint32_t word) {
-  for (int half = 0; half < 2; ++half) {
-    S element;
-    element.bits = static_cast<std::uint16_t>(word >> (half * 16));
-    elements[2 * n + half] = static_cast<float>(element);
-  }
-}
-
-/// Which lane has an element of a matrix, and as which of its own: the inverse of a function of fragments.h.
-struct Holder {
-  int lane = -1, element = -1;
-};
-template <std::size_t Rows, std::size_t Columns, int Elements, class PlaceOf>
-constexpr auto holders_of(PlaceOf place_of) {
-  std::array<std::array<Holder, Columns>, Rows> holders{};
-  for (int lane = 0; lane < emulation::warp_size; ++lane)
-    for (int i = 0; i < Elements; ++i) {
-      const Place place = place_of(lane, i);
-      holders[static_cast<std::size_t>(place.row)][static_cast<std::size_t>(place.column)] = {lane, i};
-    }
-  return holders;
-}
-
 template <class S>
 void mma_m16n8k16(FragmentC& c, const FragmentAB& a, std::uint32_t b0, std::uint32_t b1,
                   Where where = Where::current()) {
-  static constexpr auto in_a = holders_of<16, 16, elements_of_a>(place_in_a);
-  static constexpr auto in_b = holders_of<16, 8, elements_of_b>(place_in_b);
-  struct Operands {
-    float a[elements_of_a], b[elements_of_b];
-  } own;
-  for (int n = 0; n < elements_of_a / 2; ++n) put_elements<S>(own.a, n, a.word[n]);
-  for (int n = 0; n < elements_of_b / 2; ++n) put_elements<S>(own.b, n, n == 0 ? b0 : b1);
-  const emulation::Lanes<Operands> of("mma_m16n8k16", own, where);
-  for (int i = 0; i < elements_of_c; ++i) {
-    const Place place = place_in_c(emulation::lane(), i);
-    double sum = c.value[i];
-    for (std::size_t k = 0; k < 16; ++k) {
-      const Holder x = in_a[static_cast<std::size_t>(place.row)][k],
-                   y = in_b[k][static_cast<std::size_t>(place.column)];
-      sum += static_cast<double>(of[x.lane].a[x.element]) * of[y.lane].b[y.element];
-    }
-    c.value[i] = static_cast<float>(sum);
-  }
+  emulation::LaneProduct own{{}, {b0, b1}, {}};
+  std::copy_n(a.word, 4, own.a);
+  std::copy_n(c.value, elements_of_c, own.c);
+  const emulation::Lanes<emulation::LaneProduct> of("mma_m16n8k16", own, where, emulation::multiply_fragments<S>);
+  std::copy_n(of[emulation::lane()].c, elements_of_c, c.value);
 }
 
 /// A lane reads the row that it points to, and takes its elements from those of others.

@@ -5,15 +5,10 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <string>
 #include <type_traits>
 
 #include "kernels/cuda/mma/mma.cuh"
 #include "kernels/cuda/mma/staged.h"
-
-#if !defined(__CUDACC__)
-#include <cstring>
-#endif
 
 namespace poolgrad::kernels::cuda {
 
@@ -136,99 +131,33 @@ void wait_for_products(FragmentC (&)[Fragments]) {
   emulation::wait_for_products(Pending);
 }
 
-/// A matrix of 16 by n elements in shared memory, as its descriptor says.
-class DescribedMatrix {
- public:
-  DescribedMatrix(const Shared<Chunk>& memory, const StagedMatrix& matrix, bool by_rows, Where where)
-      : array_(memory.array()), by_rows_(by_rows), where_(where) {
-    const std::uint64_t descriptor = matrix.descriptor(0);
-    first_ = static_cast<int>(descriptor & 0x3fff);
-    beyond_ = static_cast<int>(descriptor >> 16 & 0x3fff);
-    eight_rows_ = static_cast<int>(descriptor >> 32 & 0x3fff);
-    across_ = descriptor >> 62 == 1 ? 8 : 4;
-    if (descriptor >> 62 == 0 || first_ / across_ % 8 != 0)
-      emulation::refuse_product("begins at chunk " + std::to_string(first_) + ", in the middle of eight rows", where);
-  }
-  /// Where the eight elements are that element n of those of number k is among.
-  int chunk(int n, int k) const {
-    const int in_panel = n & (8 * across_ - 1), panel = (n - in_panel) / (across_ == 8 ? 64 : 32);
-    const int plain = by_rows_ ? first_ + panel * beyond_ + in_panel / 8 + k / 8 * eight_rows_ + k % 8 * across_
-                               : first_ + n / 8 * eight_rows_ + n % 8 * across_ + k / 8;
-    return plain ^ (plain / 8 & (across_ - 1));
-  }
-  /// Element n of all 16.
-  template <class S>
-  void take(int n, double (&elements)[16]) const {
-    int at = 0;
-    for (int k = 0; k < 16; ++k) {
-      if (by_rows_ || k % 8 == 0) at = chunk(n, k);
-      S element;
-      std::memcpy(&element.bits, array_.data + at * 16 + (by_rows_ ? n : k) % elements_of_chunk * 2, 2);
-      elements[k] = static_cast<float>(element);
-    }
-  }
-  /// The calling lane's share of what the warp reads, elements from `first` on, until the product is done.
-  void read(int first, int count) const {
-    const int chunks = by_rows_ ? count / 8 * 16 : count * 2;
-    for (int i = emulation::lane(); i < chunks; i += emulation::warp_size)
-      emulation::read_for_product(
-          array_, by_rows_ ? chunk(first + i / 16 * 8, i % 16) : chunk(first + i / 2, i % 2 * 8), where_);
-  }
-
- private:
-  const emulation::SharedArray& array_;
-  const bool by_rows_;
-  const Where where_;
-  int first_, beyond_, eight_rows_, across_;
-};
-
-/// The lane's rows of a, both of the warp's.
-using LaneRows = double[2][16];
-
-template <class S, std::size_t Fragments>
-void add_product(FragmentC (&c)[Fragments], const LaneRows& a, const DescribedMatrix& b, bool adds_to_c, Where where) {
-  constexpr int columns = static_cast<int>(Fragments) * 8;
-  b.read(0, columns);
-  float* const sums = emulation::sums_of_product(&c[0].value[0], Fragments * elements_of_c, adds_to_c, where);
-  for (int column = place_in_c(emulation::lane(), 0).column; column < columns; column += column % 2 == 0 ? 1 : 7) {
-    double elements[16], sum[2] = {};
-    b.template take<S>(column, elements);
-    for (int k = 0; k < 16; ++k)
-      for (int half = 0; half < 2; ++half) sum[half] += a[half][k] * elements[k];
-    for (int half = 0; half < 2; ++half) {
-      float& total = sums[column / 8 * elements_of_c + 2 * half + column % 2];
-      total = static_cast<float>(total + sum[half]);
-    }
-  }
+inline emulation::DescribedMatrix described(const StagedMatrix& matrix, const Shared<Chunk>& memory, bool by_rows,
+                                            Where where) {
+  return {memory.array(), matrix.descriptor(0), by_rows, where};
 }
 
 template <class S, bool ByRows, std::size_t Fragments>
 void multiply_in_warpgroup(FragmentC (&c)[Fragments], const FragmentAB& a, const Shared<Chunk>& memory,
                            const StagedMatrix& b, bool adds_to_c, Where where = Where::current()) {
-  static constexpr auto in_a = holders_of<16, 16, elements_of_a>(place_in_a);
-  struct Elements {
-    float a[elements_of_a];
-  } own;
-  for (int n = 0; n < elements_of_a / 2; ++n) put_elements<S>(own.a, n, a.word[n]);
-  const emulation::Lanes<Elements> of("multiply_in_warpgroup", own, where);
-  LaneRows rows;
-  for (int half = 0; half < 2; ++half)
-    for (std::size_t k = 0; k < 16; ++k) {
-      const Holder x = in_a[static_cast<std::size_t>(place_in_c(emulation::lane(), 2 * half).row)][k];
-      rows[half][k] = of[x.lane].a[x.element];
-    }
-  add_product<S>(c, rows, DescribedMatrix(memory, b, ByRows, where), adds_to_c, where);
+  const emulation::DescribedMatrix of_b = described(b, memory, ByRows, where);
+  constexpr int columns = static_cast<int>(Fragments) * 8;
+  of_b.read(0, columns);
+  float* const sums = emulation::sums_of_product(&c[0].value[0], Fragments * elements_of_c, adds_to_c, where);
+  const emulation::LaneOfWarpgroup own{{a.word[0], a.word[1], a.word[2], a.word[3]}, &of_b, columns, sums};
+  emulation::exchange("multiply_in_warpgroup", &own, sizeof(own), where, emulation::multiply_rows_of_warp<S>);
 }
 template <class S, std::size_t Fragments>
 void multiply_in_warpgroup(FragmentC (&c)[Fragments], const StagedMatrix& a, const Shared<Chunk>& memory,
                            const StagedMatrix& b, bool adds_to_c, Where where = Where::current()) {
-  const DescribedMatrix all(memory, a, false, where);
+  const emulation::DescribedMatrix of_a = described(a, memory, false, where);
   const int first = static_cast<int>(threadIdx.x) / emulation::warp_size % 4 * 16;
-  emulation::exchange("multiply_in_warpgroup", nullptr, 0, where);
-  all.read(first, 16);
-  LaneRows rows;
-  for (int half = 0; half < 2; ++half) all.take<S>(first + place_in_c(emulation::lane(), 2 * half).row, rows[half]);
-  add_product<S>(c, rows, DescribedMatrix(memory, b, false, where), adds_to_c, where);
+  of_a.read(first, 16);
+  FragmentAB own{};
+  for (int i = 0; i < elements_of_a; ++i) {
+    const Place place = place_in_a(emulation::lane(), i);
+    own.word[i / 2] |= static_cast<std::uint32_t>(of_a.bits(first + place.row, place.column)) << (i % 2 * 16);
+  }
+  multiply_in_warpgroup<S, false>(c, own, memory, b, adds_to_c, where);
 }
 
 #endif

@@ -29,10 +29,10 @@ using ::testing::Contains;
 using ::testing::Each;
 using ::testing::FieldsAre;
 
-constexpr std::int64_t width = 16, heads = 2;
+constexpr std::int64_t model_width = 16, model_heads = 2;
 
 struct CallSitesOfAttention : ::testing::Test {
-  Tensor q = randn({1, 64, heads, 8}), k = randn({1, 64, heads, 8}), v = randn({1, 64, heads, 8});
+  Tensor q = randn({1, 64, model_heads, 8}), k = randn({1, 64, model_heads, 8}), v = randn({1, 64, model_heads, 8});
 };
 
 TEST_F(CallSitesOfAttention, AreWhereItIsCalled) {
@@ -79,22 +79,23 @@ TEST_F(CallSitesOfAttention, OfACoreAreWhereItIsCalled) {
 TEST_F(CallSitesOfAttention, OfAModuleAreWhereItIsMade) {
   expect_this_line([] { const BlockSelection selection(8); });
   expect_this_line([] { const AdaptiveBlockSparseAttention core(8); });
-  expect_this_line([] { const MultiheadShell shell(width, heads, std::make_unique<RingAttention>()); });
-  expect_this_line([] { const MultiheadAttention shell(width, heads, {}, {}); });
-  expect_this_line([] { const AdaptiveBlockSparseMultihead shell(width, heads, {}, {}, 8); });
+  expect_this_line([] { const MultiheadShell shell(model_width, model_heads, std::make_unique<RingAttention>()); });
+  expect_this_line([] { const MultiheadAttention shell(model_width, model_heads, {}, {}); });
+  expect_this_line([] { const AdaptiveBlockSparseMultihead shell(model_width, model_heads, {}, {}, 8); });
   expect_this_line([] { create_block_sparse_attention("adaptive"); });
-  expect_this_line([] { create_multihead_dilated_attention("improved", width, heads); });
-  expect_this_line([] { create_multihead_block_sparse_attention("adaptive", width, heads); });
+  expect_this_line([] { create_multihead_dilated_attention("improved", model_width, model_heads); });
+  expect_this_line([] { create_multihead_block_sparse_attention("adaptive", model_width, model_heads); });
   expect_this_line([] { make_language_model({.layers = 1}, Pattern::causal()); });
-  expect_this_line([] { preallocate_buffers(1, 64, heads, 8); });
+  expect_this_line([] { preallocate_buffers(1, 64, model_heads, 8); });
 }
 
 TEST_F(CallSitesOfAttention, OfAModuleAreWhereItIsCalled) {
-  MultiheadAttention shell(width, heads, {.rope = RopeOptions()}, {});
-  const std::unique_ptr<nn::SequenceMixer> mixer = create_multihead_dilated_attention("improved", width, heads);
+  MultiheadAttention shell(model_width, model_heads, {.rope = RopeOptions()}, {});
+  const std::unique_ptr<nn::SequenceMixer> mixer =
+      create_multihead_dilated_attention("improved", model_width, model_heads);
   const auto model = make_language_model({.context = 64, .layers = 1}, Pattern::causal());
   nn::SequenceState state;
-  const Tensor x = randn({1, 64, width}), tokens = zeros({1, 64}, {.dtype = DType::i64});
+  const Tensor x = randn({1, 64, model_width}), tokens = zeros({1, 64}, {.dtype = DType::i64});
   expect_this_line([&] { shell(x); });
   expect_this_line([&] { shell(x, &state); });
   expect_this_line([&] { shell(x, x, x); });
