@@ -16,7 +16,8 @@ using kernels::cuda::place_in_c;
 
 constexpr int elements_of_chunk = 8, depth = 16, columns_of_fragment = 8;
 using A = double[16][depth];
-using B = double[depth][columns_of_fragment];
+using Row [[gnu::vector_size(sizeof(double) * columns_of_fragment)]] = double;
+using B = Row[depth];
 
 template <class T>
 const T& given(const LaneValue& value) {
@@ -32,8 +33,8 @@ double number(std::uint32_t bits) {
 }
 
 /// Elements 2 n and 2 n + 1 of what a lane has, from its n-th word.
-template <class S, Place place_of(int, int), std::size_t Columns>
-void put(double (&matrix)[16][Columns], int lane, int n, std::uint32_t word) {
+template <class S, Place place_of(int, int), class Matrix>
+void put(Matrix& matrix, int lane, int n, std::uint32_t word) {
   for (int half = 0; half < 2; ++half) {
     const Place place = place_of(lane, 2 * n + half);
     matrix[place.row][place.column] = number<S>(word >> (half * 16));
@@ -43,12 +44,11 @@ void put(double (&matrix)[16][Columns], int lane, int n, std::uint32_t word) {
 /// Each lane's four sums of 16 x 8 become those with a b.
 template <class SumsOf>
 void add_product(const A& a, const B& b, const SumsOf& sums_of) {
-  double c[16][columns_of_fragment];
+  Row c[16];
   for (int lane = 0; lane < warp_size; ++lane)
     for (int i = 0; i < 4; ++i) c[place_in_c(lane, i).row][place_in_c(lane, i).column] = sums_of(lane)[i];
   for (int row = 0; row < 16; ++row)
-    for (int k = 0; k < depth; ++k)
-      for (int column = 0; column < columns_of_fragment; ++column) c[row][column] += a[row][k] * b[k][column];
+    for (int k = 0; k < depth; ++k) c[row] += a[row][k] * b[k];
   for (int lane = 0; lane < warp_size; ++lane)
     for (int i = 0; i < 4; ++i)
       sums_of(lane)[i] = static_cast<float>(c[place_in_c(lane, i).row][place_in_c(lane, i).column]);
@@ -90,6 +90,13 @@ std::uint16_t DescribedMatrix::bits(int n, int k) const {
   std::memcpy(&bits, array_.data + chunk(n, k) * 16 + (by_rows_ ? n : k) % elements_of_chunk * 2, 2);
   return bits;
 }
+void DescribedMatrix::take(int n, std::uint16_t (&bits)[16][8]) const {
+  for (int i = 0; i < 16; ++i) {
+    std::uint16_t eight[elements_of_chunk];  // of one k, or of one n
+    std::memcpy(eight, array_.data + (by_rows_ ? chunk(n, i) : chunk(n + i / 2, i % 2 * 8)) * 16, 16);
+    for (int j = 0; j < elements_of_chunk; ++j) (by_rows_ ? bits[i][j] : bits[i % 2 * 8 + j][i / 2]) = eight[j];
+  }
+}
 void DescribedMatrix::read(int first, int count) const {
   const int chunks = by_rows_ ? count / 8 * 16 : count * 2;
   for (int i = lane(); i < chunks; i += warp_size)
@@ -103,10 +110,11 @@ void multiply_rows_of_warp(LaneValue* of_lanes) {
     for (int n = 0; n < 4; ++n) put<S, place_in_a>(a, lane, n, given<LaneOfWarpgroup>(of_lanes[lane]).a[n]);
   const auto& all = given<LaneOfWarpgroup>(of_lanes[0]);
   for (int first = 0; first < all.columns; first += columns_of_fragment) {
+    std::uint16_t bits[depth][columns_of_fragment];
+    all.b->take(first, bits);
     B b;
     for (int k = 0; k < depth; ++k)
-      for (int column = 0; column < columns_of_fragment; ++column)
-        b[k][column] = number<S>(all.b->bits(first + column, k));
+      for (int column = 0; column < columns_of_fragment; ++column) b[k][column] = number<S>(bits[k][column]);
     add_product(a, b, [&](int lane) { return given<LaneOfWarpgroup>(of_lanes[lane]).sums + first / 2; });
   }
 }

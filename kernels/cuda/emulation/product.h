@@ -24,6 +24,8 @@ class DescribedMatrix {
   DescribedMatrix(const SharedArray& array, std::uint64_t descriptor, bool by_rows, Where where);
   /// Element k of the 16 of element n.
   std::uint16_t bits(int n, int k) const;
+  /// Those of eight neighbouring elements, from n on, a multiple of eight.
+  void take(int n, std::uint16_t (&bits)[16][8]) const;
   /// The calling lane's share of what its warp reads, elements from `first` on, until the product is done.
   void read(int first, int count) const;
 

@@ -84,7 +84,7 @@ void SharedMemory::read(const Moment& now, const SharedArray& array, std::int64_
   const Unobserved emulation;
   SharedUse& use = checked(now, array, index, where);
   if (use.writer < 0) fail_(access("reads", now, array, index, where) + ", which nobody has written");
-  refuse_under_way("reads", use, now, array, index, where);
+  if (use.under_way) refuse_under_way("reads", use, now, array, index, where);
   if ((use.writer != now.thread || who == ReadFor::others) && !ordered(use.writer, use.written, use.warp_written, now))
     fail_(access("reads", now, array, index, where) + ", which thread " + std::to_string(use.writer) +
           " has written with no barrier in between");
@@ -94,7 +94,7 @@ void SharedMemory::read(const Moment& now, const SharedArray& array, std::int64_
 void SharedMemory::write(const Moment& now, const SharedArray& array, std::int64_t index, Where where) {
   const Unobserved emulation;
   SharedUse& use = checked(now, array, index, where);
-  refuse_under_way("writes", use, now, array, index, where);
+  if (use.under_way) refuse_under_way("writes", use, now, array, index, where);
   if (use.products > 0)
     fail_(access("writes", now, array, index, where) + ", which a product reads that thread " +
           std::to_string(use.multiplier) + " has not waited for");
@@ -211,11 +211,9 @@ void SharedMemory::end_thread(const Moment& now) {
     fail_("thread " + std::to_string(now.thread) + " has returned and not waited for its products");
 }
 
-SharedUse& SharedMemory::checked(const Moment& now, const SharedArray& array, std::int64_t index,
-                                 const Where& where) const {
-  if (index < 0 || index >= array.count)
-    fail_(access("uses", now, array, index, where) + ", which has " + std::to_string(array.count) + " elements");
-  return array.uses[index];
+void SharedMemory::refuse_index(const Moment& now, const SharedArray& array, std::int64_t index,
+                                const Where& where) const {
+  fail_(access("uses", now, array, index, where) + ", which has " + std::to_string(array.count) + " elements");
 }
 void SharedMemory::written_now(const Moment& now, SharedUse& use) const {
   use.writer = now.thread;
@@ -225,9 +223,8 @@ void SharedMemory::written_now(const Moment& now, SharedUse& use) const {
 }
 void SharedMemory::refuse_under_way(const char* verb, const SharedUse& use, const Moment& now, const SharedArray& array,
                                     std::int64_t index, const Where& where) const {
-  if (use.under_way)
-    fail_(access(verb, now, array, index, where) + ", to which a copy is under way that thread " +
-          std::to_string(use.writer) + " has not waited for");
+  fail_(access(verb, now, array, index, where) + ", to which a copy is under way that thread " +
+        std::to_string(use.writer) + " has not waited for");
 }
 
 }  // namespace poolgrad::emulation

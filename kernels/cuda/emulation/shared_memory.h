@@ -88,7 +88,11 @@ class SharedMemory {
   };
 
   UnderWay& of(const Moment& now) { return threads_[static_cast<std::size_t>(now.thread)]; }
-  SharedUse& checked(const Moment& now, const SharedArray& array, std::int64_t index, const Where& where) const;
+  SharedUse& checked(const Moment& now, const SharedArray& array, std::int64_t index, const Where& where) const {
+    if (index < 0 || index >= array.count) refuse_index(now, array, index, where);
+    return array.uses[index];
+  }
+  void refuse_index(const Moment& now, const SharedArray& array, std::int64_t index, const Where& where) const;
   void written_now(const Moment& now, SharedUse& use) const;
   void refuse_under_way(const char* verb, const SharedUse& use, const Moment& now, const SharedArray& array,
                         std::int64_t index, const Where& where) const;
