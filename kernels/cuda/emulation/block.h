@@ -45,7 +45,7 @@ void run_grid(std::string_view op, const kernels::LaunchShape& shape, std::uint6
 void block_barrier(Where where);
 /// __syncwarp().
 void warp_barrier(Where where);
-struct alignas(8) LaneValue {
+struct alignas(16) LaneValue {
   std::byte bytes[64];
 };
 /// What the 32 lanes of a warp have given becomes what each of them gets.
@@ -57,7 +57,7 @@ const LaneValue* exchange(const char* collective, const void* value, std::size_t
 /// What each lane has given, or gets.
 template <class T>
 class Lanes {
-  static_assert(std::is_trivially_copyable_v<T> && sizeof(T) <= sizeof(LaneValue));
+  static_assert(std::is_trivially_copyable_v<T> && sizeof(T) <= sizeof(LaneValue) && alignof(T) <= alignof(LaneValue));
 
  public:
   Lanes(const char* collective, const T& own, Where where, Join join = nullptr)
