@@ -87,10 +87,11 @@ endfunction()
 # <folder>_<part>_test, and registers each of its tests with ctest (under sanitizers the program as one), labelled with the
 # first folder, which also says the floor that it is linked with, and with LABELS. The targets gpu_tests and core_tests build
 # those labelled gpu and core. What takes time is compiling tests, most of it what each of them instantiates of GoogleTest and
-# of the standard library: they are compiled six at a time, or, where a program is one test, all of them, which takes a quarter
-# less; at -O0, or at -O1 where they compute much (OPTIMIZED). Names in anonymous namespaces are therefore unique in a program. NVCC: they launch kernels themselves. NEEDS_GPU: made where
-# POOLGRAD_CUDA is ON, labelled gpu, and skipped with the reason where there is no device, or (TWO) no second one. Programs
-# labelled gpu are put together in gpu/, from where ./run gpu-check runs them.
+# of the standard library: they are compiled six at a time, or, where a program is one test, ten, which takes up to a quarter less
+# time; at -O0, or at -O1 where they compute much (OPTIMIZED). Names in anonymous namespaces are therefore unique in a
+# program. NVCC: they launch kernels themselves. NEEDS_GPU: made where POOLGRAD_CUDA is ON, labelled gpu, and skipped with the
+# reason where there is no device, or (TWO) no second one. Programs labelled gpu are put together in gpu/, from where
+# ./run gpu-check runs them.
 function(poolgrad_tests folder)
   cmake_parse_arguments(TEST "OPTIMIZED;EMULATED;NVCC;NEEDS_GPU;TWO" "AS" "SOURCES;LIBRARIES;DEFINITIONS;LABELS;ENVIRONMENT" ${ARGN})
   string(REGEX REPLACE "/.*" "" floor ${folder})
@@ -127,10 +128,9 @@ function(poolgrad_tests folder)
   target_compile_definitions(${name} PRIVATE ${TEST_DEFINITIONS})
   set(together 6)
   if(POOLGRAD_TESTS_BY_PROGRAM)
-    set(together 0)  # all
+    set(together 10)
   endif()
-  set_target_properties(${name} PROPERTIES UNITY_BUILD ${POOLGRAD_UNITY}
-    UNITY_BUILD_BATCH_SIZE ${together})
+  set_target_properties(${name} PROPERTIES UNITY_BUILD ${POOLGRAD_UNITY} UNITY_BUILD_BATCH_SIZE ${together})
   set(level -O0)
   if(TEST_OPTIMIZED)
     set(level -O1)
@@ -153,10 +153,10 @@ function(poolgrad_tests folder)
   endif()
   # Tests ask for more threads than there are cores, and run beside each other: threads that wait must not spin.
   set(environment OMP_WAIT_POLICY=passive ${TEST_ENVIRONMENT})
-  if(POOLGRAD_SANITIZE OR POOLGRAD_TESTS_BY_PROGRAM)  # starting a process costs more than most tests: all of a program's in one
+  if(POOLGRAD_TESTS_BY_PROGRAM)  # starting a process costs more than most tests: all of a program's in one
     add_test(NAME ${name} COMMAND ${name} --gtest_brief=1)
     set_tests_properties(${name} PROPERTIES TIMEOUT 1800 LABELS "${labels}" ENVIRONMENT "${environment}")
-    if(TEST_OPTIMIZED)  # those that take longest begin first
+    if(TEST_OPTIMIZED OR TEST_EMULATED)  # those that take longest begin first
       set_tests_properties(${name} PROPERTIES COST 100)
     endif()
     return()

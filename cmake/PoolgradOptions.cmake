@@ -1,7 +1,7 @@
 # Options, packages and compiler flags. Nothing is downloaded: a missing package is one line with its apt name.
 # Sets POOLGRAD_WITH_ONEDNN, POOLGRAD_WITH_MPI and POOLGRAD_WITH_CUDA, and the interface target poolgrad_options.
 option(POOLGRAD_BUILD_TESTS "Build the tests" ON)
-option(POOLGRAD_TESTS_BY_PROGRAM "Run the tests of a program in one process, as under sanitizers" OFF)
+option(POOLGRAD_TESTS_BY_PROGRAM "Compile and run the tests of a program as one, as under sanitizers" OFF)
 option(POOLGRAD_BUILD_EXAMPLES "Build the examples" ON)
 option(POOLGRAD_BUILD_BENCHMARKS "Build the benchmarks" ON)
 set(POOLGRAD_ISA native CACHE STRING "Instruction set of the CPU code, as for -march=: native, x86-64-v3, x86-64-v4")
@@ -12,6 +12,9 @@ set(POOLGRAD_CUDA AUTO CACHE STRING "Build the CUDA back end: AUTO (where nvcc i
 EMULATED (cuda:N is an emulated device in every program, see docs/cuda.md)")
 option(POOLGRAD_UNITY "Compile the sources of libraries several at a time: most of a small file's time is its headers" ON)
 
+if(POOLGRAD_SANITIZE)
+  set(POOLGRAD_TESTS_BY_PROGRAM ON)
+endif()
 if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
   set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
 endif()
