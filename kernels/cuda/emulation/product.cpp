@@ -85,6 +85,9 @@ int DescribedMatrix::chunk(int n, int k) const {
                              : first_ + n / 8 * eight_rows_ + n % 8 * across_ + k / 8;
   return plain ^ (plain / 8 & (across_ - 1));
 }
+int DescribedMatrix::numbered_chunk(int first, int i) const {
+  return by_rows_ ? chunk(first + i / 16 * 8, i % 16) : chunk(first + i / 2, i % 2 * 8);
+}
 std::uint16_t DescribedMatrix::bits(int n, int k) const {
   std::uint16_t bits;
   std::memcpy(&bits, array_.data + chunk(n, k) * 16 + (by_rows_ ? n : k) % elements_of_chunk * 2, 2);
@@ -93,14 +96,13 @@ std::uint16_t DescribedMatrix::bits(int n, int k) const {
 void DescribedMatrix::take(int n, std::uint16_t (&bits)[16][8]) const {
   for (int i = 0; i < 16; ++i) {
     std::uint16_t eight[elements_of_chunk];  // of one k, or of one n
-    std::memcpy(eight, array_.data + (by_rows_ ? chunk(n, i) : chunk(n + i / 2, i % 2 * 8)) * 16, 16);
+    std::memcpy(eight, array_.data + numbered_chunk(n, i) * 16, 16);
     for (int j = 0; j < elements_of_chunk; ++j) (by_rows_ ? bits[i][j] : bits[i % 2 * 8 + j][i / 2]) = eight[j];
   }
 }
 void DescribedMatrix::read(int first, int count) const {
   const int chunks = by_rows_ ? count / 8 * 16 : count * 2;
-  for (int i = lane(); i < chunks; i += warp_size)
-    read_for_product(array_, by_rows_ ? chunk(first + i / 16 * 8, i % 16) : chunk(first + i / 2, i % 2 * 8), where_);
+  for (int i = lane(); i < chunks; i += warp_size) read_for_product(array_, numbered_chunk(first, i), where_);
 }
 
 template <class S>

@@ -32,6 +32,8 @@ class DescribedMatrix {
  private:
   /// Where the eight elements are that element n of those of number k is among.
   int chunk(int n, int k) const;
+  /// Of those of eight elements at a time, from `first` on, 16 each, number i.
+  int numbered_chunk(int first, int i) const;
 
   const SharedArray& array_;
   const bool by_rows_;
