@@ -412,16 +412,11 @@ void Muon::update(std::span<const Update> updates, const GradientScale& scale) {
       return kernels::WeightedSum{.a = 1 - rate * decay, .b = -rate * size};
     });
     const View p = u.parameter.view(), g = u.gradient.view(), m = momentum_[u.index].view();
-    Tensor direction = momentum_[u.index];
-    if (options_.nesterov) {  // in its own memory twice: nothing has changed where there is none to go on
-      direction = Tensor::empty_like(u.parameter);
-      blend(direction.view(), scale, momentum, m, g, device);
-      blend(direction.view(), scale, momentum, direction.view(), g, device);
-    } else {
-      blend(m, scale, momentum, m, g, device);
-    }
+    Tensor direction = Tensor::empty_like(u.parameter);  // the momentum is kept where there is no memory to go on
+    blend(direction.view(), scale, momentum, m, g, device);
+    if (options_.nesterov) blend(direction.view(), scale, momentum, direction.view(), g, device);
     direction = newton_schulz(direction, options_.newton_schulz_steps);
-    if (options_.nesterov) blend(m, scale, momentum, m, g, device);
+    blend(m, scale, momentum, m, g, device);
     blend(p, scale, step, p, direction.view(), device);
   }
   AdamW::update(others, scale);

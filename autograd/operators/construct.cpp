@@ -91,8 +91,9 @@ Tensor roll(Argument x, std::int64_t shift, std::int64_t dim) {
 Tensor flip(Argument x, const Dims& dims) {
   check_devices("flip", {{"x", x}});
   Tensor out = x;
-  for (const std::int64_t dim : dims) {
-    const int axis = normalize_dim("flip", dim, x->shape());
+  const std::bitset<max_rank> reversed = named_dims("flip", x, dims);
+  for (int axis = 0; axis < x->rank(); ++axis) {
+    if (!reversed[static_cast<std::size_t>(axis)]) continue;
     const auto last = static_cast<double>(x->shape()[axis] - 1);
     out = index_select(out, axis, arange(last, -1.0, -1.0, {DType::i64, x->device()}));
   }

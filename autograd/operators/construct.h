@@ -21,7 +21,7 @@ Tensor one_hot(Argument index, std::int64_t classes, DType dtype = DType::f32);
 
 /// Elements move `shift` places along dim; what leaves at one end comes in at the other.
 Tensor roll(Argument x, std::int64_t shift, std::int64_t dim);
-/// In reverse order along each of the dims.
+/// In reverse order along each of the dims. IndexError for one that is named twice.
 Tensor flip(Argument x, const Dims& dims);
 /// Each element `times` times in a row along dim (NumPy's repeat, PyTorch's repeat_interleave).
 Tensor repeat(Argument x, std::int64_t times, std::int64_t dim);

@@ -28,14 +28,9 @@ struct ReducedDims {
   std::int64_t elements = 1;  // that are combined into one
 
   ReducedDims(const char* name, const Tensor& x, const Dims& dims) : kept(x.shape()) {
-    bool reduced[max_rank] = {};
-    for (const std::int64_t dim : dims) {
-      const int d = normalize_dim(name, dim, x.shape());
-      if (reduced[d]) fail<IndexError>(name, "dimension " + std::to_string(d) + " is named twice", {{"x", x}});
-      reduced[d] = true;
-    }
+    const std::bitset<max_rank> reduced = named_dims(name, x, dims);
     for (int d = 0; d < x.rank(); ++d) {
-      if (!dims.empty() && !reduced[d]) {
+      if (!dims.empty() && !reduced[static_cast<std::size_t>(d)]) {
         dropped.append(x.shape()[d]);
         continue;
       }

@@ -60,6 +60,16 @@ Shape broadcast_operands(const char* op, Operands operands) {
   return shape;
 }
 
+std::bitset<max_rank> named_dims(const char* op, const Tensor& x, const Dims& dims) {
+  std::bitset<max_rank> named;
+  for (const std::int64_t dim : dims) {
+    const auto d = static_cast<std::size_t>(normalize_dim(op, dim, x.shape()));
+    if (named[d]) fail<IndexError>(op, fmt::format("dimension {} is named twice", d), {{"x", x}});
+    named.set(d);
+  }
+  return named;
+}
+
 void check_number(const char* op, const Tensor& x, double value) {
   check_devices(op, {{"x", x}});
   if (!has_number(x.dtype(), value))

@@ -2,6 +2,7 @@
 // of elementwise operators, pieces put together, products in any layout, and rows.
 #pragma once
 
+#include <bitset>
 #include <cstdint>
 #include <initializer_list>
 #include <string>
@@ -43,6 +44,8 @@ void check_dtype(const char* op, const Tensor& tensor, DType dtype, std::string_
 void check_index_range(const char* op, const char* what, const Tensor& index, std::int64_t limit);
 /// The shape that all operands broadcast to (NumPy); ShapeError otherwise.
 Shape broadcast_operands(const char* op, Operands operands);
+/// Which dimensions of x are among `dims`; IndexError for one that there is not, or that is named twice.
+std::bitset<max_rank> named_dims(const char* op, const Tensor& x, const Dims& dims);
 /// `x` as a kernel sees it when broadcast to `shape`.
 View broadcast_view(const Tensor& x, const Shape& shape);
 

@@ -76,8 +76,13 @@ StepRecord TrainingStep::run(double learning_rate, double tokens, const std::fun
   const Stopwatch watch;
   pool_.begin_step();
   StepRecord record{.step = steps_ + 1, .learning_rate = learning_rate};
-  prepare();
-  (graph_ ? run_recorded(record, tokens, loss) : run_eagerly(record, tokens, loss));
+  try {
+    prepare();
+    (graph_ ? run_recorded(record, tokens, loss) : run_eagerly(record, tokens, loss));
+  } catch (...) {
+    for (Tensor& parameter : model_.parameters()) parameter.set_grad({});  // what the next step would be added to
+    throw;
+  }
   ++steps_;
 
   record.milliseconds = watch.milliseconds();

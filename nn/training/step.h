@@ -42,8 +42,8 @@ class TrainingStep {
 
   /// `loss` returns the sum of the losses of `tokens` tokens (or their mean, with tokens = 1); the optimiser's gradient
   /// scale takes the mean; with ranks, the sum of those that are here, of `tokens` on all ranks. Updates at the rate
-  /// and drops the gradients. The device is read once. Throws ValueError, updating nothing, where the loss is not
-  /// finite, and where gradients are not, unless the scaler skips the step.
+  /// and drops the gradients, also where it throws. The device is read once. Throws ValueError, updating nothing, where
+  /// the loss is not finite, and where gradients are not, unless the scaler skips the step.
   StepRecord run(double learning_rate, double tokens, const std::function<Tensor()>& loss) {
     return run(
         learning_rate, tokens, [] {}, loss);

@@ -284,10 +284,12 @@ StepRecord Trainer::step() {
   TextWindows own;  // lives until the step is done
   TextWindows& batch = options_.graph ? recorded_batch_ : own;
   double bytes = 0;
+  std::int64_t position = data_position_;
+  const kernels::RandomKey drawn = options_.generator->state();
   const AsBefore after{*model_};
   const auto prepare = [&] {
     std::vector<WindowPlace> places;
-    for (std::int64_t row = 0; row < options_.batch; ++row) places.push_back(windows_.drawn(data_position_++));
+    for (std::int64_t row = 0; row < options_.batch; ++row) places.push_back(windows_.drawn(position++));
     for (const double of_position : windows_.target_bytes(places, context)) bytes += of_position;
     const TextWindows next = share_of(places, context);
     if (!batch.tokens.defined()) {
@@ -297,7 +299,14 @@ StepRecord Trainer::step() {
       batch.targets.copy_from(next.targets);
     }
   };
-  StepRecord record = step_.run(schedule_.rate(step_.steps() + 1), tokens, prepare, [&] { return loss_of(batch); });
+  StepRecord record;
+  try {
+    record = step_.run(schedule_.rate(step_.steps() + 1), tokens, prepare, [&] { return loss_of(batch); });
+  } catch (...) {
+    options_.generator->set_state(drawn);
+    throw;
+  }
+  data_position_ = position;
   if (average_) average_->update();
   record.loss *= tokens / bytes;
   return record;

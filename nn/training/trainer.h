@@ -65,6 +65,7 @@ class Trainer {
   Trainer(const Trainer&) = delete;
   Trainer& operator=(const Trainer&) = delete;
 
+  /// Throws as TrainingStep::run(), and what reading the text throws: all is then as before the step.
   StepRecord step();
   /// While the result lives, the model has the averages of its parameters in their place; null where there are none.
   std::unique_ptr<Substitution> averaged() const;

@@ -118,6 +118,7 @@ TEST(Orders, RollFlipRepeatAndTile) {
               tile(x, {2, -2});
             }),
             "[tile] a number of times is negative: x (2, 3) f64 on cpu");
+  EXPECT_EQ(error_of<IndexError>([&] { flip(x, {0, -2}); }), "[flip] dimension 0 is named twice: x (2, 3) f64 on cpu");
 }
 
 TEST(OneHot, MarksTheIndexOfEachRow) {

@@ -154,7 +154,8 @@ TEST(Muon, LeavesVectorsAndWhatItIsToldToToAdamW) {
   EXPECT_EQ(muon.state().size(), reference.state().size());
 }
 
-TEST(Muon, ChangesNothingInAStepThatHasNoMemory) {
+/// A step that is tried with more and more memory, until there is enough of it, is one step.
+void expect_one_step_of_many_tries(bool nesterov) {
   CachingAllocator& pool = allocator_for(cpu);
   const std::size_t budget = pool.budget();
   const Shape shape{4096, 64};
@@ -162,7 +163,7 @@ TEST(Muon, ChangesNothingInAStepThatHasNoMemory) {
   const Tensor slope = randn(shape);
   matrix.set_grad(slope);
   copy.set_grad(slope);
-  Muon muon({{"matrix", matrix}}), reference({{"matrix", copy}});
+  Muon muon({{"matrix", matrix}}, {.nesterov = nesterov}), reference({{"matrix", copy}}, {.nesterov = nesterov});
   reference.step();
   int refused = 0;
   pool.trim();
@@ -179,6 +180,13 @@ TEST(Muon, ChangesNothingInAStepThatHasNoMemory) {
   EXPECT_GT(refused, 4) << "the direction has 1 MiB, and so has what it is made of";
   EXPECT_TRUE(bit_equal(muon.state()[0].second, reference.state()[0].second));
   EXPECT_TRUE(bit_equal(matrix.detach(), copy.detach()));
+}
+
+TEST(Muon, ChangesNothingInAStepThatHasNoMemory) {
+  for (const bool nesterov : {true, false}) {
+    SCOPED_TRACE(nesterov);
+    expect_one_step_of_many_tries(nesterov);
+  }
 }
 
 TEST(Muon, KeepsAMomentumForMatricesAndMomentsForTheRest) {

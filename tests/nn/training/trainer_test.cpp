@@ -8,6 +8,7 @@
 #include <cmath>
 #include <limits>
 #include <sstream>
+#include <stdexcept>
 #include <thread>
 #include <utility>
 
@@ -72,6 +73,7 @@ TEST(TrainingStep, SaysWhichStepOfWhatDivergedAndUpdatesNothing) {
               HasSubstr("[my program] step 9 diverged: loss inf"));
   EXPECT_EQ(step.steps(), 8);
   EXPECT_TRUE(bit_equal(model.layer.weight(), before));
+  EXPECT_FALSE(model.layer.weight().grad().defined()) << "the next step begins anew";
 }
 
 /// Each position sees itself and the one before.
@@ -317,6 +319,34 @@ TEST(Trainer, DoesNotBeginWhatItCannotSaveWhereItIsToStop) {
   EXPECT_THAT(error_of<FileError>([&] { train(small.trainer, out, {.stop_after = 5}); }),
               HasSubstr("poolgrad-train.safetensors"));
   EXPECT_EQ(small.trainer.steps_done(), 0);
+}
+
+TEST(Trainer, IsAsItWasAfterAStepThatFailedAndGoesOnBitForBit) {
+  static int passes = 0;
+  class Failing : public OneBack {
+   public:
+    Tensor forward(const Tensor& x, SequenceState* state) override {
+      if (++passes == 4) throw std::runtime_error("the fourth pass fails");
+      return OneBack::forward(x, state);
+    }
+  };
+  std::vector<double> losses[2];
+  for (const bool fails : {false, true}) {
+    passes = fails ? 0 : 4;
+    Generator generator(3);
+    Trainer trainer(std::make_unique<LanguageModel>(
+                        LanguageModelConfig{.context = 32, .layers = 2, .width = 16, .dropout = 0.1},
+                        [](const auto&, const auto&) { return std::make_unique<Failing>(); },
+                        ParameterOptions{.generator = &generator}),
+                    small_text(), {.batch = 2, .steps = 12, .generator = &generator});
+    for (int tries = 0; trainer.steps_done() < 4; ++tries) {
+      if (fails && tries == 1)  // the pass of the second layer, when dropout of the first has been drawn
+        EXPECT_THROW(trainer.step(), std::runtime_error);
+      else
+        losses[fails].push_back(trainer.step().loss);
+    }
+  }
+  EXPECT_EQ(losses[true], losses[false]);
 }
 
 TEST(Trainer, IsAsItWasWhereItCannotGoOnFromACheckpoint) {
