@@ -217,8 +217,11 @@ bool check_attend(const Tensor& q, const Tensor& k, const Tensor& v, const Atten
   if (check_extra("sinks", options.sinks) && options.sinks.shape() != Shape{q.size(2)})
     misshapen("the sinks must be (Hq)");
 
-  if (options.scale && !std::isfinite(*options.scale)) refuse("the scale is not finite");
-  if (options.softcap && !(std::isfinite(*options.softcap) && *options.softcap > 0))
+  const auto as_computed = [&](double number) {  // with
+    return compute_dtype(q.dtype()) == DType::f64 ? number : static_cast<double>(static_cast<float>(number));
+  };
+  if (options.scale && !std::isfinite(as_computed(*options.scale))) refuse("the scale is not finite");
+  if (options.softcap && !(std::isfinite(as_computed(*options.softcap)) && as_computed(*options.softcap) > 0))
     refuse("the softcap " + std::to_string(*options.softcap) + " is not a positive number");
   if (!(options.dropout >= 0.0 && options.dropout < 1.0))
     refuse("the dropout " + std::to_string(options.dropout) + " is outside [0, 1)");

@@ -38,8 +38,9 @@ std::vector<Tensor> places(const AttendCall& call, const AttendOperands& x, cons
 Tensor sinks_gradient(const Tensor& sinks, const Tensor& lse, const Tensor& delta) {
   const MemoryScope scope(Category::temp);
   const double lowest = -std::numeric_limits<double>::infinity();
-  const Tensor share = exp(masked_fill(unsqueeze(sinks, 1) - lse, equal(lse, full({}, lowest, lse.options())), lowest));
-  return -sum(share * delta, {0, 2});
+  const Tensor sees_nothing = equal(lse, full({}, lowest, lse.options()));  // its delta may be NaN
+  const Tensor share = exp(masked_fill(unsqueeze(sinks, 1) - lse, sees_nothing, lowest));
+  return -sum(masked_fill(share * delta, sees_nothing, 0.0), {0, 2});
 }
 
 Gradients attend_gradients(const AttendCall& call, const AttendOperands& x, Tensor out, const Tensor& lse,

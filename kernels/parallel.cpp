@@ -38,6 +38,7 @@ std::atomic<int>& thread_count() {
 }
 
 thread_local bool inside_parallel_region = false;
+thread_local int steady_threads = 0;  // 0: as many as are set
 
 /// Calls work(worker) once on each of `team` threads, the caller among them.
 template <class Work>
@@ -58,7 +59,10 @@ void on_team(int team, const Work& work) {
 OnThisThread::OnThisThread() : before_(std::exchange(inside_parallel_region, true)) {}
 OnThisThread::~OnThisThread() { inside_parallel_region = before_; }
 
-int num_threads() { return thread_count(); }
+SteadyThreads::SteadyThreads() : before_(std::exchange(steady_threads, num_threads())) {}
+SteadyThreads::~SteadyThreads() { steady_threads = before_; }
+
+int num_threads() { return steady_threads > 0 ? steady_threads : thread_count().load(); }
 
 void set_num_threads(int threads) {
   if (threads < 1) throw ValueError("[set_num_threads] needs at least one thread, got " + std::to_string(threads));

@@ -9,8 +9,21 @@ namespace poolgrad::kernels {
 /// Threads that kernels use on the CPU: POOLGRAD_THREADS, else OMP_NUM_THREADS, else the cores of the machine, at most
 /// 1024. Throws ValueError where POOLGRAD_THREADS is no such number.
 int num_threads();
-/// Sets it for the process; throws ValueError below 1.
+/// Sets it for the process, from the next kernel on; throws ValueError below 1.
 void set_num_threads(int threads);
+
+/// While it lives, num_threads() stays what it is, for the thread that made it: scratch that was taken for so many is
+/// enough, whoever sets another number meanwhile.
+class SteadyThreads {
+ public:
+  SteadyThreads();
+  ~SteadyThreads();
+  SteadyThreads(const SteadyThreads&) = delete;
+  SteadyThreads& operator=(const SteadyThreads&) = delete;
+
+ private:
+  int before_;
+};
 
 /// While it lives, what the calling thread does in parallel it does alone; num_threads() stays as it is. For dry runs,
 /// whose loops are too short to wait for other threads.

@@ -163,7 +163,7 @@ class ChunkedLoss : public Function {
     check_parameters();
     const AutocastScope as_then(autocast_);
     int next = 0;
-    for (std::size_t i = 0; i < model_.parameters().size(); ++i) context.saved(next++);
+    for (std::size_t i = 0; i < parameters_.size(); ++i) context.saved(next++);
     const Tensor tokens = context.saved(next++), targets = context.saved(next++);
     RandomLog numbers = numbers_;
     const Chunks chunks{model_, options_, numbers, tokens, targets};

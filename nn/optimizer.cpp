@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <numeric>
 #include <tuple>
 #include <utility>
 
@@ -106,7 +107,10 @@ void Optimizer::step(const GradientScale& gradient_scale, CallSite) {
     for (const Update& done : updates) count([this, index = done.index] { ++parameter_steps_[index]; });
     updates.clear();
   };
-  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+  std::vector<std::size_t> order(parameters_.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::stable_partition(order.begin(), order.end(), [this](std::size_t i) { return !needs_memory(i); });
+  for (const std::size_t i : order) {
     Tensor& parameter = parameters_[i].second;
     const Tensor gradient = parameter.grad();
     if (!gradient.defined()) continue;
@@ -115,7 +119,7 @@ void Optimizer::step(const GradientScale& gradient_scale, CallSite) {
     const Tensor dense = masters_[i].value.defined() ? masters_[i].value : contiguous(parameter);
     updates.push_back({i, parameter_steps_[i] + 1, dense, contiguous(to(gradient, dense.dtype()))});
     const bool copied = !dense.is_same(parameter);
-    if (copied || !updates.back().gradient.is_same(gradient)) flush();
+    if (copied || needs_memory(i) || !updates.back().gradient.is_same(gradient)) flush();
     if (copied)
       parameter.copy_from(dense);
     else

@@ -37,10 +37,10 @@ class Optimizer {
   /// Updates every parameter that has a gradient, in one pass over its memory and together with others (a parameter
   /// that is a transposed or sliced view, by itself, through a row-major copy). Gradients are multiplied by
   /// `gradient_scale` on the way (clipping, averaging). Throws what the kernels throw, and has then counted what it had
-  /// updated before; gradients are left as they are. While a Graph records, nothing is counted: each replay is a step,
-  /// with the learning rate that is set then, and needs the optimiser to be alive. Throws Error, changing nothing,
-  /// where a parameter was moved to another device, cast or given another shape since the optimiser was made, or has a
-  /// gradient of another shape or device.
+  /// updated before, such as where Lion or Muon find no memory for a parameter; gradients are left as they are. While a
+  /// Graph records, nothing is counted: each replay is a step, with the learning rate that is set then, and needs the
+  /// optimiser to be alive. Throws Error, changing nothing, where a parameter was moved to another device, cast or
+  /// given another shape since the optimiser was made, or has a gradient of another shape or device.
   void step(const GradientScale& gradient_scale = 1.0, CallSite = {});
   /// For whoever has read that the last step's scale on the device was NaN: it is not counted. Throws Error where no
   /// step was taken since the last call.
@@ -93,6 +93,9 @@ class Optimizer {
     Tensor parameter, gradient;
   };
   virtual void update(std::span<const Update> updates, const GradientScale& scale) = 0;
+  /// Does update() ask for memory for this parameter? It is then updated by itself, after those that need none: where
+  /// there is no memory, it is as it was, and what was updated before it has been counted.
+  virtual bool needs_memory(std::size_t) const { return false; }
 
  private:
   /// Takes into the masters what others wrote into their parameters.
@@ -193,6 +196,8 @@ class Lion : public Optimizer {
  private:
   void update(std::span<const Update> updates, const GradientScale& scale) override;
 
+  bool needs_memory(std::size_t) const override { return true; }
+
   LionOptions options_;
   std::vector<Tensor> momentum_;
 };
@@ -217,6 +222,7 @@ class Muon : public AdamW {
 
  private:
   void update(std::span<const Update> updates, const GradientScale& scale) override;
+  bool needs_memory(std::size_t index) const override { return momentum_[index].defined(); }
 
   MuonOptions options_;
   std::vector<Tensor> momentum_;  // undefined for what AdamW takes

@@ -18,14 +18,6 @@ namespace poolgrad {
 
 namespace {
 
-/// The file that `path` really names: renaming onto a symbolic link would replace the link.
-std::string resolve(const std::string& path) {
-  std::error_code ignored;
-  if (!std::filesystem::is_symlink(path, ignored)) return path;
-  const std::string target = std::filesystem::weakly_canonical(path, ignored).string();
-  return ignored ? path : target;
-}
-
 /// Best effort: the rename is on disk only after its folder is; not every file system allows the call.
 void sync_folder_of(const std::string& path) {
   const std::string folder = std::filesystem::path(path).parent_path().string();
@@ -37,7 +29,19 @@ void sync_folder_of(const std::string& path) {
 
 }  // namespace
 
-AtomicFile::AtomicFile(const std::string& path) : path_(resolve(path)) {
+std::string target_of(const std::string& path) {
+  constexpr int most_links = 40;  // as the system follows
+  std::filesystem::path target = path;
+  for (int i = 0; i < most_links; ++i) {
+    std::error_code is_none;
+    const std::filesystem::path next = std::filesystem::read_symlink(target, is_none);
+    if (is_none) break;
+    target = target.parent_path() / next;  // which may be absolute
+  }
+  return target.string();
+}
+
+AtomicFile::AtomicFile(const std::string& path) : path_(target_of(path)) {
   struct stat old = {};
   const bool replaces = stat(path_.c_str(), &old) == 0;
   if (replaces && !S_ISREG(old.st_mode)) throw FileError("[write] " + path_ + ": not a regular file");

@@ -9,6 +9,10 @@
 
 namespace poolgrad {
 
+/// The file that `path` really names, through symbolic links, also to what is not there yet: renaming onto a link would
+/// replace the link.
+std::string target_of(const std::string& path);
+
 class AtomicFile {
  public:
   /// Makes the temporary `path`.tmp.<process>.<number>, with the permissions of the old file where there is one. A

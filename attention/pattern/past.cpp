@@ -51,14 +51,11 @@ Past past_of(const PatternTerms::Term& listed, std::int64_t position) {
   return {};
 }
 
-/// Of what `past` says, the keys from `from` on.
+/// Of what `past` says, the keys from `from` on, as a band leaves them that moves on, or a document that begins there:
+/// the first keys stay until all of them are behind it, so that there is one gap.
 Past cut_before(const Past& past, std::int64_t from) {
-  if (from <= 0) return past;
-  return {0, past.first > from ? from : std::max(past.recent, from)};
+  return from <= 0 || past.first > from ? past : Past{0, std::max(past.recent, from)};
 }
-
-/// As a band does that moves on: the first keys stay until all of them are behind it, so that there is one gap.
-Past cut_by_band(const Past& past, std::int64_t from) { return past.first > from ? past : cut_before(past, from); }
 
 /// Where a band that reaches `left` keys back begins.
 std::int64_t reach_of(std::int64_t position, std::int64_t left) {
@@ -72,7 +69,7 @@ Pattern::Past Pattern::past(std::int64_t position) const {
   std::int64_t begin = 0;
   if (terms_) {
     for (const PatternTerms::Term& term : terms_->terms) {
-      const Past one = cut_by_band(past_of(term, position), reach_of(position, term.term.left));
+      const Past one = cut_before(past_of(term, position), reach_of(position, term.term.left));
       all = {std::max(all.first, one.first), std::min(all.recent, one.recent)};
     }
     if (terms_->documents) {
@@ -81,7 +78,7 @@ Pattern::Past Pattern::past(std::int64_t position) const {
       begin = std::max(begin, next == bounds.end() ? position : *(next - 1));
     }
   }
-  all = cut_by_band(cut_before(all, begin), reach_of(position, left_));
+  all = cut_before(cut_before(all, begin), reach_of(position, left_));
   all.recent = std::clamp<std::int64_t>(all.recent, 0, position);
   if (all.first >= all.recent && all.first > 0) return {0, 0};
   return all;

@@ -22,7 +22,8 @@ struct SparsePatternConfig {
   /// The density: the fraction of admissible pairs that are kept, in (0, 1]; 1 is Pattern::dense(). Where given, it
   /// determines the pattern for a length. local_window and global_local have the widest window with which density() is
   /// not above it, global tokens included, or no window beyond a position's own block; the stride of strided and the
-  /// width of axial are those with the largest density that is not above it (or about the smallest there is);
+  /// width of axial are the smallest whose density, which falls up to about the root of the length, is not above it (or
+  /// about the smallest there is);
   /// dilated_sparse has as many offsets, counted in blocks, goes on doubling the largest rate, and fills up with random
   /// blocks what no further offset can give; random keeps each block with this probability. density() reports what came
   /// of it.

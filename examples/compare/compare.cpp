@@ -280,6 +280,7 @@ std::vector<Compared> run_compare(const CompareOptions& options, std::ostream& o
     TrainOptions one = base;
     one.attention.attention = kinds[i];
     one.sample = 0;
+    one.save_unasked = false;
     Compared found{.kind = kinds[i], .pattern = one.attention.describe(one.context)};
     progress.status(fmt::format("{} of {}: {}", i + 1, kinds.size(), found.pattern));
     one.quiet = true;
@@ -302,7 +303,9 @@ std::vector<Compared> run_compare(const CompareOptions& options, std::ostream& o
   }
   if (all.empty()) return all;
   if (prints) out << "\n" << table_of(options, all) << std::endl;
-  if (!options.json.empty()) write_text(options.json, json_of(options, all).dump(2) + "\n", "compare", out);
+  if (!options.json.empty())
+    write_text(options.json, json_of(options, all).dump(2, ' ', false, Json::error_handler_t::replace) + "\n",
+               "compare", out);
   if (!options.html.empty()) write_text(options.html, page_of(options, all), "compare", out);
   return all;
 }

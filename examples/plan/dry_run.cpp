@@ -4,12 +4,13 @@
 
 #include <algorithm>
 #include <atomic>
-#include <exception>
+#include <memory>
 #include <ostream>
 
 #include "allocator/error.h"
 #include "allocator/memory/simulated_memory.h"
 #include "kernels/parallel.h"
+#include "nn/text/byte_source.h"
 
 namespace poolgrad::examples {
 
@@ -17,6 +18,7 @@ namespace {
 
 constexpr std::int64_t steps_of_run = 8;  // a pool learns how steps go: it may want a page more until then
 constexpr std::size_t traced_events = std::size_t{1} << 19;
+constexpr std::size_t host_bytes_of_token = 16;  // while a window is read
 
 /// A device with the pages of this machine's CPU or of a GPU, and more memory than any budget. A pool remembers how
 /// steps went, and which pages it had: a run that is to be exact has a device that nobody has used, while there are
@@ -30,15 +32,25 @@ Device device_like(bool gpu, Through through) {
   return {DeviceType::sim, static_cast<std::uint8_t>(index)};
 }
 
+/// So many zeros, which take no memory.
+class Zeros : public nn::ByteSource {
+ public:
+  explicit Zeros(std::size_t bytes) : bytes_(bytes) {}
+  std::size_t size() const override { return bytes_; }
+  void read(std::size_t, std::span<std::uint8_t> into) const override { std::ranges::fill(into, std::uint8_t{0}); }
+  void release(std::size_t, std::size_t) const override {}
+
+ private:
+  std::size_t bytes_;
+};
+
 /// So many tokens to train on, and held out, as wide as those of the options.
 nn::Corpus stand_in_text(const TrainOptions& options, std::size_t train, std::size_t held_out) {
-  try {
-    if (options.tokenizer == "bytes") return {std::vector<std::uint8_t>(train), std::vector<std::uint8_t>(held_out), 1};
-    return {std::vector<std::uint16_t>(train), std::vector<std::uint16_t>(held_out), 1};
-  } catch (const std::exception&) {  // bad_alloc, length_error
-    throw ValueError(
-        fmt::format("[plan] --context {}: this machine has no memory for a text of so many tokens", options.context));
-  }
+  const std::size_t width = options.tokenizer == "bytes" ? 1 : 2;
+  const auto text = [width](std::size_t tokens) {
+    return nn::Text(std::make_shared<Zeros>(tokens * width), static_cast<std::int64_t>(width));
+  };
+  return {text(train), text(held_out), 1};
 }
 
 /// A trainer on a simulated device of its own, and the pool's guard.
@@ -55,6 +67,9 @@ class Simulation {
     policy_ = options.memory_policy(device_);
     // What it says is not read; it must only be long enough, to validate on as much as on any where that is done.
     const auto length = static_cast<std::size_t>(options.context);
+    if (length > allocator_for(cpu).memory().info().total / host_bytes_of_token)
+      throw ValueError(
+          fmt::format("[plan] --context {}: this machine has no memory for a text of so many tokens", length));
     const std::size_t held_out = through == Through::run ? 8 * static_cast<std::size_t>(options.batch) * length : 1;
     trainer_ = options.make_trainer(stand_in_text(options, length + 2, held_out + 1), device_, generator_);
   }

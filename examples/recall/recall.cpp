@@ -6,6 +6,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <ctime>
+#include <exception>
 
 #include "allocator/error.h"
 #include "allocator/memory_scope.h"
@@ -171,14 +172,13 @@ class Budget {
   std::clock_t processor_start_ = std::clock();
 };
 
-RecallResult run_one(const RecallOptions& options, const AttentionOptions& attention, Device device, std::ostream& out,
-                     bool live) {
+void run_one(const RecallOptions& options, const AttentionOptions& attention, Device device, std::ostream& out,
+             bool live, RecallResult& result) {
   CachingAllocator& pool = allocator_for(device);
   pool.reset_peaks();
   RecallTrainer trainer(options, attention, device);
-  RecallResult result{.attention = attention.attention,
-                      .pattern = attention.describe(options.task().length()),
-                      .parameters = trainer.parameter_count()};
+  result.pattern = attention.describe(options.task().length());
+  result.parameters = trainer.parameter_count();
   Progress progress(out, live && !options.quiet);
   const auto print = [&](const std::string& text) {
     if (!options.quiet) progress.line(text);
@@ -210,7 +210,6 @@ RecallResult run_one(const RecallOptions& options, const AttentionOptions& atten
     result.scores.push_back(trainer.score(distance, options.questions));
   }
   print(describe_end(result));
-  return result;
 }
 
 }  // namespace
@@ -316,11 +315,21 @@ std::vector<RecallResult> run_recall(RecallOptions options, std::ostream& out, b
   Progress progress(out, false);
   if (!options.quiet) progress.line(describe_task(options, device));
   std::vector<RecallResult> results;
+  std::exception_ptr failure;
   for (const std::string& name : options.contenders()) {
-    results.push_back(run_one(options, options.contender(name), device, out, live));
-    if (results.back().interrupted) break;
+    RecallResult& result = results.emplace_back();
+    result.attention = name;
+    try {
+      run_one(options, options.contender(name), device, out, live, result);
+    } catch (const Error& error) {  // the others go on
+      if (!failure) failure = std::current_exception();
+      result.error = error.what();
+      if (!options.quiet) progress.line(fmt::format("{} failed: {}", name, nn::first_line(result.error)));
+    }
+    if (result.interrupted) break;
   }
-  if (!options.quiet) progress.line(describe_results(options, results));
+  const std::string described = describe_results(options, results);
+  if (!options.quiet && !described.empty()) progress.line(described);
   const auto write = [&](const char* what, const std::string& path, const auto& f) {
     if (path.empty()) return;
     f();
@@ -328,6 +337,7 @@ std::vector<RecallResult> run_recall(RecallOptions options, std::ostream& out, b
   };
   write("report", options.json, [&] { write_recall_json(options.json, options, results, out); });
   write("steps", options.csv, [&] { write_recall_csv(options.csv, results, out); });
+  if (failure) std::rethrow_exception(failure);
   return results;
 }
 

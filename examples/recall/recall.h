@@ -75,11 +75,12 @@ struct RecallResult {
   std::uint64_t peak_bytes = 0;          // live, while training
   bool learned = false;                  // ended before its budget because the last level was mastered
   bool interrupted = false;
+  std::string error = {};  // what ended it early, without scores
 };
 
 /// Trains and tests each contender with the same sequences, initial weights and budget, printing to `out` (with a live
 /// line where `live`), and writes the report files. Ctrl-C ends the training, then tests. Throws the errors of
-/// poolgrad.
+/// poolgrad; what one contender throws, when the others have had their turn and all that is known is written.
 std::vector<RecallResult> run_recall(RecallOptions options, std::ostream& out, bool live = false);
 
 // What the run prints and writes.

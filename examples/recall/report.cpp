@@ -74,6 +74,7 @@ Json contender(const RecallResult& r) {
           {"seconds", r.seconds},
           {"processor_seconds", r.processor_seconds},
           {"peak_live_bytes", r.peak_bytes},
+          {"error", r.error.empty() ? Json() : Json(r.error)},
           {"scores", scores},
           {"steps", steps}};
 }
@@ -138,22 +139,26 @@ std::string describe_end(const RecallResult& r) {
 
 std::string describe_results(const RecallOptions& options, const std::vector<RecallResult>& results) {
   const double chance = options.task().chance();
+  std::vector<const RecallResult*> scored;
+  for (const RecallResult& r : results)
+    if (r.error.empty()) scored.push_back(&r);
+  if (scored.empty()) return "";
+  const std::vector<RecallScore>& first = scored.front()->scores;
   std::vector<std::string> headers{"distance"};
-  for (const RecallResult& r : results) headers.push_back(r.attention);
+  for (const RecallResult* r : scored) headers.push_back(r->attention);
   Table table(headers);
-  const std::size_t rows = results.front().scores.size();
-  for (std::size_t row = 0; row < rows; ++row) {
-    std::vector<std::string> cells{std::to_string(results.front().scores[row].distance)};
-    for (const RecallResult& r : results) cells.push_back(format_percent(r.scores[row].accuracy()));
+  for (std::size_t row = 0; row < first.size(); ++row) {
+    std::vector<std::string> cells{std::to_string(first[row].distance)};
+    for (const RecallResult* r : scored) cells.push_back(format_percent(r->scores[row].accuracy()));
     table.add(cells);
   }
   std::string text = fmt::format("\nright answers by distance (chance {:.1f} %, {} or more at each distance)\n\n{}\n",
                                  100 * chance, plural(options.questions, "question"), table.text());
-  for (std::size_t row = 0; row < rows; ++row)
-    for (const RecallResult& r : results)
-      text += fmt::format("{:>8}  {:<12} {} {:>5.1f} %\n",
-                          &r == &results.front() ? std::to_string(r.scores[row].distance) : "", r.attention,
-                          plot_bar(r.scores[row].accuracy(), chance), 100 * r.scores[row].accuracy());
+  for (std::size_t row = 0; row < first.size(); ++row)
+    for (const RecallResult* r : scored)
+      text +=
+          fmt::format("{:>8}  {:<12} {} {:>5.1f} %\n", r == scored.front() ? std::to_string(first[row].distance) : "",
+                      r->attention, plot_bar(r->scores[row].accuracy(), chance), 100 * r->scores[row].accuracy());
   return text + fmt::format("{:>21}  ┊ chance", "");
 }
 

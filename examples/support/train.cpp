@@ -15,6 +15,7 @@
 #include "examples/support/train_settings.h"
 #include "kernels/gemm.h"
 #include "kernels/instruction_sets.h"
+#include "tensor/safetensors.h"
 
 namespace poolgrad::examples {
 
@@ -104,6 +105,7 @@ void TrainOptions::check() const {
   if (batch > most_sequences) refuse(fmt::format("--batch must be at most {}, but is {}", most_sequences, batch));
   if (!budget.empty() && parse_bytes(budget) == 0) refuse("--budget 0 leaves no memory; without it there is no limit");
   if (chunk < 0) refuse(fmt::format("--chunk must not be negative, but is {}", chunk));
+  if (chunk == 0 && store_every != 1) refuse("--store-every needs --chunk, whose states it keeps");
   if (steps < 0 || sample < 0 || stop_after < 0 || save_every < 0)
     refuse("--steps, --sample, --stop-after and --save-every must not be negative");
   if (save_every > 0 && save.empty()) refuse("--save-every needs --save");
@@ -281,6 +283,9 @@ std::unique_ptr<nn::LanguageModel> TrainOptions::make_model(Device on, Generator
 TrainedModel load_trained_model(const std::string& path, Device device) {
   TrainedModel trained;
   trained.options.adopt(nn::read_training_metadata(path));
+  if (const auto tensors = std::ssize(SafetensorsReader(path).outline().tensors); trained.options.layers > tensors)
+    throw FileError(fmt::format("[load] {}: it tells of {} layers and has {}", path, trained.options.layers,
+                                plural(tensors, "tensor")));
   trained.tokenizer = std::make_shared<const nn::Tokenizer>(
       trained.options.tokenizer == "bytes" ? nn::Tokenizer() : nn::load_tokenizer(path));
   trained.generator = std::make_unique<Generator>(trained.options.seed);

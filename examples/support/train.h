@@ -69,6 +69,7 @@ struct TrainOptions {
   std::string checkpoint = "auto";
   std::string offload;  // a folder for what is not kept; empty: none
   std::string save, resume;
+  bool save_unasked = true;     // when stopped, without a name
   std::int64_t save_every = 0;  // steps between checkpoints; 0: at the end alone
   bool other_text = false;      // resume accepts another text than the checkpoint's
   std::int64_t stop_after = 0;  // 0: never

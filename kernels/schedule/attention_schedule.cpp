@@ -205,7 +205,7 @@ double AttentionSchedule::count_pairs() const {
   for (std::int64_t h = 0; h < period; ++h) {
     double head = 0;
     std::int64_t rows = 0;
-    for (std::int64_t n = h % every; n < tiling.tiles(); n += every) {
+    for (std::int64_t n = h % std::clamp<std::int64_t>(tiling.tiles(), 1, every); n < tiling.tiles(); n += every) {
       const Progression tile = tiling.tile(n);
       rows += tile.count;
       expand_tile(whole, h, tile, [&](const Strip&, const AttentionRun& run) {

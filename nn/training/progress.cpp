@@ -40,12 +40,16 @@ void request_stop(int signal) {
 /// Nobody reads standard output any more, which every further write says again.
 void lose_reader(int) { stop_requested = 1; }
 
-using Handler = void (*)(int);
-Handler before_pipe = SIG_DFL, before_limit = SIG_DFL;
+/// What a guard changes, and what the program did about each before.
+struct Caught {
+  int signal;
+  struct sigaction before;
+};
+Caught caught[] = {{SIGINT, {}}, {SIGTERM, {}}, {SIGUSR1, {}}, {SIGHUP, {}}, {SIGPIPE, {}}, {SIGXFSZ, {}}};
 
-void handle_stops(void (*handler)(int)) {
-  for (const int signal : {SIGINT, SIGTERM, SIGUSR1}) std::signal(signal, handler);
-  if (std::signal(SIGHUP, handler) == SIG_IGN) std::signal(SIGHUP, SIG_IGN);  // under nohup
+void handle_stops() {
+  for (const int signal : {SIGINT, SIGTERM, SIGUSR1}) std::signal(signal, request_stop);
+  if (std::signal(SIGHUP, request_stop) == SIG_IGN) std::signal(SIGHUP, SIG_IGN);  // under nohup
 }
 
 FileError cannot_write(const std::string& path, const std::string& operation) {
@@ -258,10 +262,11 @@ void check_writable(const std::string& path, const std::string& operation) {
   const auto kind = std::filesystem::status(path, unknown).type();
   if (path.empty() || path == "-" || kind == std::filesystem::file_type::fifo)
     return;  // opening a fifo waits for its reader
-  std::FILE* const file = std::fopen(path.c_str(), "ab");
+  const std::string target = target_of(path);
+  std::FILE* const file = std::fopen(target.c_str(), "ab");
   if (file == nullptr) throw cannot_write(path, operation);
   std::fclose(file);
-  if (kind == std::filesystem::file_type::not_found) std::filesystem::remove(path, unknown);
+  if (kind == std::filesystem::file_type::not_found) std::filesystem::remove(target, unknown);
   if (is_replaced(kind)) const AtomicFile attempt(path);
 }
 
@@ -273,7 +278,8 @@ void check_replaceable(const std::string& path, const std::string& operation) {
 
 std::string no_room_for(const std::string& path, std::uint64_t bytes) {
   std::error_code unknown;
-  const std::filesystem::path whole = std::filesystem::weakly_canonical(std::filesystem::absolute(path), unknown);
+  const std::filesystem::path whole =
+      std::filesystem::weakly_canonical(std::filesystem::absolute(target_of(path)), unknown);
   const std::uintmax_t free = std::filesystem::space(whole.parent_path(), unknown).available;
   if (unknown || bytes <= free) return "";
   return fmt::format("{} takes {}, and its disk has {} left", path, format_bytes(bytes), format_bytes(free));
@@ -281,23 +287,22 @@ std::string no_room_for(const std::string& path, std::uint64_t bytes) {
 
 InterruptGuard::InterruptGuard() {
   if (guards++ > 0) return;
-  before_pipe = std::signal(SIGPIPE, lose_reader);
-  before_limit = std::signal(SIGXFSZ, SIG_IGN);  // what is written then says why it cannot be
+  for (Caught& each : caught) sigaction(each.signal, nullptr, &each.before);
+  std::signal(SIGPIPE, lose_reader);
+  std::signal(SIGXFSZ, SIG_IGN);  // what is written then says why it cannot be
   forget();
 }
 
 InterruptGuard::~InterruptGuard() {
   if (--guards > 0) return;
-  handle_stops(SIG_DFL);
-  std::signal(SIGPIPE, before_pipe);
-  std::signal(SIGXFSZ, before_limit);
+  for (const Caught& each : caught) sigaction(each.signal, &each.before, nullptr);
 }
 
 bool InterruptGuard::interrupted() { return stop_requested != 0; }
 
 void InterruptGuard::forget() {
   stop_requested = 0;
-  handle_stops(request_stop);
+  handle_stops();
 }
 
 }  // namespace poolgrad::nn

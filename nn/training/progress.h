@@ -88,9 +88,10 @@ std::string no_room_for(const std::string& path, std::uint64_t bytes);
 
 /// Ctrl-C as a request to stop cleanly: while one is alive, the first SIGINT, SIGTERM, SIGHUP (of a terminal that
 /// is closed, unless it is ignored) or SIGUSR1 (which mpirun passes on to its ranks) only sets a flag; a second one
-/// ends the program as usual. SIGPIPE, of output that nobody reads any more, sets it too, however often it comes, and
-/// SIGXFSZ, of a file beyond the limit of its size, nothing: the write fails with the reason. One within another shares
-/// its flag, so that what stops the inner work stops the outer, too.
+/// ends the program. What the program itself did about each is in force again afterwards. SIGPIPE, of output that
+/// nobody reads any more, sets it too, however often it comes, and SIGXFSZ, of a file beyond the limit of its size,
+/// nothing: the write fails with the reason. One within another shares its flag, so that what stops the inner work
+/// stops the outer, too.
 class InterruptGuard {
  public:
   InterruptGuard();

@@ -241,6 +241,15 @@ StepRecord traced_step(Trainer& trainer, std::optional<Trace>& trace) {
   return record;
 }
 
+bool is_utf8(const std::string& text) {
+  try {
+    static_cast<void>(Json(text).dump());
+    return true;
+  } catch (const Json::type_error&) {
+    return false;
+  }
+}
+
 bool leads(const Trainer& trainer) {
   return trainer.options().ranks == nullptr || trainer.options().ranks->rank() == 0;
 }
@@ -289,6 +298,8 @@ void save_between(const Trainer& trainer, const RunOptions& options, Progress& p
 void take_steps(Trainer& trainer, const RunOptions& options, Progress& progress, TrainResult& result,
                 HeldOutLoss& held_out) {
   const std::int64_t first = trainer.steps_done(), steps = trainer.options().steps;
+  const bool stops = options.stop_after > 0 && options.stop_after < steps;
+  const std::int64_t last = stops ? options.stop_after : steps;
   double milliseconds = 0, tokens = 0, judgement = 0;  // which takes so many seconds at the end
   const Stopwatch watch;
   while (trainer.steps_done() < steps && !result.interrupted) {
@@ -314,12 +325,13 @@ void take_steps(Trainer& trainer, const RunOptions& options, Progress& progress,
     if (reports) {
       const Stopwatch scoring;
       held_out = trainer.validate(interim_batches);
-      judgement = scoring.seconds() * static_cast<double>(judged_batches(trainer)) /
-                  static_cast<double>(std::min(interim_batches, trainer.validation_batches()));
+      judgement = stops ? 0
+                        : scoring.seconds() * static_cast<double>(judged_batches(trainer)) /
+                              static_cast<double>(std::min(interim_batches, trainer.validation_batches()));
       result.validations.emplace_back(record.step, held_out.loss);
     }
     const double done = static_cast<double>(record.step - first);
-    const double eta = watch.seconds() / done * static_cast<double>(steps - record.step) + judgement;
+    const double eta = watch.seconds() / done * static_cast<double>(last - record.step) + judgement;
     take_statistics(trainer, result);
     if (reports && !options.quiet) progress.line(describe_step(trainer, result, eta));
     if (reports && options.reported) {
@@ -350,14 +362,13 @@ std::vector<PositionLoss> in_octaves(const HeldOutLoss& held_out) {
 
 /// Held-out loss and a sample, of a run that was not stopped; false where it is now.
 bool judge(Trainer& trainer, std::int64_t sample, Progress& progress, TrainResult& result) {
-  const std::int64_t batches = judged_batches(trainer);
+  const std::int64_t batches = judged_batches(trainer), all = trainer.scored_batches(batches);
   const Stopwatch watch;
   double scored = 0;
   const auto show = [&] {
-    const double left = static_cast<double>(batches) - scored;
-    progress.status(fmt::format("{} scoring held-out text, {} of {}{}", bar(scored / static_cast<double>(batches)),
-                                scored, batches,
-                                scored > 0 ? "  ETA " + format_duration(watch.seconds() / scored * left) : ""));
+    const double left = static_cast<double>(all) - scored;
+    progress.status(fmt::format("{} scoring held-out text, {} of {}{}", bar(scored / static_cast<double>(all)), scored,
+                                all, scored > 0 ? "  ETA " + format_duration(watch.seconds() / scored * left) : ""));
   };
   show();
   const HeldOutLoss held_out = trainer.loss_by_position(batches, [&] {
@@ -384,13 +395,17 @@ void train(Trainer& trainer, std::ostream& out, RunOptions options, TrainResult&
   const Stopwatch watch;
   const Json config = Json::parse(options.config, nullptr, false);
   if (config.is_discarded()) throw ValueError("[train] the configuration of the report is no JSON: " + options.config);
+  for (const auto& [name, text] : options.metadata)
+    if (!is_utf8(name) || !is_utf8(text))
+      throw ValueError(fmt::format("[train] metadata of the checkpoint are no UTF-8: {}",
+                                   visible_text(name, [](char) { return std::string("?"); })));
   if (options.stop_after > 0 && options.stop_after <= trainer.steps_done())
     throw ValueError(fmt::format("[train] --stop-after {} is over: the run goes on after step {}", options.stop_after,
                                  trainer.steps_done()));
   if (!leads(trainer)) options.quiet = true, options.json = options.csv = "", options.reported = {};
   options.quiet |= options.json == "-" || options.csv == "-";
   const bool stops = options.stop_after > 0 && options.stop_after <= trainer.options().steps;
-  const bool needs_a_name = options.save.empty() && !trainer.device().is_sim();
+  const bool needs_a_name = options.save.empty() && options.save_unasked && !trainer.device().is_sim();
   if (leads(trainer)) check_replaceable(needs_a_name && stops ? unused_name() : options.save, "train");
   for (const std::string& path : {options.json, options.csv}) check_writable(path, "train");
   const InterruptGuard interrupts;
@@ -418,7 +433,7 @@ void train(Trainer& trainer, std::ostream& out, RunOptions options, TrainResult&
   const auto attempt = [&](const auto& f) {
     try {
       f();
-    } catch (const FileError&) {
+    } catch (const std::exception&) {
       if (!unwritten) unwritten = std::current_exception();
     }
   };

@@ -112,7 +112,17 @@ TextWriter::TextWriter(LanguageModel& model, const SamplerOptions& options, Devi
 
 void TextWriter::read(std::string_view text) { read(tokenizer_->encode(text)); }
 
-void TextWriter::read(std::span<const std::int64_t> tokens) { text_.insert(text_.end(), tokens.begin(), tokens.end()); }
+void TextWriter::read(std::span<const std::int64_t> tokens) {
+  text_.insert(text_.end(), tokens.begin(), tokens.end());
+  note(tokens);
+}
+
+void TextWriter::note(std::span<const std::int64_t> tokens) {
+  const std::int64_t window = sampler_.options().penalty_window, kept = std::ssize(recent_);
+  tokens = tokens.last(static_cast<std::size_t>(std::min(std::ssize(tokens), window)));
+  recent_.erase(recent_.begin(), recent_.begin() + std::max<std::int64_t>(kept + std::ssize(tokens) - window, 0));
+  recent_.insert(recent_.end(), tokens.begin(), tokens.end());
+}
 
 std::string_view TextWriter::write(CallSite) {
   if (text_.empty()) throw ValueError("[text_writer] there is nothing to go on from");
@@ -138,7 +148,7 @@ std::string_view TextWriter::write(CallSite) {
     if (continues) known_ += length;
     std::vector<double> row = select(select(logits, 1, length - 1), 0, 0).to_vector<double>();
     row.resize(std::min(row.size(), static_cast<std::size_t>(tokenizer_->size())));
-    text_.push_back(sampler_.next(std::move(row), text_));
+    text_.push_back(sampler_.next(std::move(row), recent_));
   } catch (...) {
     if (!uncut.empty()) {
       text_ = std::move(uncut);
@@ -147,11 +157,13 @@ std::string_view TextWriter::write(CallSite) {
     forget();  // some blocks may have seen what others have not
     throw;
   }
+  note({&text_.back(), 1});
   return tokenizer_->bytes_of(text_.back());
 }
 
 void TextWriter::start_anew() {
   text_.clear();
+  recent_.clear();
   forget();
 }
 

@@ -82,14 +82,17 @@ class TextWriter {
  private:
   /// Keys and values; the text will be read again.
   void forget();
+  /// The tokens that a penalty looks at, and so many more.
+  void note(std::span<const std::int64_t> tokens);
 
   LanguageModel& model_;
   Sampler sampler_;
   Device device_;
   std::shared_ptr<const Tokenizer> tokenizer_;
   LanguageModel::State state_;
-  std::vector<std::int64_t> text_;  // at most what the model sees, and what it is to read next
-  std::int64_t known_ = 0;          // tokens of it that the state holds
+  std::vector<std::int64_t> text_;    // at most what the model sees, and what it is to read next
+  std::int64_t known_ = 0;            // tokens of it that the state holds
+  std::vector<std::int64_t> recent_;  // the last tokens, at most penalty_window, also from before a restart
   std::int64_t restarts_ = 0;
 };
 

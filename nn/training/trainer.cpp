@@ -231,7 +231,8 @@ OptimizerState Trainer::whole_optimizer_state() const {
 
 void Trainer::save(const std::string& path, std::map<std::string, std::string> metadata,
                    const std::vector<std::string>& otherwise, CallSite) const {
-  metadata["text"] = corpus_.fingerprint();
+  if (fingerprint_.empty()) fingerprint_ = corpus_.fingerprint();
+  metadata["text"] = fingerprint_;
   if (corpus_.weighted) metadata["text_weights"] = corpus_.describe_weights();
   if (!corpus_.of_bytes()) metadata["merges"] = corpus_.tokenizer->fingerprint();
   metadata["optimizer"] = to_string(options_.optimizer);

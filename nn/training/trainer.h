@@ -65,7 +65,8 @@ class Trainer {
   Trainer(const Trainer&) = delete;
   Trainer& operator=(const Trainer&) = delete;
 
-  /// Throws as TrainingStep::run(), and what reading the text throws: all is then as before the step.
+  /// Throws as TrainingStep::run(), and what reading the text throws. All is then as before the step, unless it was the
+  /// optimiser that found no memory, which says what it had updated (Optimizer::step()).
   StepRecord step();
   /// While the result lives, the model has the averages of its parameters in their place; null where there are none.
   std::unique_ptr<Substitution> averaged() const;
@@ -77,6 +78,8 @@ class Trainer {
   std::string sample(std::span<const std::int64_t> prompt, std::int64_t tokens);
   /// How many batches the held-out text holds.
   std::int64_t validation_batches() const { return windows_.held_out_batches(); }
+  /// How many are scored where so many are asked for: each text has at least one.
+  std::int64_t scored_batches(std::int64_t batches) const { return std::ssize(windows_.held_out(batches)); }
 
   /// A checkpoint, with the caller's metadata, the tokenizer and its fingerprint ("merges", where tokens are not
   /// bytes), that of the text ("text"), its weights ("text_weights", where it has some), "optimizer",
@@ -129,8 +132,9 @@ class Trainer {
   Schedule schedule_;
   std::optional<LossScaler> scaler_;
   TrainingStep step_;
-  TextWindows recorded_batch_;      // that every recorded step reads
-  std::int64_t data_position_ = 0;  // windows drawn so far
+  TextWindows recorded_batch_;       // that every recorded step reads
+  std::int64_t data_position_ = 0;   // windows drawn so far
+  mutable std::string fingerprint_;  // of the corpus, which takes a second for half a GiB; empty until it is asked for
 };
 
 /// The held-out loss, in nats per byte, where from `first` to `last` tokens are there to go by.
@@ -146,6 +150,7 @@ struct RunOptions {
   std::int64_t stop_after = 0;                       // save and stop after this step; 0: never
   std::int64_t sample = 300;                         // tokens of text to write at the end
   std::string save = {};                             // checkpoint to write at the end, and when stopped
+  bool save_unasked = true;                          // when stopped, where `save` says nothing
   std::int64_t save_every = 0;                       // steps between those written to `save` before; 0: none
   std::string json = {};                             // report to write; "-": to `out`, which then has no lines
   std::string csv = {};                              // steps to write
@@ -189,8 +194,8 @@ struct TrainResult {
 /// step, save (without a name to "poolgrad-train.safetensors", or a number after it where there is one; on sim never)
 /// and end the run. A last checkpoint that cannot be written where it is to be goes there, or into the folder of
 /// temporary files, and FileError says so. Throws what the steps throw, once the report of those before is printed and
-/// written, without a checkpoint; FileError; and, before the first step, ValueError for a config that is no JSON and
-/// for a stop_after that lies behind.
+/// written, without a checkpoint; FileError; and, before the first step, ValueError for a config that is no JSON,
+/// for metadata that are no UTF-8 and for a stop_after that lies behind.
 TrainResult train(Trainer& trainer, std::ostream& out, RunOptions options = {});
 /// The same, with what was found out in `result`, which is to be new, also where it throws.
 void train(Trainer& trainer, std::ostream& out, RunOptions options, TrainResult& result);

@@ -73,7 +73,8 @@ TEST(AttendErrors, CoverDtypesAndDevices) {
 TEST(AttendErrors, CoverEveryOption) {
   for (const double scale : {std::nan(""), infinity, -infinity})
     EXPECT_THAT(refusal<ValueError>({.scale = scale}), HasSubstr("the scale is not finite"));
-  for (const double softcap : {0.0, -1.0, infinity, std::nan("")})
+  EXPECT_THAT(refusal<ValueError>({.scale = 1e39}), HasSubstr("the scale is not finite")) << "in f32";
+  for (const double softcap : {0.0, -1.0, infinity, std::nan(""), 1e39, 1e-50})
     EXPECT_THAT(refusal<ValueError>({.softcap = softcap}), HasSubstr("is not a positive number"));
   for (const double dropout : {-0.1, 1.0, infinity, std::nan("")})
     EXPECT_THAT(refusal<ValueError>({.dropout = dropout}), HasSubstr("is outside [0, 1)"));

@@ -1,6 +1,9 @@
 // First and second derivatives by central differences in f64: with respect to every operand, through both results.
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <limits>
+
 #include "attention/attend.h"
 #include "autograd/autocast.h"
 #include "autograd/engine/engine.h"
@@ -151,6 +154,17 @@ TEST(AttendGradient, ThatIsRecordedIsUntouchedByRowsThatNobodySees) {
             << evil << (recorded ? ", recorded" : "") << ", operand " << i;
     }
   }
+}
+
+TEST(AttendGradient, OfSinksIsUntouchedByAQueryThatSeesNothing) {
+  const double lowest = -std::numeric_limits<double>::infinity();
+  const TensorOptions f64{.dtype = DType::f64};
+  const Tensor q = normal({1, 3, 1, 4}, 1), k = normal({1, 2, 1, 4}, 2), v = normal({1, 2, 1, 4}, 3);
+  const Tensor sinks = full({1}, lowest, f64).set_requires_grad();
+  Tensor grad_out = ones({1, 3, 1, 4}, f64);
+  grad_out.data<double>()[0] = std::nan("");  // of the first, which comes before every key
+  const auto [out, lse] = attend(q, k, v, Pattern::causal(), {.sinks = sinks});
+  EXPECT_EQ(grad({out}, {sinks}, {grad_out})[0].item(), 0.0);
 }
 
 TEST(AttendGradient, AddsUpWhereOneTensorServesSeveralTimes) {

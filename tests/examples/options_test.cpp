@@ -310,6 +310,8 @@ TEST(TrainOptions, RefuseInOneSentence) {
             }),
             "[train] --checkpoint block does nothing with --chunk, which computes every chunk again anyway");
   EXPECT_EQ(train_refusal([](auto& o) { o.save_every = 5; }), "[train] --save-every needs --save");
+  EXPECT_EQ(train_refusal([](auto& o) { o.store_every = 5; }),
+            "[train] --store-every needs --chunk, whose states it keeps");
   EXPECT_EQ(train_refusal([](auto& o) { o.other_text = true; }), "[train] --other-text needs --resume");
   EXPECT_EQ(train_refusal([](auto& o) {
               o.device = "sim:1GiB";

@@ -184,6 +184,18 @@ TEST_F(Recall, ReportsInJsonAndCsv) {
             "[recall] cannot write /nowhere/report.json: No such file or directory");
 }
 
+TEST_F(Recall, AContenderThatFailsLeavesTheOthersTheirTurnAndTheReport) {
+  options_.compare = {"causal", "window"};
+  options_.json = folder_.file("report.json");
+  options_.lr = 1e30;  // after a step everything is infinite
+  EXPECT_THAT(error_of<ValueError>([&] { run(); }), HasSubstr("diverged"));
+  EXPECT_THAT(out_.str(), HasSubstr("window failed: "));
+  const auto report = nlohmann::json::parse(read_bytes(options_.json));
+  ASSERT_EQ(report["results"].size(), 2u);
+  EXPECT_THAT(std::string(report["results"][0]["error"]), HasSubstr("diverged"));
+  EXPECT_GE(report["results"][1]["steps"].size(), 1u) << "those before";
+}
+
 TEST_F(Recall, LeavesNothingInThePool) {
   run();
   const auto live = allocator_for(cpu).statistics().requested_bytes.current;

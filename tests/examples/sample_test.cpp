@@ -10,6 +10,7 @@
 #include <sstream>
 
 #include "examples/support/train.h"
+#include "tensor/safetensors.h"
 #include "tests/tensor/support.h"
 
 namespace poolgrad::examples {
@@ -209,6 +210,16 @@ TEST_F(SampleTest, KeepsControlCharactersFromATerminal) {
   options_.prompt = "a\x1b[2J\tb\xc3\xa9\x7f\n";
   EXPECT_THAT(run(options_, "", false, true), StartsWith("a?[2J\tb\xc3\xa9?\n"));
   EXPECT_THAT(run(options_), StartsWith(*options_.prompt));
+}
+
+TEST_F(SampleTest, DoesNotBuildAModelThatTheCheckpointCannotHold) {
+  SafetensorsFile file = load_safetensors(options_.checkpoint);
+  for (auto& [name, text] : file.metadata)
+    if (name.ends_with("layers")) text = "300000";
+  options_.checkpoint = folder_->file("deep.safetensors");
+  save_safetensors(options_.checkpoint, file);
+  options_.prompt = "a";
+  EXPECT_THAT(refusal<FileError>(options_), HasSubstr("deep.safetensors: it tells of 300000 layers and has "));
 }
 
 TEST_F(SampleTest, RefusesWhatIsNoCheckpointOrNoWayToDraw) {

@@ -213,6 +213,23 @@ TEST_F(TrainText, APlanOfTokensIsToTheByteWhatTheRunReserves) {
     EXPECT_EQ(simulated[name], real[name]) << name;
 }
 
+TEST_F(TrainText, MayHaveANameThatIsNoUtf8) {
+  const std::string name = folder_.file("caf\xe9");
+  write_bytes(name, read_bytes(folder_.file("code")));
+  options_.text = {name};
+  options_.save = name + ".safetensors";
+  EXPECT_EQ(run(options_).steps.size(), 20u);
+  EXPECT_EQ(sampled("int ", 4).size(), 4u);
+
+  CompareOptions compared;
+  compared.train = options_;
+  compared.train.save.clear();
+  compared.train.attention.attention = "window,causal";
+  compared.train.given = {"--steps"};
+  compared.json = folder_.file("compared.json");
+  for (const Compared& one : run_compare(compared, out_)) EXPECT_EQ(one.result.error, "");
+}
+
 TEST_F(TrainText, IsNotTrainedOnWhereAFileCouldNotBeWrittenAtTheEnd) {
   TrainOptions options = options_;
   options.save = "/dev/null";  // where no checkpoint can be

@@ -122,6 +122,21 @@ TEST(ParallelThreads, SeveralThreadsReallyRun) {
   set_num_threads(before);
 }
 
+TEST(ParallelThreads, TheirNumberIsSteadyWhileItIsHeldWhateverOthersSet) {
+  const int before = num_threads();
+  set_num_threads(2);
+  {
+    const SteadyThreads steady;
+    std::thread([] { set_num_threads(5); }).join();
+    EXPECT_EQ(num_threads(), 2);
+    parallel_items(100, [&](std::int64_t, int worker) { EXPECT_LT(worker, 2); });
+    const SteadyThreads within;
+    EXPECT_EQ(num_threads(), 2);
+  }
+  EXPECT_EQ(num_threads(), 5);
+  set_num_threads(before);
+}
+
 TEST(ParallelThreads, FewerThanOneThreadIsAnError) {
   const int before = num_threads();
   EXPECT_THROW(set_num_threads(0), ValueError);

@@ -189,6 +189,31 @@ TEST(Muon, ChangesNothingInAStepThatHasNoMemory) {
   }
 }
 
+TEST(Muon, CountsWhatItHadUpdatedWhereThereWasNoMemoryForTheRest) {
+  CachingAllocator& pool = allocator_for(cpu);
+  const std::size_t budget = pool.budget();
+  bool seen = false, done = false;
+  for (std::size_t room = 0; !done; room += std::size_t{1} << 18) {
+    Tensor small = ones({64, 64}).set_requires_grad(), large = ones({4096, 64}).set_requires_grad();
+    small.set_grad(randn({64, 64}));
+    large.set_grad(randn({4096, 64}));
+    Muon muon({{"small", small}, {"large", large}});
+    pool.trim();
+    pool.set_budget(pool.statistics().reserved_bytes.current + room);
+    try {
+      muon.step();
+      done = true;
+    } catch (const OutOfMemoryError&) {
+    }
+    pool.set_budget(budget);
+    const bool changed = !bit_equal(small.detach(), ones({64, 64}));
+    EXPECT_EQ(muon.parameter_steps(), (std::vector<std::int64_t>{changed, done}));
+    EXPECT_EQ(muon.steps(), changed);
+    seen |= changed && !done;
+  }
+  EXPECT_TRUE(seen);
+}
+
 TEST(Muon, KeepsAMomentumForMatricesAndMomentsForTheRest) {
   const Tensor matrix = ones({2, 3}).set_requires_grad(), flat = ones({3}).set_requires_grad(),
                empty = zeros({0, 3}).set_requires_grad();

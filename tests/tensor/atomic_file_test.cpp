@@ -125,6 +125,19 @@ TEST(AtomicFile, FollowsASymbolicLink) {
   EXPECT_TRUE(std::filesystem::is_symlink(folder.file("latest")));
 }
 
+TEST(AtomicFile, FollowsLinksToWhatIsNotThereYet) {
+  const TemporaryFolder folder;
+  std::filesystem::create_directory(folder.file("large"));
+  std::filesystem::create_symlink("large/step100", folder.file("latest"));
+  std::filesystem::create_symlink(folder.file("latest"), folder.file("newest"));
+  write_file_atomically(folder.file("newest"), "new");
+  EXPECT_EQ(read_bytes(folder.file("large/step100")), "new");
+  EXPECT_TRUE(std::filesystem::is_symlink(folder.file("newest")));
+  EXPECT_TRUE(std::filesystem::is_symlink(folder.file("latest")));
+  std::filesystem::create_symlink("round", folder.file("round"));
+  EXPECT_THROW(write_file_atomically(folder.file("round"), "new"), FileError);
+}
+
 TEST(AtomicFile, SaysWhyItCannotBeMade) {
   const TemporaryFolder folder;
   const std::string inside = folder.file("none/a");

@@ -125,7 +125,7 @@ Prefetch next_rows(const BackwardCall& p, const TilePair<T>& pair, const View& o
 }
 
 /// Products of what lanes [lane, lane + group_lanes) of the pair see: s.weights = Q K^T times the scale, s.scores = dO
-/// V^T.
+/// V^T, or 0 where there is no dO, whatever is in V.
 template <class T>
 void multiply_group(const BackwardCall& p, const TilePair<T>& pair, const TileScratch<T>& s, std::int64_t lane) {
   Prefetch next_queries = next_rows(p, pair, p.q, lane), next_grads = next_rows(p, pair, p.grad_out, lane);
@@ -135,7 +135,10 @@ void multiply_group(const BackwardCall& p, const TilePair<T>& pair, const TileSc
     if (!pair.block[key / rows_step].sees(lane, group_lanes<T>)) continue;
     const std::int64_t at = key * query_tile<T> + lane;
     multiply_block(s.weights + at, s.keys + key * p.depth, s.queries + lane * p.depth, p.depth);
-    multiply_block(s.scores + at, s.values + key * p.v_depth, s.grads + lane * p.v_depth, p.v_depth);
+    if (p.grad_out.data)
+      multiply_block(s.scores + at, s.values + key * p.v_depth, s.grads + lane * p.v_depth, p.v_depth);
+    else
+      for (int r = 0; r < rows_step; ++r) std::fill_n(s.scores + at + r * query_tile<T>, group_lanes<T>, T{});
   }
 }
 

@@ -18,6 +18,7 @@ namespace poolgrad::kernels {
 void on_cpu::plan_attention_forward(Stream stream, const AttentionSchedule& schedule, const AttentionScores& scores,
                                     const View& q, const View& k, const View& v, const View& out, const View& lse,
                                     const View& carry_out, const View& carry_lse, const Instead& instead) {
+  const SteadyThreads threads;
   POOLGRAD_CALL_VARIANT(attention_forward(stream, schedule, scores, q, k, v, out, lse, carry_out, carry_lse, instead));
 }
 
@@ -25,6 +26,7 @@ void on_cpu::plan_attention_backward(Stream stream, const AttentionSchedule& sch
                                      const View& q, const View& k, const View& v, const View& lse, const View& delta,
                                      const View& grad_out, const AttentionGradients& gradients,
                                      const Instead& instead) {
+  const SteadyThreads threads;
   POOLGRAD_CALL_VARIANT(
       attention_backward(stream, schedule, scores, q, k, v, lse, delta, grad_out, gradients, instead));
 }

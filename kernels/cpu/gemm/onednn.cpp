@@ -106,7 +106,7 @@ bool onednn_takes(const Gemm& g) {
   const bool scales_bias = g.bias && g.alpha != 1.0;  // oneDNN's scale would apply to the bias, too
   const bool repeats_both = g.batch > 1 && g.stride_a == 0 && g.stride_b == 0;
   const bool has_dtype = g.dtype == DType::f32 || (g.dtype == DType::bf16 && has_bf16);
-  if (!has_dtype || g.k == 0 || scales_bias || repeats_both) return false;
+  if (!has_dtype || g.k == 0 || g.alpha == 0 || scales_bias || repeats_both) return false;
   const Matrices matrices(g);
   return !matrices.a.is_zero() && !matrices.b.is_zero() && !matrices.c.is_zero();
 }

@@ -173,6 +173,7 @@ void backward(Stream stream, const AttentionSchedule& schedule, const AttentionS
   call.lse = OfQueries<const T>(lse);
   call.delta = OfQueries<const T>(delta);
   call.group = q.shape[2] / k.shape[2];
+  const Operand values(grad_out.data || by_mma ? v : grad_out);  // without dO nothing, whatever is in V
   call.accumulate = g.accumulate;
   call.items = {q.shape[0], q.shape[2], scores.first_head, 1, 1};
   if (g.dq.data || g.dbias.data) {
@@ -180,7 +181,7 @@ void backward(Stream stream, const AttentionSchedule& schedule, const AttentionS
     GradientCall<T> by_query = call;
     by_query.program = kept->program();
     by_query.own = Operand(q), by_query.visited = Operand(k);
-    by_query.own_out = Operand(grad_out), by_query.visited_out = Operand(v);
+    by_query.own_out = Operand(grad_out), by_query.visited_out = values;
     by_query.result = Operand(g.dq);
     by_query.dbias = g.dbias.as<T>();
     for (int d = 0; d < 4; ++d) by_query.dbias_strides[d] = g.dbias.strides[d];
@@ -193,7 +194,7 @@ void backward(Stream stream, const AttentionSchedule& schedule, const AttentionS
   call.by_keys = true;
   call.items.heads_of_item = call.group;
   call.own = Operand(k), call.visited = Operand(q);
-  call.own_out = Operand(v), call.visited_out = Operand(grad_out);
+  call.own_out = values, call.visited_out = Operand(grad_out);
   std::vector<GradientCall<T>> of_keys;
   if (g.dk.data) {
     of_keys.push_back(call);

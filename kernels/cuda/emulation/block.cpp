@@ -1,7 +1,5 @@
 #include "kernels/cuda/emulation/block.h"
 
-#include <setjmp.h>
-
 #include <algorithm>
 #include <exception>
 #include <memory>
@@ -258,7 +256,7 @@ class Scheduler {
   kernels::LaunchShape shape_;
   std::vector<Index3> coordinates_;  // of the threads of a block
   Random random_;
-  jmp_buf place_{};  // where the scheduler goes on
+  Place place_{};  // where the scheduler goes on
   std::vector<std::unique_ptr<Fiber>> fibers_;
   std::vector<Fiber*> idle_;
   Fiber* fiber_ = nullptr;

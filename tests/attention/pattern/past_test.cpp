@@ -77,6 +77,8 @@ TEST(PatternPast, IsNoLongerThanTheFormSays) {
   EXPECT_EQ(kept(Pattern::documents({0, 10, 990, 2000}), 990), 0) << "between two documents";
   EXPECT_EQ(kept(Pattern::documents({0, 10, 990}), 1000), 0) << "behind the last";
   EXPECT_EQ(kept(Pattern::sink_tokens(20) & Pattern::documents({0, 30, 2000}), 40), 0) << "of another document";
+  EXPECT_EQ(kept((Pattern::window(11, 0) | Pattern::sink_tokens(20)) & Pattern::documents({0, 3, 2000}), 1000), 31)
+      << "of a document that begins among the first keys";
   EXPECT_EQ(kept(Pattern::dilated({16, 48}, {1, 3}), 1000), 1000 % 48);
   EXPECT_EQ(kept(Pattern::dilated({16, 48}, {1, 3}), 960), 0);
   EXPECT_EQ(kept(Pattern::block_offsets(16, {0, -1, -3}), 1000), 48 + 1000 % 16);

@@ -68,6 +68,8 @@ TEST(RandomBlocks, CountsOfVeryManyAreEstimatedWell) {
   for (const double density : {0.05, 0.5})
     EXPECT_NEAR(Pattern::random_blocks(64, density, 3).density(1, n, n), density, 0.001);
   EXPECT_NEAR((Pattern::random_blocks(64, 0.05, 3) & Pattern::causal()).density(1, n, n), 0.05, 0.001);
+  for (const std::int64_t heads : {1, 2, 3, 4})
+    EXPECT_NEAR(Pattern::random_blocks(16, 0.5).density(heads, 16, std::int64_t{1} << 27), 0.5, 0.01) << heads;
 }
 
 }  // namespace

@@ -211,6 +211,22 @@ TEST(Gemm, AlphaAndBetaScaleTheProductAndWhatWasThere) {
   }
 }
 
+TEST(Gemm, NothingOfAProductAndNothingOfWhatWasThereIsZero) {
+  for (const std::string& name : backends()) {
+    SCOPED_TRACE(name);
+    const Backend backend(name);
+    Gemm g = product(4, 16, 1, false, false);
+    g.alpha = g.beta = 0.0;
+    Case<float>(g, 1, false).expect_definition(f32_error, 0);
+    g.dtype = DType::bf16;
+    g.f32_out = true;
+    const std::vector<BFloat16> a(4, BFloat16(1.0f)), b(16, BFloat16(1.0f));
+    std::vector<float> c(4 * 16, NAN);
+    gemm({}, g, a.data(), b.data(), c.data());
+    EXPECT_EQ(c, std::vector<float>(4 * 16, 0.0f)) << "C is not read";
+  }
+}
+
 TEST(Gemm, BatchesRepeatOperandsOfStrideZero) {
   for (const std::string& name : backends()) {
     const Backend backend(name);

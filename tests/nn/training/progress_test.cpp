@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <iostream>
 #include <optional>
 #include <sstream>
 #include <string>
@@ -153,6 +154,22 @@ TEST(InterruptGuard, TakesOutputThatNobodyReadsForARequestAndAFullFileForAnError
   EXPECT_EQ(std::signal(SIGXFSZ, SIG_DFL), SIG_DFL);
 }
 
+TEST(InterruptGuard, LeavesTheProgramsOwnHandlersAsTheyWere) {
+  static int own = 0;
+  const auto before = std::signal(SIGINT, [](int) { ++own; });
+  const auto before_terminated = std::signal(SIGTERM, SIG_IGN);
+  {
+    const InterruptGuard guard;
+    std::raise(SIGINT);
+    EXPECT_TRUE(InterruptGuard::interrupted());
+  }
+  std::raise(SIGINT);
+  std::raise(SIGTERM);  // ends the process unless it is ignored again
+  EXPECT_EQ(own, 1);
+  std::signal(SIGINT, before);
+  std::signal(SIGTERM, before_terminated);
+}
+
 TEST(InterruptGuard, WithinAnotherSharesItsRequest) {
   const InterruptGuard outer;
   {
@@ -235,6 +252,14 @@ TEST(CheckWritable, LeavesEverythingAsItIs) {
   std::getline(std::ifstream(there), text);
   EXPECT_EQ(text, "kept");
   EXPECT_FALSE(std::filesystem::exists(absent));
+  const std::string link = folder.file("link");
+  std::filesystem::create_symlink("absent", link);
+  check_writable(link, "train");
+  EXPECT_TRUE(std::filesystem::is_symlink(link)) << "to a file that is still to come";
+  EXPECT_FALSE(std::filesystem::exists(absent));
+  write_text(link, "new", "train", std::cout);
+  EXPECT_TRUE(std::filesystem::is_symlink(link));
+  EXPECT_EQ(testing_support::read_bytes(absent), "new");
 }
 
 TEST(NoRoomFor, TellsOfAFileThatTheDiskCannotTake) {

@@ -309,6 +309,16 @@ TEST(TextWriter, ReadsOnInTheMiddleAndStartsAnew) {
   EXPECT_EQ(written(writer, "ab", 3), first);
 }
 
+TEST(TextWriter, PenalisesTheLastTokensAlsoWhereTheContextIsFull) {
+  WritingModel writing;
+  constexpr int window = 20;  // more than what is left of a context of 24 when it is read again
+  TextWriter writer(writing.model, {.repetition_penalty = 1e6, .penalty_window = window, .temperature = 0});
+  const std::string text = "ab" + written(writer, "ab", 60);
+  ASSERT_GT(writer.restarts(), 1);
+  for (std::size_t i = 2; i < text.size(); ++i)
+    EXPECT_EQ(text.substr(i > window ? i - window : 0, std::min<std::size_t>(i, window)).find(text[i]), text.npos) << i;
+}
+
 TEST(TextWriter, GoesOnAfterAFailureAsIfThereHadBeenNone) {
   WritingModel small;
   TextWriter undisturbed(small.model), writer(small.model);

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "autograd/operators.h"
+#include "nn/text/byte_source.h"
 #include "nn/training/sampler.h"
 #include "tensor/creation.h"
 #include "tensor/print.h"
@@ -270,6 +271,77 @@ TEST(Trainer, PutsTheCallersConfigurationIntoTheReport) {
   train(small.trainer, out, {.json = path, .config = R"({"width": 16})", .quiet = true});
   EXPECT_THAT(read_bytes(path), HasSubstr("\"width\": 16"));
   EXPECT_EQ(out.str(), "");
+}
+
+TEST(Trainer, RefusesMetadataThatNoCheckpointCanHaveBeforeItBegins) {
+  const TemporaryFolder folder;
+  SmallTraining small;
+  std::ostringstream out;
+  EXPECT_EQ(error_of<ValueError>([&] {
+              train(small.trainer, out, {.save = folder.file("a.safetensors"), .metadata = {{"source", "caf\xe9"}}});
+            }),
+            "[train] metadata of the checkpoint are no UTF-8: source");
+  EXPECT_EQ(small.trainer.steps_done(), 0);
+}
+
+TEST(Trainer, ReadsTheTextForItsFingerprintOnce) {
+  struct Counting : ByteSource {
+    explicit Counting(std::size_t bytes) : bytes(bytes) {}
+    std::size_t size() const override { return bytes; }
+    void read(std::size_t, std::span<std::uint8_t> into) const override {
+      std::ranges::fill(into, std::uint8_t{'a'});
+      was_read += into.size();
+    }
+    void release(std::size_t, std::size_t) const override {}
+    std::size_t bytes;
+    mutable std::size_t was_read = 0;
+  };
+  const TemporaryFolder folder;
+  const auto text = std::make_shared<const Counting>(3000);
+  SmallTraining small(OptimizerKind::adamw, Corpus(Text(text), Text(std::vector<std::uint8_t>(300, 'a'))));
+  small.trainer.save(folder.file("a"));
+  const std::size_t once = text->was_read;
+  EXPECT_GE(once, 3000u);
+  small.trainer.step();
+  const std::size_t with_a_step = text->was_read;
+  small.trainer.save(folder.file("b"));
+  EXPECT_EQ(text->was_read, with_a_step);
+}
+
+TEST(Trainer, CountsTheTimeThatIsLeftToWhereItIsToStop) {
+  const TemporaryFolder folder;
+  Generator generator(3);
+  Trainer trainer(std::make_unique<LanguageModel>(
+                      LanguageModelConfig{.context = 32, .layers = 1, .width = 16},
+                      [](const auto&, const auto&) { return std::make_unique<OneBack>(); },
+                      ParameterOptions{.generator = &generator}),
+                  small_text(), {.batch = 2, .steps = 1000000, .generator = &generator});
+  std::ostringstream out;
+  train(trainer, out, {.report = 1, .stop_after = 3, .save = folder.file("a.safetensors")});
+  EXPECT_THAT(out.str(), ::testing::ContainsRegex("step +3/1000000 [^\n]*ETA 0:00\n"));
+}
+
+TEST(Trainer, CountsTheBatchesOfAllTextsWhileItScoresThem) {
+  Corpus three = small_text();
+  three.texts.resize(3, three.texts.front());
+  Generator generator(3);
+  Trainer trainer(std::make_unique<LanguageModel>(
+                      LanguageModelConfig{.context = 32, .layers = 1, .width = 16},
+                      [](const auto&, const auto&) { return std::make_unique<OneBack>(); },
+                      ParameterOptions{.generator = &generator}),
+                  three, {.batch = 2, .steps = 4, .generator = &generator});
+  std::ostringstream out;
+  train(trainer, out, {.report = 100, .sample = 0, .live = true});
+  EXPECT_THAT(out.str(), HasSubstr("scoring held-out text, 3 of 3"));
+}
+
+TEST(Trainer, SavesNothingUnaskedWhereItIsToldSo) {
+  const TemporaryFolder folder;
+  const WorkingFolder here(folder.file(""));
+  std::ostringstream out;
+  SmallTraining small;
+  EXPECT_TRUE(train(small.trainer, out, {.stop_after = 5, .save_unasked = false}).interrupted);
+  EXPECT_TRUE(std::filesystem::is_empty("."));
 }
 
 TEST(Trainer, SavesUnderANameOfItsOwnWhereItStopsAfterAStep) {

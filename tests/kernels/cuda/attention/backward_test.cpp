@@ -147,6 +147,25 @@ TEST_F(CudaAttentionBackward, GivesWhatIsWanted) {
   }
 }
 
+TEST_F(CudaAttentionBackward, WithoutAGradientOfOutIsWhateverTheValuesHold) {
+  BackwardCheck check(grouped(70, 70), DType::f32);
+  for (std::int64_t i = 0; i < check.v.count(); ++i)
+    check.v.set(i, i % 2 ? NAN : std::numeric_limits<double>::infinity());
+  const BackwardCheck::Result here(check.e, DType::f32), result(check.e, DType::f32);
+  attention_backward({}, check.e.schedule, check.scores, check.q.view(), check.k.view(), check.v.view(), check.lse,
+                     check.delta, {}, here.views());
+  const DeviceOperands there(check.q, check.k, check.v, check.lse, check.delta, result.dq, result.dk, result.dv);
+  const AttentionGradients on_cpu = result.views();
+  AttentionGradients gradients;
+  gradients.dq = there(on_cpu.dq), gradients.dk = there(on_cpu.dk), gradients.dv = there(on_cpu.dv);
+  attention_backward(cuda0, check.e.schedule, there(check.scores), there(check.q.view()), there(check.k.view()),
+                     there(check.v.view()), there(check.lse), there(check.delta), {}, gradients);
+  there.fetch();
+  for (std::int64_t i = 0; i < result.dk.count(); ++i) ASSERT_NEAR(result.dk[i], here.dk[i], 2e-5);
+  for (std::int64_t i = 0; i < result.dq.count(); ++i) ASSERT_NEAR(result.dq[i], here.dq[i], 2e-5);
+  for (std::int64_t i = 0; i < result.dv.count(); ++i) ASSERT_EQ(result.dv[i], 0.0);
+}
+
 TEST_F(CudaAttentionBackward, HasTheSameBitsInEveryOrderOfThreadsAndBlocks) {
   expect_same_bits_again(BackwardCheck(grouped(150, 150), DType::f32), DType::f32);
 }
