@@ -284,9 +284,7 @@ void Front::tidy() noexcept {
 }
 
 void Front::restart() {
-  retired_hash_ = RequestSequence::start;
-  sequence_.restart();
-  for (ThreadCache* cache : caches_) cache->sequence.restart();
+  reset_sequence_hash();
   routine_.restart();
 }
 

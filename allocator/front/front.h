@@ -81,7 +81,7 @@ class Front final : public Follower {
   std::size_t bookkeeping_bytes() const;
   /// Gives back what is not needed now.
   void tidy() noexcept;
-  /// Counts and numbers are as new.
+  /// Hashes and what is expected of threads are as new; numbers go on, for what is recorded goes on, too.
   void restart();
 
  private:
@@ -98,7 +98,7 @@ class Front final : public Follower {
   StreamLedger& ledger_;
   Routine routine_;
   ThreadCache* follower_ = nullptr;                      // whose requests the routine answers
-  RequestSequence sequence_;                             // of threads that have no cache
+  RequestSequence sequence_{RequestSequence::no_cache};  // of threads that have no cache
   std::uint64_t retired_hash_ = RequestSequence::start;  // of threads that have ended
   std::uint64_t next_cache_ = 0;
   mutable std::mutex caches_mutex_;  // taken last; the caches are guarded by both mutexes

@@ -77,9 +77,12 @@ class RequestSequence {
   /// tensors do not. Its numbers have this bit.
   static constexpr std::uint64_t scratch_bit = std::uint64_t{1} << 62;
 
-  /// Numbers are unique in a pool that up to 2^22 threads have used: the thread's index (22 bits), then its own count
-  /// (40 bits), from 1.
-  explicit RequestSequence(std::uint64_t thread = 0) : first_((thread & 0x3FFFFF) << 40) {}
+  /// The index that all threads share which have no cache.
+  static constexpr std::uint64_t no_cache = (std::uint64_t{1} << 22) - 1;
+
+  /// Numbers are unique in a pool that has had fewer than 2^22 caches of threads: the cache's index (22 bits), then its
+  /// own count (40 bits), from 1.
+  explicit RequestSequence(std::uint64_t cache = 0) : first_((cache & no_cache) << 40) {}
 
   void request(std::size_t bytes, Category category) noexcept {
     if (category != Category::workspace) mix(std::uint64_t{0}, bytes, category);
@@ -99,12 +102,6 @@ class RequestSequence {
   void reset_hash() noexcept {
     hash_ = start;
     hashed_from_ = count_;
-  }
-  /// As new, with the same index.
-  void restart() noexcept {
-    const std::uint64_t first = first_;
-    *this = RequestSequence();
-    first_ = first;
   }
 
  private:

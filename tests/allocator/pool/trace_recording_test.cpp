@@ -93,20 +93,60 @@ TEST_P(TraceRecordingTest, EndsWhenStoppedAndBeginsAnew) {
   EXPECT_EQ(live(pool.trace()), 0);
 }
 
+std::vector<std::uint64_t> numbers_of_allocations(const Trace& trace) {
+  std::vector<std::uint64_t> numbers;
+  for (const poolgrad::TraceEvent& event : trace.events) {
+    if (event.kind == TraceKind::allocate) numbers.push_back(event.allocation);
+  }
+  return numbers;
+}
+
 TEST_P(TraceRecordingTest, NumbersScratchApart) {
   CachingAllocator pool(memory());
   pool.start_trace();
   void* scratch = allocate(pool, 500, Category::workspace);
   void* tensor = allocate(pool, 500);
-  std::vector<std::uint64_t> numbers;
-  for (const poolgrad::TraceEvent& event : pool.trace().events) {
-    if (event.kind == TraceKind::allocate) numbers.push_back(event.allocation);
-  }
+  const std::vector<std::uint64_t> numbers = numbers_of_allocations(pool.trace());
   ASSERT_EQ(numbers.size(), 2u);
   EXPECT_NE(numbers[0], 0u);
   EXPECT_EQ(numbers[1], 1u);
   deallocate(pool, scratch, 500);
   deallocate(pool, tensor, 500);
+}
+
+// Made before its thread's caches, and so destroyed after them: then it is served without one.
+struct LastWords {
+  CachingAllocator* pool = nullptr;
+  ~LastWords() {
+    if (pool != nullptr) deallocate(*pool, allocate(*pool, 1000), 1000);
+  }
+};
+thread_local LastWords last_words;
+
+TEST_P(TraceRecordingTest, GivesNoTwoAllocationsTheSameNumber) {
+  CachingAllocator pool(memory());
+  pool.start_trace();
+  std::thread([&] {
+    last_words.pool = &pool;
+    deallocate(pool, allocate(pool, 1000), 1000);
+  }).join();
+  const std::vector<std::uint64_t> numbers = numbers_of_allocations(pool.trace());
+  ASSERT_EQ(numbers.size(), 2u);
+  EXPECT_NE(numbers[0], numbers[1]);
+}
+
+TEST(TraceRecording, GoesOnWhenASimulatedDeviceIsConfiguredAnew) {
+  configure_simulated_device(21, 8 * page);
+  CachingAllocator& pool = allocator_for(Device::parse("sim:21"));
+  pool.start_trace();
+  deallocate(pool, allocate(pool, 1000), 1000);
+  pool.reset_sequence_hash();
+  const std::uint64_t hash = pool.sequence_hash();
+  configure_simulated_device(21, 16 * page);
+  EXPECT_EQ(pool.sequence_hash(), hash) << "as new";
+  deallocate(pool, allocate(pool, 1000), 1000);
+  EXPECT_THAT(numbers_of_allocations(pool.trace()), ElementsAre(1u, 2u));
+  pool.stop_trace();
 }
 
 TEST_P(TraceRecordingTest, MergesThreadsThatAreGone) {
