@@ -10,7 +10,9 @@
 #include <cstring>
 #include <fstream>
 #include <iterator>
+#include <new>
 #include <sstream>
+#include <utility>
 
 #include "allocator/base/rounding.h"
 
@@ -18,10 +20,15 @@ namespace poolgrad {
 
 namespace {
 
+/// Of the operating system.
+std::size_t small_page() {
+  static const auto bytes = static_cast<std::size_t>(sysconf(_SC_PAGE_SIZE));
+  return bytes;
+}
+
 std::size_t physical_memory() {
   const long pages = sysconf(_SC_PHYS_PAGES);
-  const long bytes = sysconf(_SC_PAGE_SIZE);
-  return pages > 0 && bytes > 0 ? static_cast<std::size_t>(pages) * static_cast<std::size_t>(bytes) : 0;
+  return pages > 0 ? static_cast<std::size_t>(pages) * small_page() : 0;
 }
 
 std::string text_of(const std::string& file) {
@@ -43,8 +50,11 @@ bool move_mapping(std::uintptr_t from, std::uintptr_t to, std::size_t bytes) {
     mmap(target, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
     return false;
   }
-  mprotect(reinterpret_cast<void*>(from), bytes, PROT_NONE);
   return true;
+}
+
+bool protect(std::uintptr_t begin, std::uintptr_t end, int protection) {
+  return mprotect(reinterpret_cast<void*>(begin), end - begin, protection) == 0;
 }
 
 }  // namespace
@@ -88,7 +98,8 @@ MemoryInfo HostMemory::info() const {
 }
 
 void* HostMemory::reserve(std::size_t bytes) {
-  // mmap aligns to small pages: take more and give back what lies outside the aligned range.
+  // mmap aligns to small pages: take more and give back what lies outside the aligned range. One page stays behind it,
+  // so that no stretch of one range goes on in another.
   const std::size_t granule = std::max(granularity_, large_page());
   if (bytes > SIZE_MAX - granule) return nullptr;
   void* mapped = mmap(nullptr, bytes + granule, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -96,8 +107,8 @@ void* HostMemory::reserve(std::size_t bytes) {
   const auto start = reinterpret_cast<std::uintptr_t>(mapped);
   const std::uintptr_t aligned = round_up(start, granule);
   if (aligned != start) munmap(mapped, aligned - start);
-  if (const std::size_t rest = start + granule - aligned; rest != 0) {
-    munmap(reinterpret_cast<void*>(aligned + bytes), rest);
+  if (const std::size_t rest = start + granule - aligned; rest > small_page()) {
+    munmap(reinterpret_cast<void*>(aligned + bytes + small_page()), rest - small_page());
   }
   // One page fault per 2 MiB instead of 512; where the kernel has no huge pages, nothing is lost.
   madvise(reinterpret_cast<void*>(aligned), bytes, MADV_HUGEPAGE);
@@ -108,7 +119,9 @@ void HostMemory::unreserve(void* address, std::size_t bytes) noexcept {
   const std::lock_guard lock(mutex_);
   const auto start = reinterpret_cast<std::uintptr_t>(address);
   seams_.erase(seams_.lower_bound(start), seams_.upper_bound(start + bytes));
-  munmap(address, bytes);
+  stretches_.erase(stretches_.lower_bound(start), stretches_.lower_bound(start + bytes));
+  moved_.erase(moved_.lower_bound(start), moved_.lower_bound(start + bytes));
+  munmap(address, bytes + small_page());
 }
 
 bool HostMemory::commit(void* address, std::size_t bytes) {
@@ -118,20 +131,65 @@ bool HostMemory::commit(void* address, std::size_t bytes) {
   } while (!committed_.compare_exchange_weak(committed, committed + bytes));
   try {
     const std::lock_guard lock(mutex_);
-    add_seams(reinterpret_cast<std::uintptr_t>(address), bytes);
+    const auto start = reinterpret_cast<std::uintptr_t>(address);
+    add_seams(start, bytes);
+    Stretches opened{{start, start + bytes}};
+    if (protect(start, start + bytes, PROT_READ | PROT_WRITE)) {
+      note_open(opened.extract(start));
+      return true;
+    }
   } catch (...) {
     committed_ -= bytes;
     throw;
   }
-  if (mprotect(address, bytes, PROT_READ | PROT_WRITE) == 0) return true;
   committed_ -= bytes;
   return false;
 }
 
 void HostMemory::decommit(void* address, std::size_t bytes) noexcept {
   madvise(address, bytes, MADV_DONTNEED);
-  mprotect(address, bytes, PROT_NONE);
+  {
+    const std::lock_guard lock(mutex_);
+    const auto start = reinterpret_cast<std::uintptr_t>(address);
+    close(start, start + bytes);
+  }
   committed_ -= bytes;
+}
+
+void HostMemory::note_open(Stretches::node_type range) noexcept {
+  auto other = stretches_.upper_bound(range.mapped());
+  while (other != stretches_.begin() && std::prev(other)->second >= range.key()) {
+    --other;
+    range.key() = std::min(range.key(), other->first);
+    range.mapped() = std::max(range.mapped(), other->second);
+    other = stretches_.erase(other);
+  }
+  stretches_.insert(std::move(range));
+}
+
+void HostMemory::close(std::uintptr_t begin, std::uintptr_t end) noexcept {
+  const auto around = std::prev(stretches_.upper_bound(begin));
+  const std::uintptr_t last = around->second;
+  if (end != last) {
+    if (begin == around->first) {
+      auto rest = stretches_.extract(around);
+      rest.key() = end;
+      stretches_.insert(std::move(rest));
+    } else {
+      if (stretches_.size() >= most_stretches) return;
+      try {
+        stretches_.emplace(end, last);
+      } catch (const std::bad_alloc&) {
+        return;
+      }
+      around->second = begin;
+    }
+  } else if (begin == around->first) {
+    stretches_.erase(around);
+  } else {
+    around->second = begin;
+  }
+  protect(begin, end, PROT_NONE);
 }
 
 void HostMemory::add_seams(std::uintptr_t address, std::size_t bytes) {
@@ -147,6 +205,11 @@ bool HostMemory::move(void* from, void* to, std::size_t bytes) {
   add_seams(target, bytes);
   const auto first = seams_.find(source);
   const auto last = seams_.find(source + bytes);
+  // All that needs memory comes first.
+  Stretches opened{{target, target + bytes}};
+  std::set<std::uintptr_t> moved;
+  for (auto seam = first; seam != last; ++seam) moved.insert(target + (*seam - source));
+  if (moved_.size() + moved.size() > most_moved) return false;
   for (auto seam = first; seam != last; ++seam) {
     if (move_mapping(*seam, target + (*seam - source), *std::next(seam) - *seam)) continue;
     while (seam != first) {  // what went goes back, so that nothing has changed
@@ -157,9 +220,14 @@ bool HostMemory::move(void* from, void* to, std::size_t bytes) {
                      reinterpret_cast<void*>(*seam));
         std::abort();
       }
+      protect(target + (*seam - source), target + (*seam - source) + piece, PROT_NONE);
     }
     return false;
   }
+  moved_.erase(moved_.lower_bound(target), moved_.lower_bound(target + bytes));
+  moved_.merge(moved);
+  note_open(opened.extract(target));
+  close(source, source + bytes);
   return true;
 }
 

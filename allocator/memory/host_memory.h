@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <map>
 #include <mutex>
 #include <set>
 #include <string>
@@ -23,6 +24,11 @@ struct ControlGroups {
 
 /// Committed in steps of 64 KiB, so that little is reserved that is not used, yet backed by huge pages where 2 MiB are
 /// committed in one piece. Work on the CPU runs at once, so events are finished when recorded.
+///
+/// Touching addresses without memory is a fault: always where there never was any, and after decommit() and move() as
+/// long as the process has mappings to spare for it. The kernel gives each 65,530, and every stretch that may be
+/// touched is one; where it has thousands of them, what goes from between others may be touched still, and is zero.
+/// Every piece that was moved is one, too: beyond many thousands nothing is moved any more.
 class HostMemory : public DeviceMemory {
  public:
   static constexpr std::size_t default_granularity = std::size_t{64} << 10;
@@ -55,7 +61,15 @@ class HostMemory : public DeviceMemory {
   void discard_event(EventId) noexcept override {}
 
  private:
+  static constexpr std::size_t most_stretches = 4096;
+  static constexpr std::size_t most_moved = 16384;
+
   void add_seams(std::uintptr_t address, std::size_t bytes);
+  using Stretches = std::map<std::uintptr_t, std::uintptr_t>;  // from their beginnings to their ends
+  /// The range may be touched from now on.
+  void note_open(Stretches::node_type range) noexcept;
+  /// Forbids to touch a range that may be touched, unless that would make another stretch where there are many.
+  void close(std::uintptr_t begin, std::uintptr_t end) noexcept;
 
   const std::size_t total_;
   const std::size_t granularity_;
@@ -65,6 +79,8 @@ class HostMemory : public DeviceMemory {
   // mapping may end and the next begin; nowhere else.
   std::mutex mutex_;
   std::set<std::uintptr_t> seams_;
+  Stretches stretches_;             // that may be touched
+  std::set<std::uintptr_t> moved_;  // where pieces begin that were moved there
 };
 
 }  // namespace poolgrad

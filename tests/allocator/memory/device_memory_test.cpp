@@ -112,13 +112,65 @@ TEST(HostMemory, ChangesNothingWhereAMoveIsImpossible) {
 
 TEST(HostMemoryDeathTest, FaultsOnReservedMemoryThatIsNotCommitted) {
   HostMemory memory;
-  auto* range = static_cast<volatile char*>(memory.reserve(2 * page));
+  auto* range = static_cast<volatile char*>(memory.reserve(4 * page));
+  const auto at = [&](std::size_t index) { return const_cast<char*>(range) + index * page; };
   EXPECT_DEATH(range[0] = 1, "");
-  ASSERT_TRUE(memory.commit(const_cast<char*>(range), page));
-  ASSERT_TRUE(memory.move(const_cast<char*>(range), const_cast<char*>(range) + page, page));
+  ASSERT_TRUE(memory.commit(at(0), page));
+  ASSERT_TRUE(memory.move(at(0), at(1), page));
   EXPECT_DEATH(range[0] = 1, "");
-  memory.decommit(const_cast<char*>(range) + page, page);
-  memory.unreserve(const_cast<char*>(range), 2 * page);
+  ASSERT_TRUE(memory.commit(at(2), 2 * page));
+  memory.decommit(at(2), page);  // between two others
+  EXPECT_DEATH(range[2 * page] = 1, "");
+  range[page] = 1;
+  range[3 * page] = 1;
+  memory.decommit(at(3), page);
+  EXPECT_DEATH(range[3 * page] = 1, "");
+  memory.decommit(at(1), page);
+  memory.unreserve(at(0), 4 * page);
+}
+
+// The kernel gives a process 65,530 mappings: threads, libraries and other allocators need them, too.
+std::ptrdiff_t mappings() {
+  std::ifstream maps("/proc/self/maps");
+  return std::count(std::istreambuf_iterator<char>(maps), {}, '\n');
+}
+
+TEST(HostMemory, LeavesTheProcessItsMappingsHoweverMuchIsMoved) {
+  HostMemory memory(0, small_page);
+  constexpr std::size_t pieces = 30'000;
+  auto* range = static_cast<char*>(memory.reserve(3 * pieces * small_page));
+  char* const target = range + 2 * pieces * small_page;
+  ASSERT_TRUE(memory.commit(range, 2 * pieces * small_page));
+  const auto before = mappings();
+  range[0] = 7;
+  std::size_t moved = 0;
+  const auto from = [&] { return range + 2 * moved * small_page; };
+  while (moved < pieces && memory.move(from(), target + moved * small_page, small_page)) ++moved;
+  EXPECT_GT(moved, 10'000u);
+  EXPECT_LT(moved, pieces) << "the rest stays where it is";
+  EXPECT_LT(mappings(), before + 40'000);
+  EXPECT_EQ(target[0], 7);
+  *from() = 1;
+  memory.unreserve(range, 3 * pieces * small_page);
+}
+
+TEST(HostMemory, LeavesTheProcessItsMappingsHoweverScatteredWhatComesBack) {
+  HostMemory memory(0, small_page);
+  constexpr std::size_t pages = 80'000;
+  auto* range = static_cast<char*>(memory.reserve(pages * small_page));
+  ASSERT_TRUE(memory.commit(range, pages * small_page));
+  const std::size_t free = memory.info().free;
+  const auto before = mappings();
+  range[0] = 7;
+  for (std::size_t i = 0; i < pages; i += 2) memory.decommit(range + i * small_page, small_page);
+  EXPECT_LT(mappings(), before + 10'000);
+  EXPECT_EQ(memory.info().free, free + pages / 2 * small_page);
+  ASSERT_TRUE(memory.commit(range, small_page));
+  EXPECT_EQ(range[0], 0);
+  for (std::size_t i = 2; i < pages; i += 2) ASSERT_TRUE(memory.commit(range + i * small_page, small_page));
+  EXPECT_LT(mappings(), before + 10) << "what is whole again is one mapping";
+  memory.decommit(range, pages * small_page);
+  memory.unreserve(range, pages * small_page);
 }
 
 // A file of the system; "" where there is none.
