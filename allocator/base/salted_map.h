@@ -53,6 +53,7 @@ template <class Value>
 using SaltedMap = std::unordered_map<std::uint64_t, Value, SaltedHash>;
 template <class Value>
 using SaltedTextMap = std::unordered_map<std::string, Value, SaltedHash, std::equal_to<>>;
+using SaltedNumbers = std::unordered_set<std::uint64_t, SaltedHash>;
 using SaltedTexts = std::unordered_set<std::string, SaltedHash, std::equal_to<>>;
 
 }  // namespace poolgrad

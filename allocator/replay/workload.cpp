@@ -183,6 +183,8 @@ class Importer {
   }
 
   void add_blocks_without_allocation() {
+    SaltedMap<std::size_t> indices;
+    for (std::size_t i = 0; i < trace_.streams.size(); ++i) indices.try_emplace(trace_.streams[i], i);
     for (const BlockSnapshot& known : trace_.blocks) {
       if (known.state != BlockState::live) continue;
       check_size(known.requested);
@@ -195,12 +197,11 @@ class Importer {
         continue;
       }
       if (name != nobody && known.number == 0) refuse("a block is live at the end though it was given back");
-      const auto id = std::ranges::find(trace_.streams, known.stream);
-      const bool has_stream = id != trace_.streams.end();
+      const auto index = indices.find(known.stream);
       const bool has_category = static_cast<std::size_t>(known.tag.category) < category_count;
       make({.bytes = known.requested,
             .order = known.number,
-            .stream = has_stream ? stream(static_cast<std::uint64_t>(id - trace_.streams.begin())) : std::uint16_t{0},
+            .stream = index != indices.end() ? stream(index->second) : std::uint16_t{0},
             .category = has_category ? known.tag.category : Category::unknown,
             .sized = true,
             .before = true},

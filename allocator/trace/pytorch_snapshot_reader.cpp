@@ -75,32 +75,46 @@ class SnapshotReader {
     return std::string(text);
   }
 
-  DeviceTrace::Origin origin(DeviceTrace& device, Value dict) {
-    const Value* frames = in_.frames(dict);
-    if (frames == nullptr) return {};
-    const auto known = device.origins.find(frames->bits);
-    if (known != device.origins.end()) return known->second;
-    DeviceTrace::Origin origin;
+  // What a list of frames says.
+  struct Frames {
     std::optional<Value> innermost;  // frame, of a Python file if there is one
-    bool in_python = false;
     std::string scope;
-    for (const Value item : std::as_const(tree_).items(*frames)) {
+  };
+
+  // All devices may share one long list, so each is read once.
+  const Frames& read_frames(Value list) {
+    const auto [entry, added] = frames_.try_emplace(list.bits);
+    Frames& frames = entry->second;
+    if (!added) return frames;
+    bool in_python = false;
+    for (const Value item : std::as_const(tree_).items(list)) {
       const Value frame = in_.dictionary(item);
       const std::string_view file = in_.text(frame, "filename", "");
       if (file == "scope" && in_.number(frame, "line", 0) == 0) {
-        scope = copy(in_.text(frame, "name", "")) + (scope.empty() ? "" : ".") + copy(scope);
-      } else if (!innermost || (file.ends_with(".py") && !in_python)) {
-        innermost = frame;
+        frames.scope = copy(in_.text(frame, "name", "")) + (frames.scope.empty() ? "" : ".") + copy(frames.scope);
+      } else if (!frames.innermost || (file.ends_with(".py") && !in_python)) {
+        frames.innermost = frame;
         in_python = file.ends_with(".py");
       }
     }
-    if (innermost) {
-      const std::uint64_t line = std::min<std::uint64_t>(in_.number(*innermost, "line", 0), UINT32_MAX);
-      origin.location = device.names.location(copy(in_.text(*innermost, "filename", "")),
-                                              copy(in_.text(*innermost, "name", "")), static_cast<std::uint32_t>(line));
+    return frames;
+  }
+
+  DeviceTrace::Origin origin(DeviceTrace& device, Value dict) {
+    const Value* list = in_.frames(dict);
+    if (list == nullptr) return {};
+    const auto known = device.origins.find(list->bits);
+    if (known != device.origins.end()) return known->second;
+    const Frames& frames = read_frames(*list);
+    DeviceTrace::Origin origin;
+    if (frames.innermost) {
+      const std::uint64_t line = std::min<std::uint64_t>(in_.number(*frames.innermost, "line", 0), UINT32_MAX);
+      origin.location =
+          device.names.location(copy(in_.text(*frames.innermost, "filename", "")),
+                                copy(in_.text(*frames.innermost, "name", "")), static_cast<std::uint32_t>(line));
     }
-    origin.scope = device.names.scope(scope);
-    device.origins.emplace(frames->bits, origin);
+    origin.scope = device.names.scope(copy(frames.scope));
+    device.origins.emplace(list->bits, origin);
     return origin;
   }
 
@@ -285,6 +299,7 @@ class SnapshotReader {
   std::size_t text_budget_;
   bool overflowed_ = false;
   std::map<std::uint64_t, DeviceTrace> devices_;
+  std::unordered_map<std::uint64_t, Frames> frames_;  // by number of the list
 };
 
 }  // namespace

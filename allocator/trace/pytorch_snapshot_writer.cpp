@@ -5,6 +5,7 @@
 #include <string_view>
 #include <vector>
 
+#include "allocator/base/salted_map.h"
 #include "allocator/error.h"
 #include "allocator/trace/internal/address_map.h"
 #include "allocator/trace/internal/emitters.h"
@@ -153,10 +154,11 @@ class SnapshotWriter {
   /// instead they get small ones that no stream of the trace has.
   static std::vector<std::uint64_t> names_of_streams(const Trace& trace) {
     std::vector<std::uint64_t> names = trace.streams;
+    const SaltedNumbers taken(names.begin(), names.end());
     std::uint64_t next = 1;
     for (std::uint64_t& name : names) {
       if (name <= std::uint64_t{1} << 53) continue;
-      while (std::ranges::find(trace.streams, next) != trace.streams.end()) ++next;
+      while (taken.contains(next)) ++next;
       name = next++;
     }
     return names;

@@ -154,6 +154,20 @@ TEST(WorkloadOf, HoldsABlockForAStreamThatTheTraceDoesNotName) {
   EXPECT_THAT(kinds(recorder.workload()), ElementsAre(A, F, A, A));
 }
 
+// As many as a small file can have: reading them is no work in proportion to their square.
+TEST(WorkloadOf, FindsTheStreamOfManyBlocksAmongManyStreams) {
+  constexpr std::uint64_t count = 300'000;
+  Recorder recorder;
+  for (std::uint64_t i = 0; i < count; ++i) {
+    recorder.trace.streams.push_back(1000 + i);
+    recorder.trace.blocks.push_back({.address = 64 * (i + 1), .size = 64, .state = BlockState::live, .requested = 64});
+    recorder.trace.blocks.back().stream = i % 2 == 0 ? 1000 : 999;  // which the trace does not have
+  }
+  const Workload workload = recorder.workload();
+  EXPECT_EQ(workload.blocks, count);
+  EXPECT_EQ(workload.streams, 1u);
+}
+
 TEST(WorkloadOf, ToleratesThatThreadsAreMergedOutOfOrder) {
   Recorder recorder;
   recorder.allocate(0x1000, 10);

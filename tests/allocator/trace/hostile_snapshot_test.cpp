@@ -220,6 +220,29 @@ TEST(HostilePickle, LongTextsAreNotCopiedAgainAndAgain) {
   EXPECT_THAT(refusal_of_read(program + "eeu."), HasSubstr("texts that are repeated too often"));
 }
 
+// One long list, which a few bytes name for each of many devices: what it says takes as long as the list.
+TEST(HostilePickle, FramesThatDevicesShareAreReadOnce) {
+  constexpr int depth = 100, devices = 64;
+  std::string program = "}(" + text("device_traces") + "](";
+  for (int device = 0; device < devices; ++device) {
+    program +=
+        "](}(" + text("action") + text("alloc") + text("addr") + "K\x01" + text("size") + "K\x01" + text("frames");
+    if (device == 0) {
+      const std::string scope = "}(" + text("name") + text(std::string(100, 's')) + text("filename") + text("scope") +
+                                text("line") + "K" + std::string(1, '\0') + "u";
+      program += "]q" + std::string(1, '\0') + "(";
+      for (int i = 0; i < depth; ++i) program += scope;
+      program += "e";
+    } else {
+      program += "h" + std::string(1, '\0');
+    }
+    program += "ue";
+  }
+  const std::vector<Trace> traces = decode_pytorch_snapshot(pickle(program + "eu."), "shared");
+  ASSERT_EQ(traces.size(), devices);
+  for (const Trace& trace : traces) EXPECT_EQ(trace.scopes.at(trace.events.at(0).scope).size(), depth * 101 - 1);
+}
+
 TEST(HostilePickle, AnEntryHasAFewKeys) {
   std::string program = "](}(";
   for (int i = 0; i < 100; ++i) program += "K\x01K\x02";

@@ -188,6 +188,20 @@ TEST(PytorchSnapshot, StreamsWithLargeNamesKeepApart) {
   }
 }
 
+// As many as a small file can have. To look each up among all others would take minutes.
+TEST(PytorchSnapshot, ManyStreamsWithLargeNamesKeepApart) {
+  constexpr std::uint32_t count = 300'000;
+  Trace trace = synthetic_trace(13, 200);
+  trace.streams.clear();
+  for (std::uint64_t i = 0; i < count; ++i) trace.streams.push_back((std::uint64_t{1} << 60) + i);
+  trace.streams[0] = 1;
+  for (std::size_t i = 0; i < trace.events.size(); ++i)
+    trace.events[i].stream = i % 2 == 0 ? 0 : count - 1 - static_cast<std::uint32_t>(i);
+  const Trace back = read_one(encode_pytorch_snapshot(trace, SnapshotEncoding::pickle));
+  EXPECT_THAT(back.streams, ::testing::Contains(1u));
+  EXPECT_THAT(back.streams, ::testing::Each(::testing::Le(count)));
+}
+
 // Opcodes that the viewer's pickle machine knows, and that lists are filled in batches which it can spread.
 TEST(PytorchSnapshot, PicklesUseProtocolTwoAndShortBatches) {
   const std::string bytes = encode_pytorch_snapshot(synthetic_trace(10, 5000), SnapshotEncoding::pickle);
