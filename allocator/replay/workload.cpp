@@ -104,14 +104,11 @@ class Importer {
     return make({.order = e.allocation, .stream = on, .category = e.category, .before = true}, e.allocation, e.address);
   }
 
-  void add(OperationKind kind, std::uint32_t block, std::uint16_t on, std::size_t due = 0) {
-    const std::uint64_t think = std::min<std::uint64_t>(std::exchange(think_, 0), UINT32_MAX);
-    Operation operation{.block = block, .stream = on, .kind = kind};
-    if (due != 0) {
-      held_.emplace(due, operation);
-      return;
-    }
-    operation.think = static_cast<std::uint32_t>(think);
+  void add(OperationKind kind, std::uint32_t block, std::uint16_t on) {
+    add({.block = block, .stream = on, .kind = kind});
+  }
+  void add(Operation operation) {
+    operation.think = static_cast<std::uint32_t>(std::min<std::uint64_t>(std::exchange(think_, 0), UINT32_MAX));
     operations_.push_back(operation);
   }
 
@@ -130,7 +127,7 @@ class Importer {
       case TraceKind::allocate: allocate(e); break;
       case TraceKind::free_requested: free(e); break;
       case TraceKind::free_completed:
-        if (const auto due = held_.find(index_); due != held_.end()) operations_.push_back(due->second);
+        if (const auto due = held_.find(index_); due != held_.end()) add(due->second);
         break;
       case TraceKind::stream_use: use(e); break;
       case TraceKind::stream_order: add(OperationKind::order, stream(e.address), stream(e.stream)); break;
@@ -168,9 +165,14 @@ class Importer {
     if (!block.sized) block.bytes = e.size;
     block.sized = true;
     block.live = false;
+    const Operation given_back{.block = name, .stream = on, .kind = OperationKind::free};
     // Held after that for a stream which the trace does not name: as good as given back later.
     const bool held = completions_[index_] != 0 && !block.used && on == block.stream;
-    add(OperationKind::free, name, on, held ? completions_[index_] : 0);
+    if (held) {
+      held_.emplace(completions_[index_], given_back);
+    } else {
+      add(given_back);
+    }
   }
 
   void use(const TraceEvent& e) {

@@ -154,6 +154,22 @@ TEST(WorkloadOf, HoldsABlockForAStreamThatTheTraceDoesNotName) {
   EXPECT_THAT(kinds(recorder.workload()), ElementsAre(A, F, A, A));
 }
 
+TEST(WorkloadOf, LetsTheProgramsTimePassAroundABlockThatIsHeld) {
+  Recorder recorder;
+  recorder.allocate(0x1000, 10);
+  recorder.time += 5000;
+  recorder.add(TraceKind::free_requested, 0x1000, 10);
+  recorder.allocate(0x2000, 20);
+  recorder.time += 300;
+  recorder.add(TraceKind::free_completed, 0x1000, 10);
+  recorder.allocate(0x3000, 30);
+  const Workload workload = recorder.workload();
+  ASSERT_THAT(kinds(workload), ElementsAre(A, A, F, A));
+  EXPECT_EQ(workload.operations[1].think, 5200u) << "before and after it was asked for";
+  EXPECT_EQ(workload.operations[2].think, 400u);
+  EXPECT_EQ(workload.operations[3].think, 100u);
+}
+
 // As many as a small file can have: reading them is no work in proportion to their square.
 TEST(WorkloadOf, FindsTheStreamOfManyBlocksAmongManyStreams) {
   constexpr std::uint64_t count = 300'000;
