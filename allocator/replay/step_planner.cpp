@@ -246,13 +246,21 @@ Block* StepPlanner::take(std::size_t size, std::size_t alignment, std::uint64_t 
   return nullptr;
 }
 
-void StepPlanner::served(const Block* block, std::size_t size, std::size_t alignment) {
-  if (state_ != State::recording) {
-    if (state_ == State::closing) ++clock_;
-    return;
+bool StepPlanner::count_event() {
+  if (state_ != State::recording && state_ != State::closing) return false;
+  if (clock_ == most_events) {
+    drop(true);
+    return false;
   }
+  ++clock_;
+  return true;
+}
+
+void StepPlanner::served(const Block* block, std::size_t size, std::size_t alignment) {
+  const std::uint32_t begin = clock_;
+  if (!count_event() || state_ == State::closing) return;
   open_[block->address] = recorded_.size();
-  recorded_.push_back({.size = size, .stream = block->stream, .begin = clock_++, .plannable = alignment <= granule_});
+  recorded_.push_back({.size = size, .stream = block->stream, .begin = begin, .plannable = alignment <= granule_});
 }
 
 bool StepPlanner::give_back(Block* block, bool elsewhere) {
@@ -264,8 +272,7 @@ bool StepPlanner::give_back(Block* block, bool elsewhere) {
     place.taken = false;
     return true;
   }
-  if (state_ != State::recording && state_ != State::closing) return false;
-  ++clock_;
+  if (!count_event()) return false;
   const auto known = open_.find(block->address);
   if (known == open_.end()) return false;
   Recorded& request = recorded_[known->second];

@@ -22,6 +22,9 @@ namespace poolgrad {
 
 class StepPlanner {
  public:
+  /// A step of more requests and releases, which may as well never end, gets no plan.
+  static constexpr std::uint32_t most_events = std::uint32_t{1} << 21;
+
   explicit StepPlanner(std::size_t granule);
   ~StepPlanner();
   StepPlanner(const StepPlanner&) = delete;
@@ -91,6 +94,8 @@ class StepPlanner {
 
   bool make_plan();
   void forget_recording();
+  /// Counts an event of the step that is recorded or closed. False if there is none, or it has become too long.
+  bool count_event();
   Sequence* sequence_for(std::uint64_t stream) const;
   Sequence* sequence_of(std::uintptr_t address) const;
 

@@ -217,6 +217,35 @@ TEST_F(StepPlannerTest, TellsWhatIsLiveInASlab) {
   free(b);
 }
 
+// A program that says once that a step begins, and never again, is a step without end.
+TEST_F(StepPlannerTest, GivesUpAStepThatDoesNotEnd) {
+  Block block;
+  block.address = 0x1000;
+  block.size = 64;
+  const auto go_on = [&] {
+    for (std::uint32_t i = 0; i <= StepPlanner::most_events / 2; ++i) {
+      planner_.served(&block, block.size, 64);
+      EXPECT_FALSE(planner_.give_back(&block, false));
+    }
+  };
+  begin_step();
+  const std::size_t before = planner_.bookkeeping_bytes();
+  go_on();
+  EXPECT_EQ(planner_.bookkeeping_bytes(), before) << "what was recorded is forgotten, and nothing more is";
+  begin_step();  // records again
+  Block* kept = allocate(640);
+  begin_step();  // in which the other may come back
+  go_on();
+  EXPECT_EQ(planner_.bookkeeping_bytes(), before);
+  free(kept);
+
+  for (int i = 0; i < 4 && !planner_.has_slabs(); ++i) {
+    begin_step();
+    step();
+  }
+  EXPECT_EQ(planner_.plans(), 1u) << "steps that end are planned";
+}
+
 TEST_F(StepPlannerTest, MakesNoPlanOfStepsThatAllocateNothing) {
   for (int i = 0; i < 5; ++i) EXPECT_FALSE(begin_step());
   allocate(64);  // and keep it
