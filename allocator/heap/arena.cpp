@@ -29,19 +29,21 @@ Block* find(const BucketIndex& free, std::size_t size, std::size_t alignment, st
 }  // namespace
 
 void Arena::add_window(std::uintptr_t address, std::size_t bytes) {
-  add_hole(tile(address, bytes, HandleMap(address, bytes, page_, divisible_)));
+  holes_.insert(tile(address, bytes, HandleMap(address, bytes, page_, divisible_)));
 }
 
 std::optional<std::pair<std::uintptr_t, std::size_t>> Arena::remove_empty_window() {
-  for (Block* hole = holes_; hole != nullptr; hole = hole->right) {
-    const std::pair range(hole->address, hole->size);
-    if (hole->size != hole->window->size) continue;
-    former_windows_.reserve(former_windows_.size() + 1);
-    remove_hole(hole);
-    untile(hole);
-    return range;
-  }
-  return std::nullopt;
+  const auto is_empty = [](const auto& window) {
+    return window->first->state == BlockState::uncommitted && window->first->size == window->size;
+  };
+  const auto empty = std::ranges::find_if(windows_, is_empty);
+  if (empty == windows_.end()) return std::nullopt;
+  Block* const hole = (*empty)->first;
+  const std::pair range(hole->address, hole->size);
+  former_windows_.reserve(former_windows_.size() + 1);
+  holes_.remove(hole);
+  untile(hole);
+  return range;
 }
 
 Arena::FreeBlocks& Arena::find_or_make_index(std::uint64_t stream) {
@@ -156,7 +158,12 @@ std::vector<Block*> Arena::take_across_streams(std::size_t size, std::size_t ali
   });
 }
 
+bool Arena::several_streams_have_free_blocks() const {
+  return std::ranges::count_if(indices_, [](const StreamIndex& entry) { return entry.free->by_size.bytes() != 0; }) > 1;
+}
+
 std::vector<Block*> Arena::take_mixed_handles() {
+  if (!several_streams_have_free_blocks()) return {};
   return take_cheapest_run([](const Block* first, const Block* last) {
     if (first == last || whole_handles(first, last) == 0) return UINT64_MAX;
     std::uint64_t epoch = 0;
@@ -240,6 +247,17 @@ std::size_t Arena::largest_free() const {
   for (const StreamIndex& entry : indices_) {
     entry.free->by_size.for_each_from(0, [&](const Block* block) { largest = std::max(largest, block->size); });
   }
+  return largest;
+}
+
+std::size_t Arena::largest_free(std::uint64_t stream) const {
+  std::size_t largest = 0;
+  const auto known = std::ranges::find(indices_, stream, &StreamIndex::stream);
+  if (known == indices_.end()) return largest;
+  known->free->by_size.for_each_largest_first([&](const Block* block) {
+    largest = block->size;
+    return false;
+  });
   return largest;
 }
 

@@ -14,6 +14,7 @@
 
 #include "allocator/heap/block.h"
 #include "allocator/heap/bucket_index.h"
+#include "allocator/heap/first_fit_index.h"
 #include "allocator/heap/handle_index.h"
 #include "allocator/heap/tiling.h"
 #include "allocator/memory_scope.h"
@@ -76,8 +77,11 @@ class Arena : public Tiling {
   /// There is no memory behind the block any more, or yet: it is a hole.
   void uncommit(Block* block) noexcept;
 
-  /// The free block with at least one whole handle that was given back longest ago; nullptr if there is none.
-  Block* least_recently_used() const;
+  /// Calls visit(Block*) for the free blocks that may have a whole handle, in no useful order.
+  template <class Visit>
+  void for_each_free_page_run(Visit visit) const {
+    for (const StreamIndex& entry : indices_) entry.free->by_size.for_each_from(page_, visit);
+  }
   /// Whole handles, next to each other in a free block, that were given back before the tick `limit`, as far as
   /// PageAges knows; busy. nullptr if there are none: then `oldest` is at most when the oldest of the others were.
   Block* take_old_handles(std::uint64_t limit, std::uint64_t& oldest);
@@ -93,6 +97,7 @@ class Arena : public Tiling {
   /// Free bytes in whole handles, whatever their streams: what a release could return; or at least `enough`.
   std::size_t releasable_bytes(std::size_t enough = SIZE_MAX) const;
   std::size_t largest_free() const;
+  std::size_t largest_free(std::uint64_t stream) const;
 
   /// What the arena takes of the program's heap.
   std::size_t bookkeeping_bytes() const noexcept;
@@ -125,12 +130,12 @@ class Arena : public Tiling {
   }
   FreeBlocks& find_or_make_index(std::uint64_t stream);
   void remove_free(Block* block) noexcept;
-  void add_hole(Block* hole) noexcept;
-  void remove_hole(Block* hole) noexcept;
   /// Notes them in a free block. Divisible memory moves at once, as if it were one.
   void count_whole_handles(Block* block) const;
   /// Cuts [begin, end) out of a free block; busy.
   Block* cut_out(Block* block, std::uintptr_t begin, std::uintptr_t end);
+  /// Whether free blocks may be neighbours, which those of one stream never are.
+  bool several_streams_have_free_blocks() const;
   /// Calls visit(first, last) for each longest run of free neighbours.
   template <class Visit>
   void for_each_free_run(Visit visit) const {
@@ -153,7 +158,7 @@ class Arena : public Tiling {
   std::vector<StreamIndex> indices_;
   std::uint64_t latest_stream_ = 0;  // whose index was asked for last
   FreeBlocks* latest_index_ = nullptr;
-  Block* holes_ = nullptr;  // a list from `right` to `right`, back by `left`
+  FirstFitIndex holes_{granule_};
 };
 
 /// Where the blocks of a pool lie: two arenas, so that what lives long does not pin the pages of what does not, and the

@@ -7,52 +7,45 @@
 
 namespace poolgrad {
 
-void Arena::add_hole(Block* hole) noexcept {
-  hole->left = nullptr;
-  hole->right = holes_;
-  if (holes_ != nullptr) holes_->left = hole;
-  holes_ = hole;
-}
-
-void Arena::remove_hole(Block* hole) noexcept {
-  (hole->left != nullptr ? hole->left->right : holes_) = hole->right;
-  if (hole->right != nullptr) hole->right->left = hole->left;
-}
-
 Arena::Growth Arena::plan_growth(std::size_t size, std::size_t alignment, std::uint64_t stream,
                                  std::size_t step) const {
   const auto joins = [&](const Block* other) {
     return other != nullptr && other->state == BlockState::free && other->stream == stream;
   };
+  // With all that free neighbours can add to it, no hole costs less than `least`, nor does a smaller one do.
+  const std::size_t help = 2 * largest_free(stream);
+  const std::size_t least = size > help ? round_up(size - help, page_) : page_;
   Growth best;
-  for (Block* hole = holes_; hole != nullptr; hole = hole->right) {
+  const auto consider = [&](Block* hole) {
     const std::uintptr_t below = joins(hole->previous) ? hole->previous->address : hole->address;
     const std::uintptr_t above = joins(hole->next) ? hole->next->end() : hole->end();
-    if (above - below < size) continue;
+    if (above - below < size) return;
     const std::uintptr_t start = round_up(below, alignment);
-    if (start < below || start >= above || above - start < size) continue;
+    if (start < below || start >= above || above - start < size) return;
     const std::uintptr_t begin = start < hole->address ? hole->address : round_down(start, page_);
-    if (begin >= hole->end() || start + size <= begin) continue;  // the free neighbours alone would do
+    if (begin >= hole->end() || start + size <= begin) return;  // the free neighbours alone would do
     // Steps are counted from the window, which is not at the same address on every device.
     const std::uintptr_t window = hole->window->address;
     const std::uintptr_t end = std::min(window + round_up(start + size - window, step), hole->end());
-    const bool better = best.hole == nullptr || end - begin < best.bytes ||
-                        (end - begin == best.bytes && hole->address < best.hole->address);
-    if (better) best = {hole, begin - hole->address, end - begin};
-  }
+    if (best.hole == nullptr || end - begin < best.bytes) best = {hole, begin - hole->address, end - begin};
+  };
+  holes_.for_each_fit(least, [&](Block* hole) {
+    consider(hole);
+    return best.bytes != least;
+  });
   return best;
 }
 
 Block* Arena::begin_growth(const Growth& growth, std::uint64_t stream) {
   store_.reserve(2);
   Block* pages = growth.hole;
-  remove_hole(pages);
+  holes_.remove(pages);
   if (growth.offset != 0) {
     Block* below = pages;
     pages = split(below, growth.offset);
-    add_hole(below);
+    holes_.insert(below);
   }
-  if (pages->size > growth.bytes) add_hole(split(pages, growth.bytes));
+  if (pages->size > growth.bytes) holes_.insert(split(pages, growth.bytes));
   pages->state = BlockState::busy;
   pages->stream = stream;
   return pages;
@@ -65,15 +58,15 @@ void Arena::uncommit(Block* block) noexcept {
   block->epoch = 0;
   block->ticket = 0;
   if (block->next != nullptr && block->next->state == BlockState::uncommitted) {
-    remove_hole(block->next);
+    holes_.remove(block->next);
     absorb_next(block);
   }
   if (block->previous != nullptr && block->previous->state == BlockState::uncommitted) {
     block = block->previous;
-    remove_hole(block);
+    holes_.remove(block);
     absorb_next(block);
   }
-  add_hole(block);
+  holes_.insert(block);
 }
 
 void Arena::count_whole_handles(Block* block) const {
@@ -88,18 +81,6 @@ void Arena::count_whole_handles(Block* block) const {
     block->whole_handles.most_pages =
         std::max(block->whole_handles.most_pages, static_cast<std::uint32_t>((next - at) / page_));
   }
-}
-
-Block* Arena::least_recently_used() const {
-  Block* oldest = nullptr;
-  for (const StreamIndex& entry : indices_) {
-    entry.free->by_size.for_each_from(page_, [&](Block* block) {
-      const bool older = oldest == nullptr || block->epoch < oldest->epoch ||
-                         (block->epoch == oldest->epoch && block->address > oldest->address);
-      if (older && whole_handles(block, block) != 0) oldest = block;
-    });
-  }
-  return oldest;
 }
 
 Block* Arena::take_old_handles(std::uint64_t limit, std::uint64_t& oldest) {
@@ -124,7 +105,7 @@ Block* Arena::take_old_handles(std::uint64_t limit, std::uint64_t& oldest) {
     }
     if (begin != end) old = block;
   };
-  for (const StreamIndex& entry : indices_) entry.free->by_size.for_each_from(page_, look_at);
+  for_each_free_page_run(look_at);
   return old == nullptr ? nullptr : cut_out(old, begin, end);
 }
 
@@ -214,8 +195,8 @@ Block* Arena::take_movable_handles(std::size_t bytes, const Block* hole) {
 
 std::size_t Arena::releasable_bytes(std::size_t enough) const {
   std::size_t bytes = 0;
-  if (std::ranges::count_if(indices_, [](const StreamIndex& entry) { return entry.free->by_size.bytes() != 0; }) <= 1) {
-    // No two free blocks are neighbours: the large ones can be looked up.
+  if (!several_streams_have_free_blocks()) {
+    // The large ones can be looked up.
     for (const StreamIndex& entry : indices_) {
       entry.free->by_size.for_each_largest_first([&](const Block* block) {
         bytes += whole_handles(block, block);

@@ -23,12 +23,31 @@ bool Releaser::join_mixed_handles(PoolLock& lock) {
   return false;
 }
 
-std::pair<Arena*, Block*> Releaser::least_recently_used() {
-  std::pair<Arena*, Block*> oldest{nullptr, nullptr};
+bool Releaser::Candidate::goes_before(const Candidate& a, const Candidate& b) {
+  if (a.block->epoch != b.block->epoch) return a.block->epoch < b.block->epoch;
+  return a.arena != b.arena ? a.arena < b.arena : a.block->address > b.block->address;
+}
+
+std::vector<Releaser::Candidate> Releaser::least_recently_used(std::size_t bytes) {
+  std::vector<Candidate> oldest;  // a heap with what goes last on top
+  std::size_t held = 0;
   for (Arena& arena : arenas_) {
-    Block* block = arena.least_recently_used();
-    if (block != nullptr && (oldest.second == nullptr || block->epoch < oldest.second->epoch)) oldest = {&arena, block};
+    arena.for_each_free_page_run([&](Block* block) {
+      Candidate candidate{&arena, block, 0};
+      if (held >= bytes && !Candidate::goes_before(candidate, oldest.front())) return;
+      candidate.bytes = whole_handles(block, block);
+      if (candidate.bytes == 0) return;
+      held += candidate.bytes;
+      oldest.push_back(candidate);
+      std::ranges::push_heap(oldest, Candidate::goes_before);
+      while (held - oldest.front().bytes >= bytes) {
+        held -= oldest.front().bytes;
+        std::ranges::pop_heap(oldest, Candidate::goes_before);
+        oldest.pop_back();
+      }
+    });
   }
+  std::ranges::make_heap(oldest, Candidate::goes_after);
   return oldest;
 }
 
@@ -50,13 +69,21 @@ std::size_t Releaser::release_pages(PoolLock& lock, Arena& arena, Block* pages) 
 
 std::size_t Releaser::release(PoolLock& lock, std::size_t bytes) {
   std::size_t released = 0;
+  std::vector<Candidate> oldest;
+  std::uint64_t known_changes = 0;
   while (released < bytes) {
-    const auto [arena, oldest] = least_recently_used();
-    if (oldest == nullptr) {
+    // Others may have taken blocks, or given some back, while the device was called.
+    if (oldest.empty() || arenas_.changes() != known_changes) oldest = least_recently_used(bytes - released);
+    if (oldest.empty()) {
       if (join_mixed_handles(lock)) continue;
       break;
     }
-    const std::size_t step = release_pages(lock, *arena, arena->take_handles(oldest, bytes - released));
+    std::ranges::pop_heap(oldest, Candidate::goes_after);
+    const Candidate first = oldest.back();
+    oldest.pop_back();
+    Block* const pages = first.arena->take_handles(first.block, bytes - released);
+    known_changes = arenas_.changes();
+    const std::size_t step = release_pages(lock, *first.arena, pages);
     if (step == 0) break;
     released += step;
   }

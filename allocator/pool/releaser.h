@@ -6,7 +6,6 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <utility>
 #include <vector>
 
 #include "allocator/pool/page_supply.h"
@@ -42,7 +41,18 @@ class Releaser {
     std::uint64_t tick;
   };
 
-  std::pair<Arena*, Block*> least_recently_used();
+  /// A free block with whole handles.
+  struct Candidate {
+    Arena* arena;
+    Block* block;
+    std::size_t bytes;  // in the handles
+
+    static bool goes_before(const Candidate& a, const Candidate& b);
+    static bool goes_after(const Candidate& a, const Candidate& b) { return goes_before(b, a); }
+  };
+
+  /// Those that go first, as many as hold `bytes`, or all: a heap by goes_after().
+  std::vector<Candidate> least_recently_used(std::size_t bytes);
   /// Gives busy pages back; their bytes, or 0 if the work on them cannot be waited for.
   std::size_t release_pages(PoolLock& lock, Arena& arena, Block* pages);
   bool join_mixed_handles(PoolLock& lock);

@@ -3,7 +3,9 @@
 #include <array>
 #include <chrono>
 #include <cstring>
+#include <functional>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "allocator/memory/cuda_memory.h"
@@ -20,6 +22,8 @@ struct Calls {
   std::vector<std::size_t> commits;
   std::size_t decommits = 0;
   std::size_t moves = 0;
+  std::vector<void*> decommitted;
+  std::function<void()> during_decommit = [] {};  // the next one
 };
 
 /// Notes the calls; moves only if it can.
@@ -33,6 +37,8 @@ class Watch : public MemoryAdaptor {
   }
   void decommit(void* address, std::size_t bytes) noexcept override {
     ++calls_.decommits;
+    calls_.decommitted.push_back(address);
+    std::exchange(calls_.during_decommit, [] {})();
     inner().decommit(address, bytes);
   }
   bool move(void* from, void* to, std::size_t bytes) override {
@@ -506,6 +512,41 @@ TEST_P(PageHeapTest, ReleasesWhatWasUsedLeastRecentlyOfBothArenas) {
     allocate(*pool_, page, younger);
     EXPECT_EQ(pool_->statistics().num_device_alloc, 2u);
   }
+}
+
+TEST_P(PageHeapTest, ReleasesBlocksInTheOrderInWhichTheyCameBack) {
+  constexpr std::size_t count = 12;
+  make_pool({.budget = 2 * count * page});
+  std::vector<void*> blocks;
+  for (std::size_t i = 0; i < count; ++i) {
+    const Category category = i % 3 == 0 ? Category::parameter : Category::activation;
+    blocks.push_back(allocate(*pool_, page, category));
+    allocate(*pool_, page, category);  // a wall behind it
+  }
+  std::vector<void*> order;
+  for (std::size_t i = 0; i < count; ++i) order.push_back(blocks[i * 5 % count]);
+  for (void* block : order) deallocate(*pool_, block, page);
+  EXPECT_EQ(pool_->trim(4 * page + 1), 5 * page);
+  EXPECT_THAT(calls_.decommitted, ::testing::ElementsAreArray(order.begin(), order.begin() + 5));
+  EXPECT_EQ(pool_->trim(), (count - 5) * page);
+  EXPECT_EQ(calls_.decommitted, order);
+}
+
+TEST_P(PageHeapTest, SeesWhatComesAndGoesWhileItReleases) {
+  make_pool({.budget = 8 * page});
+  std::array<void*, 4> blocks{};
+  for (void*& block : blocks) {
+    block = allocate(*pool_, page);
+    allocate(*pool_, page);
+  }
+  for (const std::size_t i : {0u, 1u, 2u}) deallocate(*pool_, blocks[i], page);
+  calls_.during_decommit = [&] {
+    EXPECT_EQ(allocate(*pool_, page), blocks[1]);
+    deallocate(*pool_, blocks[3], page);
+  };
+  EXPECT_EQ(pool_->trim(), 3 * page);
+  EXPECT_THAT(calls_.decommitted, ElementsAre(blocks[0], blocks[2], blocks[3]));
+  expect_invariants(*pool_);
 }
 
 // 2^40 bytes of addresses would hold one window for each of the first few only.
