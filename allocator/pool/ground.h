@@ -76,6 +76,10 @@ struct Ground {
   /// costs room elsewhere.
   Relaxed<std::size_t> magazine_limit = least_magazine_limit;
 
+  /// Bytes that the device is being asked for, and may refuse: claimed before, so that the budget holds at every
+  /// moment.
+  std::size_t asked_bytes = 0;
+  std::size_t claimed_bytes() const { return accounts.reserved_bytes.current + asked_bytes; }
   /// Bytes are, or are no longer, reserved on the device.
   void reserve(std::size_t bytes) noexcept {
     accounts.reserved_bytes.add(bytes);

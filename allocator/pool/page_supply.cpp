@@ -103,11 +103,11 @@ std::size_t PageSupply::page_deficit(const Need& need) const {
 }
 
 std::size_t PageSupply::unused_budget() const {
-  return budget_ - std::min<std::size_t>(budget_, ground_.accounts.reserved_bytes.current);
+  return budget_ - std::min<std::size_t>(budget_, ground_.claimed_bytes());
 }
 
 std::size_t PageSupply::growth_step(const Need& need) const {
-  const std::size_t reserved = ground_.accounts.reserved_bytes.current;
+  const std::size_t reserved = ground_.claimed_bytes();
   // Large pages once they round the reserved bytes up by no more than a few percent.
   constexpr std::size_t large_page_share = 16;
   const std::size_t large =
@@ -121,15 +121,14 @@ std::size_t PageSupply::growth_step(const Need& need) const {
 }
 
 std::size_t PageSupply::largest_handle(const Need& need) const {
-  const bool far = ground_.accounts.reserved_bytes.current <= budget_ / far_share;
+  const bool far = ground_.claimed_bytes() <= budget_ / far_share;
   const std::size_t allowed =
       is_long_lived(need.tag.category) ? most_handle : unused_budget() / (far ? far_from_budget : near_budget);
   return std::clamp(round_down(allowed, ground_.settings.page), ground_.settings.page,
                     std::max(ground_.settings.page, most_handle));
 }
 
-bool PageSupply::commit_handles(std::uintptr_t address, const std::vector<std::size_t>& sizes) {
-  std::size_t committed = 0;
+bool PageSupply::commit_handles(std::uintptr_t address, const std::vector<std::size_t>& sizes, std::size_t& committed) {
   const auto give_back = [&] {
     if (committed != 0) ground_.memory->decommit(reinterpret_cast<void*>(address), committed);
   };
@@ -190,18 +189,23 @@ std::size_t PageSupply::commit(PoolLock& lock, Need& need) {
 
 bool PageSupply::commit_growth(PoolLock& lock, Need& need, Arena& arena, const Arena::Growth& growth) {
   Block* block = arena.begin_growth(growth, need.stream.id);
-  // Reserved before the device is asked, so that the budget holds at every moment.
-  ground_.reserve(growth.bytes);
+  ground_.asked_bytes += growth.bytes;
+  std::size_t given = 0;
   UnlockedCall call(lock, [&]() noexcept {
-    ground_.unreserve(growth.bytes);
+    ground_.asked_bytes -= growth.bytes;
+    ground_.reserve(given);
+    ground_.unreserve(given);
     arena.uncommit(block);
   });
   const std::vector<std::size_t> sizes =
       ground_.memory->divisible() ? std::vector{growth.bytes} : handle_sizes(growth.bytes, largest_handle(need));
   need.device_full = true;
-  if (!call.timed(ground_.accounts, sizes.size(), [&] { return commit_handles(block->address, sizes); })) return false;
+  const auto commit_all = [&] { return commit_handles(block->address, sizes, given); };
+  if (!call.timed(ground_.accounts, sizes.size(), commit_all)) return false;
   call.done();
   need.device_full = false;
+  ground_.asked_bytes -= growth.bytes;
+  ground_.reserve(growth.bytes);
   ++ground_.accounts.num_device_alloc;
   block->window->handles.set(block->address, sizes);
   ground_.recorder.record_pages(TraceKind::segment_map, block->address, growth.bytes);

@@ -41,7 +41,8 @@ class PageSupply {
   /// What the end of a growth is rounded up to.
   std::size_t growth_step(const Need& need) const;
   std::size_t largest_handle(const Need& need) const;
-  bool commit_handles(std::uintptr_t address, const std::vector<std::size_t>& sizes);
+  /// False, or an exception, where the device does not give all of them: then it has back the `committed` bytes.
+  bool commit_handles(std::uintptr_t address, const std::vector<std::size_t>& sizes, std::size_t& committed);
   /// Memory behind the planned pages, which are free then. False if the device has none.
   bool commit_growth(PoolLock& lock, Need& need, Arena& arena, const Arena::Growth& growth);
   /// The block's new pages are as if given back now.

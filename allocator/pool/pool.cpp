@@ -440,9 +440,8 @@ void Pool::set_budget(std::size_t bytes) {
   }
   pages_.set_budget(wanted);
   try {
-    const Gauge& reserved = ground_.accounts.reserved_bytes;
-    while (reserved.current > wanted) {
-      if (releaser_.release(lock, reserved.current - wanted) != 0) continue;
+    while (ground_.claimed_bytes() > wanted) {
+      if (releaser_.release(lock, ground_.claimed_bytes() - wanted) != 0) continue;
       // Another thread took the cached pages first.
       throw ValueError("[set_budget] " + device + " could not give back enough cached pages for a budget of " +
                        format_bytes(wanted));

@@ -26,8 +26,8 @@ class Releaser {
   void release_decayed(PoolLock& lock) {
     if (ground_.settings.decays && decay_is_due()) release_old(lock);
   }
-  /// Reserved, but in no handle that a release could return.
-  std::size_t pinned_bytes() const { return ground_.accounts.reserved_bytes.current - arenas_.releasable_bytes(); }
+  /// Claimed, but in no handle that a release could return.
+  std::size_t pinned_bytes() const { return ground_.claimed_bytes() - arenas_.releasable_bytes(); }
 
   /// Bytes of the program's heap; gives back what is not needed now.
   std::size_t bookkeeping_bytes() const { return tick_marks_.capacity() * sizeof(TickMark); }

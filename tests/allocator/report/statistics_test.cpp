@@ -1,9 +1,11 @@
 // Figures under PyTorch's names, figures of several threads, and hashes that do not depend on who came first.
 #include "allocator/report/statistics.h"
 
+#include <functional>
 #include <map>
 #include <thread>
 
+#include "allocator/memory/memory_adaptor.h"
 #include "tests/allocator/pool_testing.h"
 
 namespace poolgrad::testing {
@@ -122,6 +124,48 @@ TEST_P(StatisticsTest, HaveTheExactPeaksOfOneThread) {
   EXPECT_EQ(pool.statistics().allocation.peak, peak / 200);
   EXPECT_EQ(pool.statistics().category_bytes[static_cast<std::size_t>(Category::activation)].peak, peak);
   EXPECT_EQ(pool.statistics().active_bytes.peak, peak / 200 * 256);
+}
+
+// Does something while it is asked for memory, and counts what it gives and takes back.
+class CountingMemory : public MemoryAdaptor {
+ public:
+  using MemoryAdaptor::MemoryAdaptor;
+  bool commit(void* address, std::size_t bytes) override {
+    while_asked();
+    if (!inner().commit(address, bytes)) return false;
+    committed.add(bytes);
+    return true;
+  }
+  void decommit(void* address, std::size_t bytes) noexcept override {
+    committed.subtract(bytes);
+    inner().decommit(address, bytes);
+  }
+
+  std::function<void()> while_asked = [] {};
+  Gauge committed;
+};
+
+TEST_P(StatisticsTest, HaveNoMemoryThatTheDeviceRefused) {
+  auto counting = std::make_unique<CountingMemory>(memory(4 * page));
+  CountingMemory* device = counting.get();
+  CachingAllocator pool(std::move(counting), {.budget = 64 * page});
+  void* kept = allocate(pool, page);
+  int asked = 0;
+  device->while_asked = [&] {
+    EXPECT_EQ(pool.statistics().reserved_bytes.current, page) << "before the device has given all of it";
+    EXPECT_THROW(pool.set_budget(8 * page), ValueError) << "which may be less than there is in a moment";
+    ++asked;
+  };
+  EXPECT_THROW(allocate(pool, 16 * page), OutOfMemoryError);
+  EXPECT_GT(asked, 0);
+  const Gauge reserved = pool.statistics().reserved_bytes;
+  EXPECT_EQ(reserved.current, page);
+  EXPECT_LE(reserved.peak, 4 * page) << "what the device has; where memory comes in handles, it gives some of them";
+  EXPECT_EQ(reserved.peak, device->committed.peak);
+  EXPECT_EQ(reserved.allocated, device->committed.allocated);
+  EXPECT_EQ(reserved.freed, device->committed.freed);
+  pool.set_budget(8 * page);
+  deallocate(pool, kept, page);
 }
 
 TEST_P(StatisticsTest, HaveThePeaksOfHotPathsByCategory) {
