@@ -120,7 +120,8 @@ class ReclaimClient {
 };
 
 /// Asked after every other rung of the ladder, without locks: `bytes` are needed, for the `attempt`-th time (from 0).
-/// True to try again; after 8 attempts the allocation fails whatever it says.
+/// True to try again; after 8 attempts the allocation fails whatever it says. It is not copied, and several threads may
+/// call it at the same time.
 using OutOfMemoryCallback = std::function<bool(std::size_t bytes, int attempt)>;
 
 class Pool;

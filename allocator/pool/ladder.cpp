@@ -110,8 +110,10 @@ void Ladder::add_client(std::weak_ptr<ReclaimClient> client) {
 }
 
 void Ladder::set_callback(OutOfMemoryCallback callback) {
+  std::shared_ptr<const OutOfMemoryCallback> other;
+  if (callback) other = std::make_shared<const OutOfMemoryCallback>(std::move(callback));
   const PoolLock lock(ground_.mutex);
-  callback_ = std::move(callback);
+  callback_.swap(other);  // the former one may hold memory of the pool: it goes when the mutex is free again
 }
 
 Ladder::Clients Ladder::clients(double most) const {
@@ -259,7 +261,7 @@ std::vector<Rung> Ladder::rungs_with(const Clients& asked) {
   all.push_back({RungId::callback, std::string(to_string(RungId::callback)),
                  [this](Need&) -> std::size_t {
                    const PoolLock lock(ground_.mutex);
-                   return callback_ ? 1 : 0;
+                   return callback_ != nullptr ? 1 : 0;
                  },
                  [this](Need& need) { return ask_user(need); }, false});
   return all;
@@ -289,13 +291,14 @@ Rung Ladder::rung_of_those_that_claim_nothing(const Clients& asked) {
 }
 
 std::size_t Ladder::ask_user(Need& need) {
-  OutOfMemoryCallback callback;
+  std::shared_ptr<const OutOfMemoryCallback> callback;
   {
     const PoolLock lock(ground_.mutex);
     callback = callback_;
   }
   constexpr int most_attempts = 8;
-  return callback && need.attempts < most_attempts && callback(need.requested, need.attempts++) ? 1 : 0;
+  const bool may_ask = callback != nullptr && need.attempts < most_attempts;
+  return may_ask && (*callback)(need.requested, need.attempts++) ? 1 : 0;
 }
 
 std::vector<Yield> Ladder::climb(Need& need) {

@@ -106,7 +106,7 @@ class Ladder {
   PageSupply& pages_;
   Releaser& releaser_;
   std::vector<std::weak_ptr<ReclaimClient>> clients_;
-  OutOfMemoryCallback callback_;
+  std::shared_ptr<const OutOfMemoryCallback> callback_;  // nullptr: none
   const std::vector<Rung> own_rungs_ = own_rungs();
   const std::vector<Rung> rungs_without_clients_ = rungs_with({});
 };

@@ -34,6 +34,7 @@ Pool::Pool(std::unique_ptr<DeviceMemory> memory, const AllocatorConfig& config)
 }
 
 Pool::~Pool() {
+  ladder_.set_callback({});  // it may hold memory of the pool
   ThreadCaches::forget(*this);
   {
     PoolLock lock(ground_.mutex);

@@ -562,6 +562,55 @@ TEST_P(CallbackTest, IsAskedEightTimesAtMost) {
   EXPECT_EQ(attempts, 0);
 }
 
+// Memory of a pool that its owner can do without.
+class Spare {
+ public:
+  Spare(CachingAllocator& pool, std::size_t bytes) : pool_(pool), block_(allocate(pool, bytes)), bytes_(bytes) {}
+  ~Spare() { deallocate(pool_, block_, bytes_); }
+  Spare(const Spare&) = delete;
+  Spare& operator=(const Spare&) = delete;
+
+ private:
+  CachingAllocator& pool_;
+  void* block_;
+  std::size_t bytes_;
+};
+
+TEST_P(CallbackTest, RemembersWhatItDid) {
+  CachingAllocator pool(memory(), {.budget = page});
+  std::vector<int> calls;
+  pool.set_out_of_memory_callback([&, call = 0](std::size_t, int) mutable {
+    calls.push_back(++call);
+    return call < 3;
+  });
+  EXPECT_THROW(allocate(pool, 2 * page), OutOfMemoryError);
+  EXPECT_THAT(calls, ElementsAre(1, 2, 3));
+}
+
+TEST_P(CallbackTest, MayOwnWhatItGivesUp) {
+  CachingAllocator pool(memory(), {.budget = 2 * page});
+  pool.set_out_of_memory_callback([spare = std::make_shared<Spare>(pool, page)](std::size_t, int) mutable {
+    return std::exchange(spare, nullptr) != nullptr;
+  });
+  void* block = allocate(pool, 2 * page);
+  EXPECT_THROW(allocate(pool, page), OutOfMemoryError) << "it has nothing left";
+  deallocate(pool, block, 2 * page);
+  expect_invariants(pool);
+}
+
+TEST_P(CallbackTest, GivesWhatItOwnsBackWhereAnotherTakesItsPlaceAndWithThePool) {
+  CachingAllocator pool(memory());
+  const auto callback_with_a_page = [&] {
+    return [spare = std::make_shared<Spare>(pool, page)](std::size_t, int) { return spare == nullptr; };
+  };
+  pool.set_out_of_memory_callback(callback_with_a_page());
+  pool.set_out_of_memory_callback(callback_with_a_page());
+  EXPECT_EQ(pool.statistics().allocated_bytes.current, page);
+  pool.set_out_of_memory_callback({});
+  EXPECT_EQ(pool.statistics().allocated_bytes.current, 0u);
+  pool.set_out_of_memory_callback(callback_with_a_page());
+}
+
 TEST_P(CallbackTest, MayAllocateButIsNotCalledForThat) {
   CachingAllocator pool(memory(), {.budget = 2 * page});
   void* kept = allocate(pool, page);
