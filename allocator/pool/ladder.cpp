@@ -117,16 +117,29 @@ void Ladder::set_callback(OutOfMemoryCallback callback) {
 }
 
 Ladder::Clients Ladder::clients(double most) const {
-  Clients asked;
+  if (forbidden_level <= level(RungId::derived_cache)) return {};
+  Clients known;
   {
     const PoolLock lock(ground_.mutex);
-    for (const auto& known : clients_) {
-      if (auto client = known.lock()) asked.push_back(std::move(client));
+    for (const auto& one : clients_) {
+      if (auto client = one.lock()) known.push_back(std::move(client));
     }
   }
-  std::erase_if(asked, [&](const auto& client) { return price(*client) > most; });
-  std::ranges::stable_sort(
-      asked, {}, [](const auto& client) { return std::pair(client->kind() > RungId::derived_cache, price(*client)); });
+  // Each is asked once, as a price may be another one the next time.
+  struct Offer {
+    std::pair<bool, double> place;
+    std::shared_ptr<ReclaimClient> client;
+  };
+  std::vector<Offer> offers;
+  for (auto& client : known) {
+    const EmergencyLadder::Running running(RungId::derived_cache);
+    const double its_price = price(*client);
+    if (its_price > most) continue;
+    offers.push_back({{client->kind() > RungId::derived_cache, its_price}, std::move(client)});
+  }
+  std::ranges::stable_sort(offers, {}, &Offer::place);
+  Clients asked;
+  for (Offer& offer : offers) asked.push_back(std::move(offer.client));
   return asked;
 }
 
@@ -191,6 +204,7 @@ std::optional<std::size_t> Ladder::call(const ReclaimClient& client, std::vector
                                         const std::function<std::size_t()>& f) {
   std::string why;
   try {
+    const EmergencyLadder::Running running(client.kind());
     return f();
   } catch (const std::exception& error) {
     why = first_line(error.what());
@@ -333,12 +347,9 @@ std::size_t Ladder::borrow(PoolLock& lock, Need& need) {
 }
 
 void Ladder::empty_derived_caches() {
-  if (forbidden_level <= level(RungId::derived_cache)) return;
   std::vector<std::string> remarks;
   for (const auto& client : clients(std::numeric_limits<double>::infinity())) {
-    if (client->kind() > RungId::derived_cache) continue;
-    const EmergencyLadder::Running running(RungId::derived_cache);
-    ask(*client, SIZE_MAX, remarks);
+    if (client->kind() == RungId::derived_cache) ask(*client, SIZE_MAX, remarks);
   }
 }
 
@@ -358,7 +369,6 @@ std::vector<std::string> Ladder::press_pinned_below(std::size_t wanted) {
   std::erase_if(asked, [](const auto& client) { return level(client->kind()) >= forbidden_level; });
   if (left == 0 || !may_fit(0, asked, remarks, wanted)) return remarks;
   for (const auto& client : asked) {
-    const EmergencyLadder::Running running(client->kind());
     // For what is needed, then, as its blocks may share pages with others, for all it has.
     for (const bool all : {false, true}) {
       if (left == 0) return remarks;

@@ -81,7 +81,8 @@ class Ladder {
   using Clients = std::vector<std::shared_ptr<ReclaimClient>>;
   /// The pool's own, the clients', and the user's callback.
   std::vector<Rung> rungs_with(const Clients& asked);
-  /// Whose price is at most `most`, in the order in which they are asked.
+  /// Whose price is at most `most`, in the order in which they are asked. None while a derived cache is asked, or any
+  /// client for its price.
   Clients clients(double most) const;
   /// What reclaim() gave, by the pool's own count: no more than was given back meanwhile. Nothing where it throws,
   /// which is a remark.
@@ -91,7 +92,7 @@ class Ladder {
   /// Whether `bytes` more fit into the budget (or another) once these have given back all that they say they hold.
   bool may_fit(std::size_t bytes, const Clients& asked, std::vector<std::string>& remarks,
                std::optional<std::size_t> budget = std::nullopt);
-  /// Calls f(), the client's; nothing where that throws.
+  /// Calls f(), the client's, on whose behalf only lower rungs are climbed; nothing where that throws.
   std::optional<std::size_t> call(const ReclaimClient& client, std::vector<std::string>& remarks,
                                   const std::function<std::size_t()>& f);
   /// Before a request is refused, clients whose estimate is zero are asked, too: it may be too low.

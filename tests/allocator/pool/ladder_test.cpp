@@ -328,6 +328,57 @@ TEST_P(ReclaimClientTest, MayAllocateWhileItReclaims) {
   deallocate(pool, block, page);
 }
 
+// Whose answers are what the test says, and who allocates before it gives one.
+class Asker : public ReclaimClient {
+ public:
+  std::string name() const override { return "asker"; }
+  double price_per_byte() const override { return price(); }
+  std::size_t estimate() override { return held(); }
+  std::size_t reclaim(std::size_t) override { return 0; }
+
+  std::function<double()> price = [] { return 1.0; };
+  std::function<std::size_t()> held = [] { return std::size_t{0}; };
+};
+
+TEST_P(ReclaimClientTest, MayAllocateForItsPriceAndItsEstimate) {
+  CachingAllocator pool(memory(), {.budget = 2 * page});
+  const auto client = std::make_shared<Asker>();
+  void* block = allocate(pool, 2 * page);
+  int prices = 0, estimates = 0;
+  const auto allocate_in_vain = [&] { EXPECT_THROW(allocate(pool, page), OutOfMemoryError); };
+  pool.add_client(client);
+  client->price = [&] {
+    ++prices;
+    allocate_in_vain();
+    return 1.0;
+  };
+  client->held = [&] {
+    ++estimates;
+    allocate_in_vain();
+    return page;
+  };
+  EXPECT_THROW(pool.set_budget(page), ValueError);
+  EXPECT_EQ(prices, 1) << "what it allocates leads to no client, so nobody asks for a price";
+  EXPECT_GT(estimates, 0);
+  allocate_in_vain();
+  EXPECT_EQ(prices, 2);
+  deallocate(pool, block, 2 * page);
+}
+
+TEST_P(ReclaimClientTest, MayChangeItsPriceWhileOthersAreAsked) {
+  CachingAllocator pool(memory(), {.budget = page});
+  std::vector<std::shared_ptr<Asker>> clients;
+  int questions = 0;
+  for (int i = 0; i < 40; ++i) {
+    clients.push_back(std::make_shared<Asker>());
+    clients.back()->price = [&, i] { return (questions++ * 7919 + i) % 13; };
+    pool.add_client(clients.back());
+  }
+  questions = 0;
+  EXPECT_THAT(refusal(pool, 2 * page), HasSubstr("asker"));
+  EXPECT_EQ(questions, 40) << "each is asked once";
+}
+
 TEST_P(ReclaimClientTest, MayLowerTheBudgetWhileItReclaims) {
   CachingAllocator pool(memory());
   const auto lower = std::make_shared<Cache>(pool, "lower", 0.0);
