@@ -73,13 +73,19 @@ std::size_t Arena::free_after(const Block* block) noexcept {
   return next != nullptr && next->state == BlockState::free && next->stream == block->stream ? next->size : 0;
 }
 
-void Arena::resize(Block* block, std::size_t size) {
+Block* Arena::resize(Block* block, std::size_t size) {
   store_.reserve(1);
+  if (size < block->size) {
+    Block* rest = split(block, size);
+    rest->state = BlockState::busy;
+    return rest;
+  }
   if (size > block->size) {
     remove_free(block->next);
     absorb_next(block);
+    if (size < block->size) put(split(block, size));
   }
-  if (size < block->size) put(split(block, size));
+  return nullptr;
 }
 
 bool Arena::fills_pages(std::size_t size) const {

@@ -61,8 +61,8 @@ class Arena : public Tiling {
   Block* carve(Block* block, std::size_t size, std::size_t alignment);
   /// Bytes by which a live block could grow at its end.
   static std::size_t free_after(const Block* block) noexcept;
-  /// Makes a live block one of `size` bytes, with room from its free neighbour or giving the rest to its stream.
-  void resize(Block* block, std::size_t size);
+  /// Makes a live block one of `size` bytes, with room from its free neighbour. What is cut off, if anything, is busy.
+  Block* resize(Block* block, std::size_t size);
 
   /// Where `size` bytes at `alignment` for `stream` cost the fewest new pages.
   struct Growth {

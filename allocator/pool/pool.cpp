@@ -110,6 +110,10 @@ std::variant<void*, std::string> Pool::allocate(const AllocationRequest& request
     }
   }
   if (address == 0) {
+    const auto give_up_plan = [this] {
+      const PoolLock lock(ground_.mutex);
+      return plan_.drop(true);
+    };
     std::vector<Yield> yields = ladder_.climb(need);
     if (need.block == nullptr && give_up_plan()) yields = ladder_.climb(need);
     if (need.block == nullptr) return inspector_.report(need, std::move(yields));
@@ -118,7 +122,14 @@ std::variant<void*, std::string> Pool::allocate(const AllocationRequest& request
     hand_over();
   }
   void* pointer = reinterpret_cast<void*>(address);
-  if (settings().poison || settings().races) make_ready(pointer, request);
+  if (settings().poison || settings().races) {
+    try {
+      make_ready(pointer, request);
+    } catch (...) {
+      give_back(pointer, request.bytes, request.stream);
+      throw;
+    }
+  }
   return pointer;
 }
 
@@ -138,20 +149,24 @@ Block* Pool::take(const Need& need, ThreadCache* cache) {
   return block;
 }
 
-bool Pool::give_up_plan() {
-  const PoolLock lock(ground_.mutex);
-  return plan_.drop(true);
+void Pool::make_ready(void* pointer, const AllocationRequest& request) {
+  if (settings().poison) memory().fill(pointer, request.bytes, poison_byte, request.stream);
+  if (settings().races) memory().touch(pointer, request.bytes, request.stream, CallSite::of(request.location));
 }
 
-// What cannot be made ready is not handed out.
-void Pool::make_ready(void* pointer, const AllocationRequest& request) {
-  try {
-    if (settings().poison) memory().fill(pointer, request.bytes, poison_byte, request.stream);
-    if (settings().races) memory().touch(pointer, request.bytes, request.stream, CallSite::of(request.location));
-  } catch (...) {
-    give_back(pointer, request.bytes, request.stream);
-    throw;
+void Pool::spoil(PoolLock& lock, std::uintptr_t address, std::size_t bytes, Stream stream) noexcept {
+  void* pointer = reinterpret_cast<void*>(address);
+  if (settings().poison) {
+    UnlockedCall call(lock);
+    call([&] {
+      try {
+        memory().fill(pointer, bytes, poison_byte, stream);
+      } catch (...) {
+        // It comes back as it is.
+      }
+    });
   }
+  forbid_access(settings().device, pointer, bytes);
 }
 
 void Pool::publish(Block* block, const AllocationRequest& request, Tag tag, ThreadCache* cache) {
@@ -175,7 +190,12 @@ void Pool::withdraw(const Block* block, Stream stream, ThreadCache* cache, bool 
 
 void Pool::deallocate(void* pointer, std::size_t bytes, Stream stream) noexcept {
   if (pointer == nullptr) return;
-  if (settings().races && !outlives(pointer, stream)) {
+  const auto outlives_its_stream = [&] {
+    const PoolLock lock(ground_.mutex);
+    const std::optional<Block> block = arenas_.live_copy(pointer);
+    return block && ledger_.outlives(*block, stream);
+  };
+  if (settings().races && !outlives_its_stream()) {
     try {
       memory().touch(pointer, bytes, stream, {}, Access::reads);  // beside what use() has told of
     } catch (const DeviceError& error) {
@@ -191,12 +211,6 @@ void Pool::deallocate(void* pointer, std::size_t bytes, Stream stream) noexcept 
   } catch (...) {
     // It stays cached until the next time.
   }
-}
-
-bool Pool::outlives(const void* pointer, Stream stream) {
-  const PoolLock lock(ground_.mutex);
-  const std::optional<Block> block = arenas_.live_copy(pointer);
-  return block && ledger_.outlives(*block, stream);
 }
 
 void Pool::give_back(void* pointer, std::size_t bytes, Stream stream) noexcept {
@@ -237,18 +251,8 @@ void Pool::give_back(void* pointer, std::size_t bytes, Stream stream) noexcept {
     return;
   }
   Arena::clear_live(block);
-  if (settings().poison) {
-    block->state = BlockState::busy;
-    UnlockedCall call(lock);
-    call([&] {
-      try {
-        memory().fill(pointer, bytes, poison_byte, stream);
-      } catch (...) {
-        // It comes back as it is.
-      }
-    });
-  }
-  forbid_access(settings().device, pointer, block->size);
+  if (settings().poison) block->state = BlockState::busy;
+  spoil(lock, block->address, bytes, stream);
   if (!over) return;
   if (plan_.take_back(block, stream)) {
     ground_.accounts.no_longer_active(block->size);
@@ -284,40 +288,6 @@ Block* Pool::unpacked(const void* pointer) {
   if (Block* block = arenas_.live(pointer)) return block;
   front_.disturb();
   return arenas_.unpacked(pointer);
-}
-
-bool Pool::expand_in_place(void* pointer, std::size_t bytes, std::size_t wanted, Stream stream) {
-  if (stream.device != settings().device || wanted > (std::size_t{1} << 60)) return false;
-  ThreadCache* cache = own_cache();
-  const PoolLock lock(ground_.mutex);
-  front_.add_up(cache);
-  ledger_.revive(stream);
-  Block* block = unpacked(pointer);
-  if (block == nullptr || block->requested != bytes) {
-    throw ValueError("[expand_in_place] not a live block of " + std::to_string(bytes) + " bytes of the pool of " +
-                     to_string(settings().device));
-  }
-  if (block->stream != stream.id || block->used_elsewhere) return false;
-  block = plan_.leave(block);
-  arenas_.store().reserve(1);  // for resize()
-  front_.disturb();
-  const std::size_t size = settings().rounded(wanted);
-  Arena& arena = arenas_.of(block);
-  const auto fits = [&] { return size <= block->size + arena.free_after(block); };
-  if (!fits() && cache != nullptr) front_.drain(*cache);
-  if (!fits()) return false;
-  // Counts, and is traced, as a free and an allocation of the same block.
-  const Tag tag = block->tag;
-  withdraw(block, stream, cache, true);
-  ground_.accounts.no_longer_active(block->size);
-  forbid_access(settings().device, pointer, block->size);
-  ledger_.stamp(block);  // what is cut off is given back now
-  arena.resize(block, size);
-  ++ground_.accounts.requests;
-  ground_.accounts.hit(tag.category);
-  if (settings().tags) front_.sequence_of(cache).request(wanted, tag.category);
-  publish(block, {.bytes = wanted, .stream = stream, .tag = tag}, tag, cache);
-  return true;
 }
 
 void Pool::begin_step() {

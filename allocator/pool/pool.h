@@ -115,15 +115,17 @@ class Pool {
   /// What no magazine and no routine has: from the plan, or a block of the stream's that is cached. With the mutex
   /// held.
   Block* take(const Need& need, ThreadCache* cache);
-  /// What a plan holds can be had. False if there is none.
-  bool give_up_plan();
   /// Hands a busy block out. If it throws, for want of memory, the block is still busy. With the mutex held.
   void publish(Block* block, const AllocationRequest& request, Tag tag, ThreadCache* cache);
+  /// What the request is about may be used from now on. If it throws, it is not to be handed out.
   void make_ready(void* pointer, const AllocationRequest& request);
+  /// What comes back, and is nobody's yet, may not be used any more.
+  void spoil(PoolLock& lock, std::uintptr_t address, std::size_t bytes, Stream stream) noexcept;
+  /// resize.cpp: as expand_in_place(), but what is added is not made ready.
+  bool resize(void* pointer, std::size_t bytes, std::size_t wanted, Stream stream);
   /// With the mutex held: the block is given back, as far as it is counted, hashed and recorded.
   void withdraw(const Block* block, Stream stream, ThreadCache* cache, bool completed);
   void give_back(void* pointer, std::size_t bytes, Stream stream) noexcept;
-  bool outlives(const void* pointer, Stream stream);
   Block* unpacked(const void* pointer);
   [[noreturn]] void die_of_bad_pointer(const void* pointer) const noexcept;
   bool has_stream(Stream stream) const { return stream.device == settings().device && stream.id < StreamOrder::idle; }

@@ -309,5 +309,20 @@ TEST(RaceDetectorOfAPool, HearsOfEveryUse) {
   pool.deallocate(block, 5000, 64, stream(1));
 }
 
+TEST(RaceDetectorOfAPool, HearsOfWhatABlockGrowsBy) {
+  CachingAllocator pool(std::make_unique<RaceDetector>(std::make_unique<SimulatedMemory>(0, 64 * page)),
+                        {.races = true});
+  const auto stream = [&](std::uint64_t id) { return Stream{pool.device(), id}; };
+  void* block = pool.allocate(1024, 64, stream(1));
+  void* next = pool.allocate(1024, 64, stream(1));
+  pool.order(stream(2), stream(1));
+  pool.memory().touch(next, 1024, stream(2), std::source_location::current(), Access::reads);
+  pool.deallocate(next, 1024, 64, stream(1));  // which stream 2 may be reading still, and the pool was not told
+  EXPECT_THROW(pool.expand_in_place(block, 1024, 2048, stream(1)), DeviceError);
+  pool.order(stream(1), stream(2));
+  EXPECT_TRUE(pool.expand_in_place(block, 1024, 2048, stream(1)));
+  pool.deallocate(block, 2048, 64, stream(1));
+}
+
 }  // namespace
 }  // namespace poolgrad::testing

@@ -67,12 +67,49 @@ TEST(Poison, FillsMemoryWithNansWhenItIsHandedOutAndWhenItComesBack) {
   expect_invariants(pool);
 }
 
+TEST(Poison, FillsWhatABlockGrowsByAndWhatIsCutOff) {
+  auto memory = std::make_unique<FillWatch>(make_memory("host", 64 * MiB));
+  FillWatch* watch = memory.get();
+  CachingAllocator pool(std::move(memory), {.poison = true});
+  auto* block = static_cast<float*>(allocate(pool, 4000));
+  std::fill(block, block + 1000, 1.0f);
+  ASSERT_TRUE(pool.expand_in_place(block, 4000, 8000, stream_of(pool)));
+  EXPECT_EQ(block[999], 1.0f);
+  for (int i = 1000; i < 2000; ++i) ASSERT_TRUE(std::isnan(block[i]));
+  std::fill(block, block + 2000, 2.0f);
+  ASSERT_TRUE(pool.expand_in_place(block, 8000, 2000, stream_of(pool)));
+  EXPECT_EQ(block[499], 2.0f);
+  EXPECT_THAT(watch->nans, ::testing::ElementsAre(1000u, 1000u, 1500u));
+  expect_invariants(pool);
+  deallocate(pool, block, 2000);
+}
+
+TEST(Poison, LeavesABlockThatCannotBeFilledAsItWas) {
+  auto memory = std::make_unique<FailingMemory>(make_memory("host", 64 * MiB));
+  FailingMemory* failing = memory.get();
+  CachingAllocator pool(std::move(memory), {.poison = true});
+  void* block = allocate(pool, 4000);
+  failing->fail_call(failing->calls() + 1);
+  EXPECT_THROW(pool.expand_in_place(block, 4000, 8000, stream_of(pool)), DeviceError);
+  EXPECT_EQ(pool.statistics().requested_bytes.current, 4000u);
+  EXPECT_TRUE(pool.expand_in_place(block, 4000, 8000, stream_of(pool)));
+  expect_invariants(pool);
+  deallocate(pool, block, 8000);
+}
+
 #ifdef POOLGRAD_ADDRESS_SANITIZER
 TEST(AddressSanitizerDeathTest, ReportsTensorMemoryLikeAnyOther) {
   CachingAllocator pool(make_memory("host", 64 * MiB));
   auto* block = static_cast<volatile char*>(allocate(pool, 100));
   block[99] = 1;
   EXPECT_DEATH(block[100] = 1, "use-after-poison");
+  ASSERT_TRUE(pool.expand_in_place(const_cast<char*>(block), 100, 1000, stream_of(pool)));
+  block[999] = 1;
+  EXPECT_DEATH(block[1000] = 1, "use-after-poison");
+  ASSERT_TRUE(pool.expand_in_place(const_cast<char*>(block), 1000, 100, stream_of(pool)));
+  block[99] = 1;
+  EXPECT_DEATH(block[100] = 1, "use-after-poison");
+  EXPECT_DEATH(block[999] = 1, "use-after-poison");
   deallocate(pool, const_cast<char*>(block), 100);
   EXPECT_DEATH(block[0] = 1, "use-after-poison");
 }

@@ -1,0 +1,55 @@
+// A live block of a pool becomes larger or smaller where it is.
+#include "allocator/error.h"
+#include "allocator/pool/pool.h"
+
+namespace poolgrad {
+
+bool Pool::expand_in_place(void* pointer, std::size_t bytes, std::size_t wanted, Stream stream) {
+  if (stream.device != settings().device || wanted > (std::size_t{1} << 60)) return false;
+  if (!resize(pointer, bytes, wanted, stream)) return false;
+  if (wanted > bytes && (settings().poison || settings().races)) {
+    try {
+      make_ready(static_cast<std::byte*>(pointer) + bytes, {.bytes = wanted - bytes, .stream = stream});
+    } catch (...) {
+      resize(pointer, wanted, bytes, stream);
+      throw;
+    }
+  }
+  return true;
+}
+
+bool Pool::resize(void* pointer, std::size_t bytes, std::size_t wanted, Stream stream) {
+  ThreadCache* cache = own_cache();
+  PoolLock lock(ground_.mutex);
+  front_.add_up(cache);
+  ledger_.revive(stream);
+  Block* block = unpacked(pointer);
+  if (block == nullptr || block->requested != bytes) {
+    throw ValueError("[expand_in_place] not a live block of " + std::to_string(bytes) + " bytes of the pool of " +
+                     to_string(settings().device));
+  }
+  if (block->stream != stream.id || block->used_elsewhere) return false;
+  block = plan_.leave(block);
+  arenas_.store().reserve(1);  // for resize()
+  front_.disturb();
+  const std::size_t size = settings().rounded(wanted);
+  Arena& arena = arenas_.of(block);
+  const auto fits = [&] { return size <= block->size + arena.free_after(block); };
+  if (!fits() && cache != nullptr) front_.drain(*cache);
+  if (!fits()) return false;
+  // Counts, and is traced, as a free and an allocation of the same block.
+  const Tag tag = block->tag;
+  withdraw(block, stream, cache, true);
+  ground_.accounts.no_longer_active(block->size);
+  ledger_.stamp(block);  // what is cut off is given back now
+  Block* rest = arena.resize(block, size);
+  ++ground_.accounts.requests;
+  ground_.accounts.hit(tag.category);
+  if (settings().tags) front_.sequence_of(cache).request(wanted, tag.category);
+  publish(block, {.bytes = wanted, .stream = stream, .tag = tag}, tag, cache);
+  if (wanted < bytes) spoil(lock, reinterpret_cast<std::uintptr_t>(pointer) + wanted, bytes - wanted, stream);
+  if (rest != nullptr) ledger_.put_back(rest);
+  return true;
+}
+
+}  // namespace poolgrad
