@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <limits>
 #include <memory>
+#include <mutex>
 #include <utility>
 
 #include "allocator/error.h"
@@ -267,6 +268,22 @@ LossAndGradients run_chunks(const Tensor& x, const Tensor& weight, const Tensor&
   return result;
 }
 
+/// The gradients that the forward pass made: for the first backward that asks, on whatever thread.
+class MadeGradients {
+ public:
+  explicit MadeGradients(const LossAndGradients& made) : dx_(made.dx), dweight_(made.dweight) {}
+
+  /// Nothing from the second time on.
+  std::pair<SavedTensor, SavedTensor> take() {
+    const std::lock_guard lock(mutex_);
+    return {std::exchange(dx_, {}), std::exchange(dweight_, {})};
+  }
+
+ private:
+  std::mutex mutex_;
+  SavedTensor dx_, dweight_;
+};
+
 /// x *= scale, which has one element. The CPU skips what would change nothing; a device is not waited for to know.
 void scale_in_place(const Tensor& x, const Tensor& scale) {
   if (!x.defined() || (x.device().is_cpu() && scale.item() == 1.0)) return;
@@ -307,31 +324,30 @@ Tensor linear_cross_entropy(Argument x, const Tensor& weight, const Tensor& targ
   const LossAndGradients first = run(x, weight, wanted.rows, scale);
   Tensor loss = sum(first.losses) * scale;
   if (recording)
-    record("linear_cross_entropy", {x, weight}, {loss},
-           [x = SavedTensor(x), weight = SavedTensor(weight), rows = SavedTensor(wanted.rows),
-            scale = SavedTensor(scale), options, run, want, products,
-            made = std::make_shared<std::pair<SavedTensor, SavedTensor>>(
-                SavedTensor(first.dx), SavedTensor(first.dweight))](const BackwardCall& call) {
-             const Tensor input = x.unpack(), table = weight.unpack(), classes = rows.unpack();
-             const Tensor& grad = call.gradient();
-             if (grad_enabled())
-               return differentiable_gradients(
-                   [&](const std::vector<Tensor>& in) -> std::vector<Tensor> {
-                     return {cross_entropy(linear(to(in[0], products), to(in[1], products)), classes, options)};
-                   },
-                   {input, table}, {grad});
-             // The gradients of the forward pass are given away; another backward computes them again.
-             const auto [saved_dx, saved_dweight] = std::exchange(*made, {});
-             Tensor dx = saved_dx.unpack(), dweight = saved_dweight.unpack();
-             if ((want.dx && !dx.defined()) || (want.dweight && !dweight.defined())) {
-               LossAndGradients again = run(input, table, classes, scale.unpack());
-               dx = again.dx, dweight = again.dweight;
-             }
-             scale_in_place(dx, want.dx && is_half(*want.dx) ? grad * scale.unpack() : grad);
-             scale_in_place(dweight, grad);
-             if (want.dx) dx = reshape(dx, input.shape());
-             return Gradients{dx, dweight};
-           });
+    record(
+        "linear_cross_entropy", {x, weight}, {loss},
+        [x = SavedTensor(x), weight = SavedTensor(weight), rows = SavedTensor(wanted.rows), scale = SavedTensor(scale),
+         options, run, want, products, made = std::make_shared<MadeGradients>(first)](const BackwardCall& call) {
+          const Tensor input = x.unpack(), table = weight.unpack(), classes = rows.unpack();
+          const Tensor& grad = call.gradient();
+          if (grad_enabled())
+            return differentiable_gradients(
+                [&](const std::vector<Tensor>& in) -> std::vector<Tensor> {
+                  return {cross_entropy(linear(to(in[0], products), to(in[1], products)), classes, options)};
+                },
+                {input, table}, {grad});
+          // The gradients of the forward pass are given away; another backward computes them again.
+          const auto [saved_dx, saved_dweight] = made->take();
+          Tensor dx = saved_dx.unpack(), dweight = saved_dweight.unpack();
+          if ((want.dx && !dx.defined()) || (want.dweight && !dweight.defined())) {
+            LossAndGradients again = run(input, table, classes, scale.unpack());
+            dx = again.dx, dweight = again.dweight;
+          }
+          scale_in_place(dx, want.dx && is_half(*want.dx) ? grad * scale.unpack() : grad);
+          scale_in_place(dweight, grad);
+          if (want.dx) dx = reshape(dx, input.shape());
+          return Gradients{dx, dweight};
+        });
   return loss;
 }
 

@@ -1,9 +1,12 @@
 // What the table's differences cannot see: kinks, ties, infinities, integers, memory.
 #include <gtest/gtest.h>
 
+#include <array>
+#include <atomic>
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <thread>
 
 #include "allocator/caching_allocator.h"
 #include "allocator/error.h"
@@ -449,6 +452,31 @@ TEST(LinearCrossEntropy, GivesItsGradientsAwayOnceAndComputesThemAgain) {
   for (std::size_t i = 0; i < 2; ++i) {
     EXPECT_TRUE(bit_equal(again[i], first[i]));
     EXPECT_TRUE(bit_equal(doubled[i], first[i] * 2.0));
+  }
+}
+
+TEST(LinearCrossEntropy, GivesItsGradientsToOneOfTheThreadsThatAsk) {
+  Generator generator(5);
+  const Tensor x = randn({8, 3}, {}, generator).set_requires_grad();
+  const Tensor weight = randn({4, 3}, {}, generator).set_requires_grad();
+  const Tensor targets = randint(0, 4, {8}, {.dtype = DType::i64}, generator);
+  const auto gradients_of = [&](const Tensor& loss) {
+    return grad({loss}, {x, weight}, {scalar(3.0f)}, {.retain_graph = true});
+  };
+  const auto expected = gradients_of(linear_cross_entropy(x, weight, targets));
+  for (int round = 0; round < 1000; ++round) {
+    const Tensor loss = linear_cross_entropy(x, weight, targets);
+    std::atomic<int> ready = 0;
+    std::array<std::vector<Tensor>, 2> found;
+    const auto run = [&](std::size_t i) {
+      for (++ready; ready < 2;) std::this_thread::yield();
+      found[i] = gradients_of(loss);
+    };
+    std::thread other(run, 1);
+    run(0);
+    other.join();
+    for (const std::vector<Tensor>& each : found)
+      for (std::size_t i = 0; i < 2; ++i) ASSERT_TRUE(bit_equal(each[i], expected[i])) << round;
   }
 }
 
