@@ -95,9 +95,10 @@ Tensor div(Argument a, const Tensor& b) {
     record("div", {a, b}, {out}, recipe([](const Tensor& x, const Tensor& y) { return div(x, y); }),
            [left = a->shape(), right = b.shape(), a = kept_for(b, a), b = SavedTensor(b)](const BackwardCall& call) {
              Gradients gradients(2);
-             const Tensor divisor = b.unpack(), ratio = call.gradient() / divisor;
-             if (call.needs(0)) gradients[0] = sum_to(ratio, left);
-             if (call.needs(1)) gradients[1] = neg(sum_to(ratio * (a.unpack() / divisor), right));
+             const DType dtype = call.gradient().dtype(), wide = call.needs(1) ? compute_dtype(dtype) : dtype;
+             const Tensor divisor = to(b.unpack(), wide), ratio = to(call.gradient(), wide) / divisor;
+             if (call.needs(0)) gradients[0] = to(sum_to(ratio, left), dtype);
+             if (call.needs(1)) gradients[1] = to(neg(sum_to(ratio * (to(a.unpack(), wide) / divisor), right)), dtype);
              return gradients;
            });
   return out;

@@ -306,9 +306,10 @@ Tensor length_of(const Tensor& x, const Dims& dims) {
   if (wants_gradient({x}))
     record("norm", {x}, {out}, recipe([dims](const Tensor& input) { return length_of(input, dims); }),
            [x = SavedTensor(x), out = SavedTensor::output(out)](const BackwardCall& call) -> Gradients {
-             const Tensor length = out.unpack();
+             const DType dtype = call.gradient().dtype(), wide = compute_dtype(dtype);
+             const Tensor length = to(out.unpack(), wide);
              const Tensor nonzero = masked_fill(length, length == 0.0, 1.0);
-             return {x.unpack() * (call.gradient() / nonzero)};
+             return {to(to(x.unpack(), wide) * (to(call.gradient(), wide) / nonzero), dtype)};
            });
   return out;
 }

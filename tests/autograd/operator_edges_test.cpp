@@ -162,6 +162,10 @@ TEST(HalfTypes, HaveTheirGradientsWhereSquaresAndProductsOverflow) {
       "power", [](const Tensor& x) { return pow(x, -0.5) * tiny; }, small);
   check(
       "pow", [](const Tensor& x) { return pow(x, full({4}, -1.0, x.options())) * tiny; }, small);
+  check(
+      "norm", [](const Tensor& x) { return expand(norm(x), {4}); }, f64({0x1p-15, 0x1p-14, 0x1p-15, 0x1p-16}));
+  check(
+      "div", [](const Tensor& x) { return full({4}, 0x1p-19, x.options()) / x; }, f64({0x1p-15, 0x1p-15, 0.5, 2}));
 }
 
 TEST(Variance, OfHalfTypesHasSquaresThatTheyCannotHold) {
