@@ -180,13 +180,27 @@ std::int64_t merged_size(const Shape& shape, std::size_t first, std::size_t coun
   return size;
 }
 
-/// (batch..., rows..., columns...) -> (batch..., rows, columns).
-Tensor as_matrices(const Tensor& x, std::size_t batch, std::size_t rows, std::size_t columns) {
-  Shape shape;
-  for (std::size_t d = 0; d < batch; ++d) shape.append(x.shape()[static_cast<int>(d)]);
-  shape.append(merged_size(x.shape(), batch, rows));
-  shape.append(merged_size(x.shape(), batch + rows, columns));
-  return reshape(x, shape);
+Shape first_dims(const Shape& shape, std::size_t count) {
+  Shape first;
+  for (std::size_t d = 0; d < count; ++d) first.append(shape[static_cast<int>(d)]);
+  return first;
+}
+
+/// (batch..., rows..., columns...) -> (batch..., rows, columns). Where that is a dimension too many, the batches become
+/// one, which takes all of `batches`: nothing is left of these to broadcast.
+Tensor as_matrices(const Tensor& x, const Shape& batches, std::size_t rows, std::size_t columns) {
+  const auto batch = static_cast<std::size_t>(batches.rank());
+  Shape shape = first_dims(x.shape(), batch);
+  const std::int64_t height = merged_size(x.shape(), batch, rows);
+  const std::int64_t width = merged_size(x.shape(), batch + rows, columns);
+  if (batches.rank() + 2 <= max_rank) {
+    shape.append(height);
+    shape.append(width);
+    return reshape(x, shape);
+  }
+  Shape whole = batches;
+  for (int d = batches.rank(); d < x.rank(); ++d) whole.append(x.shape()[d]);
+  return reshape(expand(x, whole), {merged_size(batches, 0, batch), height, width});
 }
 
 /// a and b, summed over what only the two of them name.
@@ -202,11 +216,10 @@ Labelled combined(const Labelled& a, const Labelled& b, std::string_view needed)
     const Labels order = batch + left + right;
     return {a.in_order(order) * b.in_order(order), order};
   }
-  const Tensor rows = as_matrices(a.in_order(batch + left + inner), batch.size(), left.size(), inner.size());
-  const Tensor columns = as_matrices(b.in_order(batch + inner + right), batch.size(), inner.size(), right.size());
-  const Tensor product = matmul(rows, columns);
-  Shape shape;
-  for (std::size_t d = 0; d < batch.size(); ++d) shape.append(product.shape()[static_cast<int>(d)]);
+  const Tensor rows = a.in_order(batch + left + inner), columns = b.in_order(batch + inner + right);
+  Shape shape = *broadcast_shapes(first_dims(rows.shape(), batch.size()), first_dims(columns.shape(), batch.size()));
+  const Tensor product = matmul(as_matrices(rows, shape, left.size(), inner.size()),
+                                as_matrices(columns, shape, inner.size(), right.size()));
   for (const Label label : left) shape.append(a.tensor.size(static_cast<std::int64_t>(a.labels.find(label))));
   for (const Label label : right) shape.append(b.tensor.size(static_cast<std::int64_t>(b.labels.find(label))));
   return {reshape(product, shape), batch + left + right};

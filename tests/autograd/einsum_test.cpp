@@ -109,6 +109,14 @@ TEST(Einsum, BroadcastsWhatAnEllipsisStandsFor) {
   EXPECT_TRUE(all_close(einsum("ij,...j->...i", {a[{0, 0}], row}), matmul(a[{0, 0}], row)));
 }
 
+TEST(Einsum, TakesAsManyBatchesAsThereAreDimensions) {
+  Generator generator(3);
+  const Tensor a = randn({1, 2, 1, 2, 1, 2, 1, 3}, precise, generator);
+  const Tensor b = randn({1, 2, 3, 2, 1, 1, 1, 3}, precise, generator), c = randn(a.shape(), precise, generator);
+  EXPECT_TRUE(all_close(einsum("...d,...d->...", {a, b}), sum(a * b, -1)));
+  EXPECT_TRUE(all_close(einsum("abcdefgh,abcdefgh->abcdefg", {a, c}), sum(a * c, -1)));
+}
+
 TEST(Einsum, OfIntegersMultipliesAndSums) {
   const Tensor a = from_data<std::int64_t>({1, 2, 3}, 3), b = from_data<std::int64_t>({10, 100}, 2);
   EXPECT_EQ(einsum("i,j->ji", {a, b}).to_vector<double>(), (std::vector<double>{10, 20, 30, 100, 200, 300}));
