@@ -32,10 +32,12 @@ class BackwardPass {
       : roots_(std::move(roots)), targets_(targets), options_(options) {
     if (targets_ != nullptr) {
       captured_.resize(targets_->size());
+      next_target_.resize(targets_->size());
       oldest_ = UINT64_MAX;
-      for (const Edge& target : *targets_) {
-        slots_[find_or_add(target.node.get())].is_target = true;
-        oldest_ = std::min(oldest_, target.node->made_at());
+      for (std::size_t t = 0; t < targets_->size(); ++t) {
+        Node* const node = (*targets_)[t].node.get();
+        next_target_[t] = std::exchange(slots_[find_or_add(node)].target, t);
+        oldest_ = std::min(oldest_, node->made_at());
       }
     }
     discover();
@@ -57,20 +59,20 @@ class BackwardPass {
   }
 
  private:
+  static constexpr std::size_t none = SIZE_MAX;
+
   struct Slot {
     explicit Slot(Node* owner) : node(owner) {}
 
     Node* node;                  // kept alive by the roots
     std::size_t first_edge = 0;  // of its edges in slot_of_edge_ and wanted_
     std::int64_t waiting = 0;    // consumers that have not run yet
+    std::size_t target = none;   // one of those that it is; the others follow in next_target_
     bool visited = false;
-    bool is_target = false;
     bool runs = false;    // leads to something wanted
     bool wanted = false;  // is wanted itself, or leads there
     Gradients gradients;  // complete once nobody is waited for
   };
-
-  static constexpr std::size_t none = SIZE_MAX;
 
   std::size_t find_or_add(Node* node) {
     const auto [place, added] = slot_of_.try_emplace(node, slots_.size());
@@ -126,7 +128,7 @@ class BackwardPass {
       wanted_[slot.first_edge + i] = 1;
       slot.runs = true;
     }
-    slot.wanted = slot.runs || slot.is_target;
+    slot.wanted = slot.runs || slot.target != none;
     if (!slot.runs) return;
     if (slot.node->released())
       throw Error(fmt::format("[backward] the graph was freed by an earlier backward; pass retain_graph = true: {}",
@@ -171,7 +173,7 @@ class BackwardPass {
     Gradients results;
     if (!gradients.empty()) {
       slot.node->run_hooks(gradients);
-      if (slot.is_target) capture(slot, gradients);
+      capture(slot, gradients);
       if (slot.runs) {
         BackwardCall call(*slot.node, std::move(gradients), wanted_.data() + slot.first_edge);
         results = slot.node->run(call);
@@ -183,10 +185,8 @@ class BackwardPass {
   }
 
   void capture(const Slot& slot, const Gradients& gradients) {
-    for (std::size_t t = 0; t < targets_->size(); ++t) {
-      const Edge& target = (*targets_)[t];
-      if (target.node.get() == slot.node) captured_[t] = gradients[static_cast<std::size_t>(target.index)];
-    }
+    for (std::size_t t = slot.target; t != none; t = next_target_[t])
+      captured_[t] = gradients[static_cast<std::size_t>((*targets_)[t].index)];
   }
 
   const std::vector<Edge> roots_;
@@ -197,6 +197,7 @@ class BackwardPass {
   std::unordered_map<const Node*, std::size_t> slot_of_;
   std::vector<std::size_t> slot_of_edge_;
   std::vector<std::uint8_t> wanted_;
+  std::vector<std::size_t> next_target_;  // of the same node
   std::vector<Tensor> captured_;
 };
 

@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <chrono>
 #include <thread>
 
 #include "tensor/print.h"
@@ -327,6 +329,21 @@ TEST(Grad, AnInputMayBeNamedTwice) {
   const std::vector<Tensor> result = grad({total(times(x, x))}, {x, x});
   EXPECT_THAT(values(result[0]), ElementsAre(2, 4));
   EXPECT_THAT(values(result[1]), ElementsAre(2, 4));
+}
+
+TEST(Grad, TakesTimeThatGrowsLikeTheNumberOfInputs) {
+  const auto seconds = [](std::size_t count) {
+    std::vector<Tensor> leaves;
+    for (std::size_t i = 0; i < count; ++i) leaves.push_back(leaf({1}));
+    Tensor out = Tensor::empty({1}, {.dtype = DType::f64}).fill(0.0);
+    record("fan", leaves, {out},
+           [count](const BackwardCall& call) -> Gradients { return Gradients(count, call.gradient()); });
+    const auto begin = std::chrono::steady_clock::now();
+    EXPECT_EQ(grad({out}, leaves).back().item(), 1);
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  };
+  const double few = std::min(seconds(2000), seconds(2000));
+  EXPECT_LT(seconds(64000), 5 * 32 * few) << "quadratic: 1024 times as long";
 }
 
 TEST(Grad, AnUnusedInputIsAnErrorUnlessAllowed) {
