@@ -151,13 +151,14 @@ SafetensorsHeader parse_safetensors_header(std::string_view text) {
   return std::move(reader.header);
 }
 
-/// The header's JSON. Throws ValueError for a name or a text that is not UTF-8.
+/// The header's JSON; names are distinct. Throws ValueError for a name or a text that is not UTF-8.
 std::string safetensors_header(const SafetensorsHeader& header) {
   using Json = nlohmann::ordered_json;
   Json json = Json::object();
-  if (!header.metadata.empty()) json["__metadata__"] = header.metadata;
+  Json::object_t::Container& members = json.get_ref<Json::object_t&>();  // operator[] would search all of them
+  if (!header.metadata.empty()) members.emplace_back("__metadata__", header.metadata);
   for (const SafetensorsEntry& entry : header.entries) {
-    Json& value = json[entry.name];
+    Json& value = members.emplace_back(entry.name, Json::object()).second;
     for (const auto& [dtype, name] : safetensors_types)
       if (dtype == entry.dtype) value["dtype"] = name;
     value["shape"] = std::vector<std::int64_t>(entry.shape.begin(), entry.shape.end());

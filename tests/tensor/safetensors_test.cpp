@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <chrono>
 #include <cstring>
 
 #include "allocator/caching_allocator.h"
@@ -264,6 +266,19 @@ TEST_F(Safetensors, IsNotReadToWhereElementsShareMemory) {
   EXPECT_EQ(error_of<ValueError>([&] { reader.read("weight", shared); }),
             "[read] tensor 'weight' cannot go where elements share memory: (2, 2) f32 on cpu");
   EXPECT_EQ(one.item(), 0.0);
+}
+
+TEST_F(Safetensors, TakesTimeThatGrowsLikeTheNumberOfTensors) {
+  const auto seconds = [&](int count) {
+    SafetensorsFile file;
+    const Tensor one = zeros({1});
+    for (int i = 0; i < count; ++i) file.tensors.emplace_back("model.layer.weight." + std::to_string(i), one);
+    const auto begin = std::chrono::steady_clock::now();
+    save_safetensors(path_, file);
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  };
+  const double few = std::min(seconds(1000), seconds(1000));
+  EXPECT_LT(seconds(40'000), 4 * 40 * few) << "quadratic: 1600 times as long";
 }
 
 }  // namespace
