@@ -1,6 +1,6 @@
 // Sums, means and extrema over dimensions. `dims` is one number or a list, mean(x, -1) or mean(x, {0, 2}), and empty
-// means all; `keep` leaves reduced dimensions as 1. The order of every sum is fixed by the shape. A dimension out of
-// range or named twice throws IndexError.
+// means all; `keep` leaves reduced dimensions as 1. The order of every sum is fixed by shape and strides. A dimension
+// out of range or named twice throws IndexError.
 #pragma once
 
 #include <concepts>
