@@ -62,8 +62,8 @@ bool share_elements(const Tensor& a, const Tensor& b) {
 }
 
 /// How often a number may have been rounded: those in f16 and bf16 come from f32 and are rounded once, and functions in
-/// f32 are off by up to two units in the last place.
-double roundings(double roundoff) { return roundoff == unit_roundoff(DType::f32) ? 4.0 : 1.0; }
+/// f32 and f64 are off by up to two units in the last place.
+double roundings(double roundoff) { return roundoff <= unit_roundoff(DType::f32) ? 4.0 : 1.0; }
 
 /// Writes an element, and the number that was there again at the end, whatever happens in between.
 class Perturbation {
@@ -111,8 +111,7 @@ FiniteDifference::FiniteDifference(const TensorFunction& function, const std::ve
   }
   for (const Tensor& weight : weights) {
     append(weights_, weight);
-    // That of f64 is far below every tolerance.
-    roundoff_.resize(weights_.size(), weight.dtype() == DType::f64 ? 0.0 : unit_roundoff(weight.dtype()));
+    roundoff_.resize(weights_.size(), unit_roundoff(weight.dtype()));
   }
 }
 

@@ -19,7 +19,7 @@ class FiniteDifference {
   struct Derivative {
     double value;
     double rounding;  // how far off the rounding of the outputs that moved may put it: half a unit in the last place in
-                      // f16 and bf16, two in f32; 0 in f64
+                      // f16 and bf16, two in f32 and f64
     double hidden;    // the same of all outputs: what it could be although none moved
     double distance;  // of the two points, 2h
   };

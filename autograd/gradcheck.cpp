@@ -10,6 +10,7 @@
 
 #include "allocator/base/number.h"
 #include "allocator/error.h"
+#include "autograd/compared_gradient.h"
 #include "autograd/engine/engine.h"
 #include "autograd/finite_difference.h"
 #include "tensor/creation.h"
@@ -99,23 +100,6 @@ Tensor expanded_constant(const Tensor& like, double value) {
   return full({}, value, like.options()).alias({like.shape(), Strides::filled(like.rank(), 0), 0});
 }
 
-/// Options for tensors of one unit roundoff.
-struct Tolerance {
-  double relative, absolute;
-  bool grows;  // the absolute one, with the gradient up to 1: no small gradient is hidden by it
-
-  Tolerance(const GradcheckOptions& options, double roundoff) {
-    const bool exact = roundoff <= unit_roundoff(DType::f64);
-    const double left = std::pow(roundoff, 2.0 / 3.0);
-    relative = options.relative.value_or(exact ? 1e-5 : 4.0 * left);
-    absolute = options.absolute.value_or(exact ? 1e-7 : left);
-    grows = !exact && !options.absolute;
-  }
-
-  /// Of an input whose largest numeric derivative is `steepest`.
-  double absolute_beside(double steepest) const { return grows ? absolute * std::min(1.0, steepest) : absolute; }
-};
-
 double coarsest(const Tensors& tensors) {
   double roundoff = unit_roundoff(DType::f64);
   for (const Tensor& x : tensors) roundoff = std::max(roundoff, unit_roundoff(x.dtype()));
@@ -181,24 +165,22 @@ class Check {
     for (const std::optional<double>& tolerance : {options.relative, options.absolute})
       if (tolerance && !(*tolerance >= 0))
         throw ValueError(fmt::format("[{}] a tolerance must not be negative, but is {}", name, *tolerance));
-    for (std::size_t i : checked_)
-      if (inputs[i].dtype() != DType::f64 && !options.allow_low_precision)
-        throw DTypeError(
-            fmt::format("[{}] differences mislead in less than f64; pass f64 or allow_low_precision: {} {}", name,
-                        label(i), describe(inputs[i])));
+    for (std::size_t i : checked_) refuse_low_precision(label(i), inputs[i]);
   }
 
   GradcheckReport run() {
     const Evaluation evaluation(function_, inputs_);
     if (!check_numbers(evaluation)) return std::move(report_);
-    tolerance_ = Tolerance(options_, std::max(coarsest(evaluation.wanted), coarsest(evaluation.outputs)));
+    roundoff_ = std::max(coarsest(evaluation.wanted), coarsest(evaluation.outputs));
+    tolerance_ = Tolerance(options_, roundoff_);
     const Tensors weights = random_weights(evaluation.outputs, options_.seed);
     const Tensors analytic = gradients(evaluation.outputs, evaluation.wanted, weights, {.retain_graph = true});
     const Tensors found = of_elements(evaluation, weights, {.retain_graph = true});
     check_repetition(evaluation, weights, analytic);
     if (report_.passed) check_layouts(evaluation, weights, analytic);
     if (report_.passed) compare(analytic, weights);
-    check_contributions(found);  // last: where differences see what the tape does not, their report says more
+    check_contributions(evaluation,
+                        found);  // last: where differences see what the tape does not, their report says more
     return std::move(report_);
   }
 
@@ -207,11 +189,17 @@ class Check {
     const Evaluation evaluation(function_, inputs_);
     if (!check_numbers(evaluation)) return std::move(report_);
     const Tensors weights = random_weights(evaluation.outputs, options_.seed);
-    check_contributions(of_elements(evaluation, weights, {}));
+    check_contributions(evaluation, of_elements(evaluation, weights, {}));
     return std::move(report_);
   }
 
  private:
+  void refuse_low_precision(const std::string& what, const Tensor& x) const {
+    if (x.dtype() != DType::f64 && !options_.allow_low_precision)
+      throw DTypeError(fmt::format("[{}] differences mislead in less than f64; pass f64 or allow_low_precision: {} {}",
+                                   name_, what, describe(x)));
+  }
+
   /// The first reason counts.
   void fail(const std::string& reason) {
     if (!report_.passed) return;
@@ -220,6 +208,8 @@ class Check {
   }
 
   bool check_numbers(const Evaluation& evaluation) {
+    for (std::size_t i = 0; i < evaluation.outputs.size(); ++i)
+      refuse_low_precision(fmt::format("floating output {}", i), evaluation.outputs[i]);
     if (evaluation.outputs.empty()) fail("the function returned no floating tensor: there is nothing to compare");
     for (const Tensors& tensors : {evaluation.wanted, evaluation.outputs})
       for (const Tensor& x : tensors)
@@ -228,7 +218,9 @@ class Check {
     return report_.passed;
   }
 
-  void check_contributions(const Tensors& found) {
+  void check_contributions(const Evaluation& evaluation, const Tensors& found) {
+    const auto empty = [](const Tensor& x) { return x.defined() && x.count() == 0; };
+    if (std::ranges::any_of(inputs_, empty) && std::ranges::all_of(evaluation.outputs, empty)) return;
     for (std::size_t k = 0; k < checked_.size(); ++k) {
       const Tensor& input = inputs_[checked_[k]];
       if (!found[k].defined() && input.count() != 0 && !options_.allow_unused)
@@ -279,79 +271,6 @@ class Check {
                          label(checked_[i]), max_difference(found[i], expected[i])));
   }
 
-  /// The gradient of one input, and the differences that it is held against.
-  struct Compared {
-    std::size_t input;
-    std::vector<double> values;
-    std::vector<FiniteDifference::Derivative> slopes;
-    double relative, absolute;
-
-    double off(std::size_t e) const { return std::abs(values[e] - slopes[e].value); }
-    double tolerated(std::size_t e) const { return absolute + relative * std::abs(slopes[e].value); }
-    /// In parts of what is allowed.
-    double excess(std::size_t e) const {
-      if (values[e] == slopes[e].value) return 0.0;
-      const double parts = off(e) / (tolerated(e) + slopes[e].rounding);
-      return std::isnan(parts) ? std::numeric_limits<double>::infinity() : parts;
-    }
-    bool agrees(std::size_t e) const { return excess(e) <= 1.0; }
-    bool all_agree() const {
-      for (std::size_t e = 0; e < values.size(); ++e)
-        if (!agrees(e)) return false;
-      return true;
-    }
-    /// Whether every difference may be rounding, and so may the gradient.
-    bool is_lost() const {
-      for (std::size_t e = 0; e < values.size(); ++e) {
-        const auto& [numeric, rounding, hidden, distance] = slopes[e];
-        if (!(hidden > 0.0 && std::abs(numeric) <= rounding && std::abs(values[e]) <= hidden)) return false;
-      }
-      return !values.empty();
-    }
-    bool is_flat() const {
-      for (std::size_t e = 0; e < values.size(); ++e)
-        if (slopes[e].value != 0.0 || values[e] != 0.0) return false;
-      return true;
-    }
-  };
-
-  Compared compared(FiniteDifference& difference, std::size_t input, const Tensor& gradient) const {
-    Compared result{input, gradient.to_vector<double>(), {}, tolerance_.relative, 0.0};
-    double steepest = 0.0;
-    for (std::size_t e = 0; e < result.values.size(); ++e) {
-      result.slopes.push_back(difference.central(input, static_cast<std::int64_t>(e), epsilon(input)));
-      steepest = std::max(steepest, std::abs(result.slopes.back().value));
-    }
-    result.absolute = tolerance_.absolute_beside(steepest);
-    return result;
-  }
-
-  /// Outputs in less than f64 are off by more than their own rounding where the function rounds on its way to them. By
-  /// how much is measured at every element, for one answer alone may be small by chance.
-  void allow_for_noise(FiniteDifference& difference, Compared& compared) const {
-    double variance = 0.0;
-    for (std::size_t e = 0; e < compared.values.size(); ++e)
-      variance += difference.noise(compared.input, static_cast<std::int64_t>(e), epsilon(compared.input));
-    variance /= static_cast<double>(compared.values.size());
-    if (!(variance > 0.0)) return;
-    constexpr double deviations = 6.0;
-    for (auto& [numeric, rounding, hidden, distance] : compared.slopes) {
-      rounding += deviations * std::sqrt(2.0 * variance) / distance;
-      hidden = std::max(hidden, rounding);
-    }
-  }
-
-  /// What an element is held against in less than f64 where it does not agree: without the third derivative, which the
-  /// steps there leave in a difference (Richardson's extrapolation), if that agrees.
-  void extrapolate(FiniteDifference& difference, Compared& compared, std::size_t e) const {
-    const auto wide = difference.central(compared.input, static_cast<std::int64_t>(e), 2.0 * epsilon(compared.input));
-    FiniteDifference::Derivative& slope = compared.slopes[e];
-    const FiniteDifference::Derivative before = slope;
-    slope.value = (4.0 * before.value - wide.value) / 3.0;
-    slope.rounding = 1.5 * before.rounding;  // (4 + 1 / 2) / 3
-    if (!compared.agrees(e)) slope = before;
-  }
-
   void compare(const Tensors& analytic, const Tensors& weights) {
     FiniteDifference difference(function_, inputs_, weights);
     Dependences dependences(function_, inputs_);
@@ -359,11 +278,11 @@ class Check {
     double worst = -1.0;
     std::int64_t worst_index = 0;
     std::string wrong_by_input;
+    const bool coarse = coarsest(weights) > unit_roundoff(DType::f64);  // outputs whose rounding shows
     for (std::size_t k = 0; k < checked_.size(); ++k) {
-      Compared compared = this->compared(difference, checked_[k], analytic[k]);
-      const bool coarse = std::ranges::any_of(compared.slopes, [](const auto& slope) { return slope.hidden > 0.0; });
-      if (coarse && !compared.all_agree()) allow_for_noise(difference, compared);
-      if (compared.is_lost() && !(compared.is_flat() && options_.allow_unused)) {
+      ComparedGradient compared(difference, checked_[k], analytic[k], tolerance_, epsilon());
+      if (coarse && !compared.all_agree()) compared.allow_for_noise();
+      if (coarse && compared.is_lost() && !(compared.is_flat() && options_.allow_unused)) {
         fail(
             fmt::format("{} {} is too coarse to tell its gradient from zero: every difference may be the outputs' "
                         "rounding; check in f64, or a function of fewer elements",
@@ -374,12 +293,12 @@ class Check {
       for (std::size_t e = 0; e < compared.values.size(); ++e) {
         FiniteDifference::Derivative& slope = compared.slopes[e];
         // An output that stood still for its rounding takes part like one that moved, one that stands still does not.
-        if (!compared.agrees(e) && compared.off(e) <= compared.tolerated(e) + slope.hidden)
+        if (coarse && !compared.agrees(e) && compared.off(e) <= compared.tolerated(e) + slope.hidden)
           slope.rounding = std::max(
               slope.rounding,
-              difference.central(checked_[k], static_cast<std::int64_t>(e), epsilon(checked_[k]), dependences.of(k, e))
-                  .rounding);
-        if (coarse && !compared.agrees(e)) extrapolate(difference, compared, e);
+              difference.central(checked_[k], static_cast<std::int64_t>(e), epsilon(), dependences.of(k, e)).rounding);
+        if (coarse && !compared.agrees(e)) compared.extrapolate(e);
+        if (tolerance_.exact && !compared.agrees(e)) compared.try_other_steps(e);
         const double excess = compared.excess(e);
         if (excess > 1.0) ++wrong;
         if (excess <= worst) continue;
@@ -388,7 +307,7 @@ class Check {
         report_.input = static_cast<int>(checked_[k]);
         report_.analytic = compared.values[e];
         report_.numeric = compared.slopes[e].value;
-        rounding_ = compared.slopes[e].rounding;
+        rounding_ = compared.rounding(e);
         absolute_ = compared.absolute;
       }
       elements += analytic[k].count();
@@ -410,8 +329,8 @@ class Check {
 
   std::string failure(FiniteDifference& difference, std::int64_t index, const std::string& wrong_by_input) const {
     const auto input = static_cast<std::size_t>(report_.input);
-    const auto [right, left] = difference.one_sided(input, index, epsilon(input));
-    const double curved = std::max(1e-2, 4.0 * epsilon(input)) * std::max(std::abs(right), std::abs(left));
+    const auto [right, left] = difference.one_sided(input, index, epsilon());
+    const double curved = std::max(1e-2, 4.0 * epsilon()) * std::max(std::abs(right), std::abs(left));
     const bool kink = !(std::abs(right - left) <= curved + 1e-4 + 4.0 * rounding_);
     const std::string of_rounding = rounding_ == 0.0 ? "" : fmt::format(" + {:.3g} for rounding", rounding_);
     return fmt::format(
@@ -421,7 +340,7 @@ class Check {
         "  relative error  {:.3g}  (allowed: {:g} + {:g} |numeric|{})\n"
         "  one-sided       {:.10g} from the right, {:.10g} from the left: {}\n"
         "  wrong elements  {}",
-        name_, place(), report_.analytic, report_.numeric, epsilon(input), relative_error_of_worst(), absolute_,
+        name_, place(), report_.analytic, report_.numeric, epsilon(), relative_error_of_worst(), absolute_,
         tolerance_.relative, of_rounding, right, left,
         kink ? "they disagree, a kink or jump is near; check at another point" : "they agree, no kink is near",
         wrong_by_input);
@@ -433,10 +352,7 @@ class Check {
   }
   std::string label(std::size_t input) const { return input_label(options_, input); }
   const Tensor& input() const { return inputs_[static_cast<std::size_t>(report_.input)]; }
-  double epsilon(std::size_t input) const {
-    const DType dtype = inputs_[input].dtype();
-    return options_.epsilon.value_or(dtype == DType::f64 ? 1e-6 : std::cbrt(unit_roundoff(dtype)));
-  }
+  double epsilon() const { return options_.epsilon.value_or(tolerance_.exact ? 1e-6 : std::cbrt(roundoff_)); }
   double relative_error_of_worst() const {
     const double scale = std::max(std::abs(report_.analytic), std::abs(report_.numeric));
     return scale == 0.0 ? 0.0 : std::abs(report_.analytic - report_.numeric) / scale;
@@ -446,6 +362,7 @@ class Check {
   const TensorFunction& function_;
   const Tensors& inputs_;
   const GradcheckOptions options_;
+  double roundoff_ = unit_roundoff(DType::f64);  // the coarsest of checked inputs and outputs
   Tolerance tolerance_;
   double rounding_ = 0.0;  // of the worst element
   double absolute_ = 0.0;  // of its input

@@ -19,12 +19,13 @@
 
 namespace poolgrad {
 
-/// What is left out fits the dtype: in f64 a step of 1e-6, 1e-5 and 1e-7; in f32, f16 and bf16, of unit roundoff u, a
-/// step of u^(1/3), 4 u^(2/3) and u^(2/3), which is what such a step and its rounding leave of a difference; the last
-/// times the largest numeric derivative of the input where that is below 1, so that a small gradient is no zero. An
-/// output takes part if the step moves it, or if the tape says that it depends on the element: rounding may hide that.
-/// Where that does not do, what the function rounds on its way is measured (by nine more points for each element of the
-/// input) and allowed for, and the third derivative extrapolated away.
+/// What is left out fits the coarsest dtype of checked inputs and outputs: in f64 a step of 1e-6, 1e-5 and 1e-7; in
+/// f32, f16 and bf16, of unit roundoff u, a step of u^(1/3), 4 u^(2/3) and u^(2/3), which is what such a step and its
+/// rounding leave of a difference; the last times the largest numeric derivative of the input where that is below 1, so
+/// that a small gradient is no zero. An output takes part if the step moves it, or if the tape says that it depends on
+/// the element: rounding may hide that. Where that does not do, the third derivative is extrapolated away, and what the
+/// function rounds on its way measured, by nine more points for each element of the input: in less than f64 it is
+/// allowed for, in f64 the step is widened until it is no matter, or narrowed where |x| made it wide.
 struct GradcheckOptions {
   std::optional<double> epsilon = {};   // step of the central difference, times max(1, |x|)
   std::optional<double> relative = {};  // |analytic - numeric| <= absolute + relative * |numeric|, and in f32, f16 and
@@ -46,14 +47,15 @@ struct GradcheckReport : Verdict {
 using TensorFunction = std::function<std::vector<Tensor>(const std::vector<Tensor>&)>;
 
 /// Checks d<w, f(inputs)>/d inputs for every input that requires grad, w random; integer outputs are passed over.
-/// f64 inputs only (DTypeError otherwise; ValueError if none requires grad, or for options that make no sense). Inputs
-/// may be views, also overlapping ones. They may be tensors that `function` holds besides, such as the parameters of a
-/// module: elements are moved in place and put back (which advances versions), and `.grad()` is left alone. Fails where
-/// it would compare nothing with nothing: no floating output, an input on which no output with elements depends (unless
-/// `allow_unused`), a device without arithmetic, and in less than f64 an input whose differences are all within the
-/// rounding of the outputs (a gradient of zero passes there with `allow_unused`). Also checks that gradients have the
-/// shape of their inputs, that two runs and two backward passes over one graph give equal bits, and that strided and
-/// expanded output gradients give the same as dense ones. What `function` throws goes through.
+/// f64 inputs and outputs only (DTypeError otherwise; ValueError if none requires grad, or for options that make no
+/// sense). Inputs may be views, also overlapping ones. They may be tensors that `function` holds besides, such as the
+/// parameters of a module: elements are moved in place and put back (which advances versions), and `.grad()` is left
+/// alone. Fails where it would compare nothing with nothing: no floating output, an input on which no output with
+/// elements depends (unless `allow_unused`, or an empty input leaves no output any), a device without arithmetic, and
+/// in less than f64 an input whose differences are all within the rounding of the outputs (a gradient of zero passes
+/// there with `allow_unused`). Also checks that gradients have the shape of their inputs, that two runs and two
+/// backward passes over one graph give equal bits, and that strided and expanded output gradients give the same as
+/// dense ones. What `function` throws goes through.
 GradcheckReport gradcheck(const TensorFunction& function, const std::vector<Tensor>& inputs,
                           GradcheckOptions options = {});
 /// The same for the gradient itself, as a function of the inputs and the output gradient (double backward). Also checks

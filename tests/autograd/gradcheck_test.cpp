@@ -133,6 +133,53 @@ TEST(Gradcheck, RefusesStepsAndTolerancesThatAreNone) {
   EXPECT_EQ(refusal({.absolute = NAN}), "[gradcheck] a tolerance must not be negative, but is nan");
 }
 
+/// Of f(x[0], ...), with the gradient of x[0] times `factor`.
+GradcheckReport check_times(double factor, const TensorFunction& function, const Tensors& points,
+                            const GradcheckOptions& options = {}) {
+  return gradcheck(
+      [&](const Tensors& inputs) {
+        Tensors all = inputs;
+        all[0] = with_backward(
+            inputs[0], [factor](const BackwardCall& call) -> Gradients { return {scaled(call.gradient(), factor)}; });
+        return function(all);
+      },
+      points, options);
+}
+
+TEST(Gradcheck, FindsAStepThatRoundingAndBendsLeaveRight) {
+  const Tensor rows = random({5000, 64}, 31).detach(), targets = (random({5000, 4}, 32) * 10.0).detach();
+  struct Hard {
+    const char* name;
+    Tensors points;
+    TensorFunction run;
+  };
+  const std::vector<Hard> all = {
+      {"small beside large",
+       {leaf({0.5, 0.25}), leaf({3e4, 3e4})},
+       [](const Tensors& x) { return Tensors{x[0] + square(x[1])}; }},
+      {"far from zero", {leaf({1e4, 3e4})}, [](const Tensors& x) { return Tensors{sin(x[0])}; }},
+      {"bent within the step", {leaf({3e4, 3e4, 3e4})}, [](const Tensors& x) { return Tensors{layer_norm(x[0])}; }},
+      {"offset", {leaf({0.3, -0.7})}, [](const Tensors& x) { return Tensors{sum(sin(x[0])) * 0.01 + 1e6}; }},
+      {"many rows", {random({64, 4}, 33)}, [&](const Tensors& x) {
+         return Tensors{sum(square(matmul(rows, x[0]) - targets))};
+       }}};
+  for (const Hard& hard : all) {
+    EXPECT_TRUE(check_times(1.0, hard.run, hard.points)) << hard.name;
+    for (const double factor : {0.0, 0.99, 1.01, -1.0})
+      EXPECT_FALSE(check_times(factor, hard.run, hard.points)) << hard.name << " times " << factor;
+  }
+}
+
+TEST(Gradcheck, DoesNotTakeAStaircaseForItsSlope) {
+  const TensorFunction stairs = [](const Tensors& x) {
+    Tensor out = from_data<double>({std::floor(x[0].item() * 1000.0) / 1000.0}, {1});
+    if (wants_gradient(x))
+      record("stairs", x, {out}, [](const BackwardCall& call) -> Gradients { return {call.gradient()}; });
+    return Tensors{out};
+  };
+  EXPECT_FALSE(gradcheck(stairs, {leaf({0.3005})}));
+}
+
 TEST(Gradcheck, RefusesLowPrecisionUnlessAllowed) {
   Tensor x = full({2}, 0.5).set_requires_grad();
   const TensorFunction function = [](const Tensors& inputs) { return Tensors{scaled(inputs[0], 2)}; };
@@ -141,6 +188,14 @@ TEST(Gradcheck, RefusesLowPrecisionUnlessAllowed) {
       "[gradcheck] differences mislead in less than f64; pass f64 or allow_low_precision: input 0 (2,) f32 on cpu");
   EXPECT_TRUE(
       gradcheck(function, {x}, {.epsilon = 1e-2, .relative = 1e-2, .absolute = 1e-3, .allow_low_precision = true}));
+  const Tensor exact = leaf({0.5, 0.5});
+  const TensorFunction narrowed = [](const Tensors& inputs) { return Tensors{tanh(to(inputs[0], DType::f32))}; };
+  EXPECT_EQ(message_of<DTypeError>([&] { gradcheck(narrowed, {exact}); }),
+            "[gradcheck] differences mislead in less than f64; pass f64 or allow_low_precision: floating output 0 (2,) "
+            "f32 on cpu");
+  EXPECT_TRUE(check_times(1.0, narrowed, {exact}, {.allow_low_precision = true}));
+  for (const double factor : {0.9, 1.1, 1.5})
+    EXPECT_FALSE(check_times(factor, narrowed, {exact}, {.allow_low_precision = true})) << factor;
   EXPECT_EQ(message_of<ValueError>([&] { gradcheck(function, {x.detach()}); }),
             "[gradcheck] no input requires a gradient: set_requires_grad() says which to check");
 }
@@ -197,6 +252,13 @@ TEST(Gradcheck, FailsWhereTheFunctionReturnsNoElements) {
   EXPECT_FALSE(report);
   EXPECT_THAT(report.text, HasSubstr("no output depends on input 0 (3,) f64 on cpu: there is nothing to compare"));
   EXPECT_TRUE(gradcheck([](const Tensors& in) { return Tensors{in[0] * 2.0}; }, {random({0}, 28)}));
+}
+
+TEST(Gradcheck, PassesWhereAnEmptyInputLeavesNoElements) {
+  const Tensors operands{random({0, 3}, 27), random({3, 2}, 28)};
+  const TensorFunction product = [](const Tensors& in) { return Tensors{matmul(in[0], in[1])}; };
+  EXPECT_TRUE(gradcheck(product, operands));
+  EXPECT_TRUE(gradgradcheck(product, operands));
 }
 
 TEST(Gradcheck, FailsWhereAnInputReachesOnlyOutputsWithoutElements) {

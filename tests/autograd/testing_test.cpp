@@ -143,6 +143,22 @@ TEST(Property, HoldsForARightOperator) {
   EXPECT_THAT(verdict.text, StartsWith("property held in 30 cases, seeds "));
 }
 
+TEST(Property, HoldsForRightOperatorsOfAnyKindOfNumber) {
+  EXPECT_TRUE(check_property(
+      [](Draw& draw) {
+        const std::int64_t inner = draw.size();
+        const Tensor a = draw.tensor({draw.size(), inner}), b = draw.tensor({inner, draw.size()});
+        return gradcheck([](const Tensor& x, const Tensor& y) { return matmul(x, y); }, a, b);
+      },
+      {.seed = 1}));
+  EXPECT_TRUE(check_property(
+      [](Draw& draw) {
+        const Shape shape = draw.shape();
+        return gradcheck([](const Tensor& x) { return sin(x); }, draw.tensor(shape));
+      },
+      {.seed = 1}));
+}
+
 TEST(Property, MakesANumberAsSmallAsItFails) {
   const Property property = [](Draw& draw) {
     draw.integer(-5, 5);
