@@ -1,6 +1,6 @@
 #include <algorithm>
+#include <optional>
 
-#include "allocator/base/rounding.h"
 #include "allocator/caching_allocator.h"
 #include "allocator/memory/simulated_memory.h"
 #include "allocator/pool/ground.h"
@@ -16,10 +16,10 @@ class PoolPolicy : public Policy {
       : several_streams_(context.workload->streams > 1), pointers_(context.workload->blocks) {
     auto memory = std::make_unique<SimulatedMemory>(device_.index, context.capacity,
                                                     SimulationOptions{.latency = *context.latency});
-    granule_ = config.mode == AllocatorMode::none ? memory->granularity() : std::max<std::size_t>(config.alignment, 64);
     memory->set_event_delay(static_cast<std::uint64_t>(ModelDevice::work_delay));
     memory_ = memory.get();
     pool_ = std::make_unique<CachingAllocator>(std::move(memory), config);
+    settings_.emplace(*memory_, config);
   }
 
   bool allocate(const Operation& operation) override {
@@ -67,19 +67,17 @@ class PoolPolicy : public Policy {
   static std::size_t alignment(const Operation& operation) {
     return std::size_t{1} << std::max<unsigned>(operation.alignment, 6);
   }
-  // As the pool does, see PoolSettings::rounded().
   std::size_t rounded(const Operation& operation) const {
-    const std::size_t aligned = alignment(operation) <= PoolSettings::most_rounding ? alignment(operation) : 1;
-    return round_up(std::max<std::size_t>(operation.bytes, 1), std::max(granule_, aligned));
+    return settings_->rounded(operation.bytes, alignment(operation));
   }
 
   const Device device_{DeviceType::sim, 0};
   bool several_streams_;
   SimulatedMemory* memory_ = nullptr;
   std::unique_ptr<CachingAllocator> pool_;
+  std::optional<PoolSettings> settings_;  // as the pool's
   std::vector<void*> pointers_;
-  std::size_t granule_ = 0;  // of the pool's blocks
-  std::size_t live_ = 0;     // bytes, rounded
+  std::size_t live_ = 0;  // bytes, rounded
 };
 
 }  // namespace

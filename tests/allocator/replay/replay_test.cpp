@@ -79,6 +79,19 @@ TEST(Replay, CountsWhatThePoolRoundsUp) {
   EXPECT_EQ(replay(workload, mapped).peak_active, 100 * page);
 }
 
+TEST(Replay, CountsWhatThePoolTakesForBlocksAlignedToMoreThanItRounds) {
+  WorkloadBuilder out;
+  for (std::uint64_t i = 0; i < 100; ++i) out.allocate(i, Category::activation);
+  Workload workload = out.take("aligned", "");
+  for (Operation& operation : workload.operations) operation.alignment = 10;
+  std::size_t expected = 0;
+  for (std::size_t i = 0; i < 100; ++i) expected += i < 16 ? 16 : (i + 15) / 16 * 16;
+  const auto peak = [&] { return replay(workload, policy_named("poolgrad:alignment=16")).peak_active; };
+  EXPECT_EQ(peak(), expected);
+  workload.streams = 2;
+  EXPECT_EQ(peak(), expected) << "where the pool itself is asked";
+}
+
 TEST(Replay, CountsWhatWaitsForAStreamOfThePool) {
   WorkloadBuilder out;
   const auto a = out.allocate(8 * MiB, Category::activation, 0);
