@@ -162,11 +162,8 @@ AllocatorMode mode_for_segments(std::int64_t largest_segment, std::optional<Allo
 
 AllocatorConfig AllocatorConfig::parse(const std::string& text) {
   AllocatorConfig config;
-  std::string_view rest = trimmed(text);
-  while (!rest.empty()) {
-    const std::size_t comma = rest.find(',');
-    const std::string_view item = trimmed(rest.substr(0, comma));
-    rest = comma == std::string_view::npos ? std::string_view() : rest.substr(comma + 1);
+  for (const std::string& part : split(text, ',')) {
+    const std::string_view item = trimmed(part);
     if (item.empty()) continue;
     const std::size_t colon = item.find(':');
     const std::string_view key = trimmed(item.substr(0, colon));

@@ -25,9 +25,8 @@ Grid Grid::parse(const std::string& text, int ranks) {
   };
   constexpr int rest = -1;
   Grid grid{0, 0};
-  for (std::size_t begin = 0; begin <= text.size();) {
-    const std::size_t end = std::min(text.find(',', begin), text.size());
-    const std::string one = text.substr(begin, end - begin), name = one.substr(0, one.find(':'));
+  for (const std::string& one : split(text, ',')) {
+    const std::string name = one.substr(0, one.find(':'));
     int& count = name == "ring" ? grid.ring : grid.data;
     if ((name != "ring" && name != "data") || count != 0) refuse("is none of these");
     count = rest;
@@ -35,7 +34,6 @@ Grid Grid::parse(const std::string& text, int ranks) {
       count = number_in<int>(std::string_view(one).substr(name.size() + 1)).value_or(0);
       if (count < 1) refuse("is none of these");
     }
-    begin = end + 1;
   }
   if (grid.ring == rest && grid.data == rest) refuse("says of neither how many");
   for (int* const count : {&grid.ring, &grid.data})

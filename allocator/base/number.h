@@ -1,12 +1,14 @@
-// Numbers that a user writes, in options, settings and variables of the environment, and those that one reads.
+// Numbers and lists that a user writes, in options, settings and variables of the environment, and those one reads.
 #pragma once
 
 #include <charconv>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <system_error>
+#include <vector>
 
 namespace poolgrad {
 
@@ -17,6 +19,14 @@ std::optional<Number> number_in(std::string_view text) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
   return number;
+}
+
+/// What is between the separators: one part more than there are of them, empty or not.
+inline std::vector<std::string> split(std::string_view text, char separator) {
+  std::vector<std::string> parts;
+  for (std::size_t begin = 0; begin <= text.size(); begin += parts.back().size() + 1)
+    parts.emplace_back(text.substr(begin, text.find(separator, begin) - begin));
+  return parts;
 }
 
 /// "1 layer", "2 layers".

@@ -30,16 +30,6 @@ std::size_t parse_memory(const std::string& text, const char* option) {
   return bytes;
 }
 
-std::vector<std::string> split(const std::string& text, char separator) {
-  std::vector<std::string> words;
-  for (std::size_t begin = 0; begin <= text.size();) {
-    const std::size_t end = std::min(text.find(separator, begin), text.size());
-    words.push_back(text.substr(begin, end - begin));
-    begin = end + 1;
-  }
-  return words;
-}
-
 /// `options` with "name=value" as on a command line.
 TrainOptions with_setting(TrainOptions options, const std::string& name, const std::string& value) {
   CLI::App app;

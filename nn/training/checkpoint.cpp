@@ -42,12 +42,8 @@ std::vector<std::int64_t> counters(const std::string& path, const SafetensorsFil
   std::vector<std::int64_t> values;
   const auto entry = file.metadata.find(prefix + name);
   if (entry == file.metadata.end() || entry->second.empty()) return values;
-  for (std::string_view rest = entry->second;;) {
-    const std::size_t comma = rest.find(',');
-    values.push_back(parsed<std::int64_t>(path, name, rest.substr(0, comma)));
-    if (comma == std::string_view::npos) return values;
-    rest.remove_prefix(comma + 1);
-  }
+  for (const std::string& part : split(entry->second, ',')) values.push_back(parsed<std::int64_t>(path, name, part));
+  return values;
 }
 
 /// Bytes go to where they belong: no tensor is in memory twice.
