@@ -2,6 +2,7 @@
 // that include nothing but each other and the standard library (tests/structure).
 #pragma once
 
+#include "allocator/base/random.h"
 #include "allocator/base/relaxed.h"
 #include "allocator/c_api.h"
 #include "allocator/caching_allocator.h"

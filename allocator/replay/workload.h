@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "allocator/base/random.h"
 #include "allocator/memory_scope.h"
 #include "allocator/trace/trace.h"
 
@@ -82,20 +83,12 @@ class WorkloadBuilder {
   std::vector<Operation> blocks_;  // their allocations
 };
 
-/// Number `counter` of a random sequence (splitmix64), the same everywhere.
-constexpr std::uint64_t random_bits(std::uint64_t counter) {
-  std::uint64_t x = (counter + 1) * 0x9e3779b97f4a7c15u;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-  return x ^ (x >> 31);
-}
-
 /// Each call is the next number.
 class CounterRandom {
  public:
   explicit CounterRandom(std::uint64_t seed) : counter_(seed << 32) {}
   /// 0 <= result < `below`.
-  std::uint64_t operator()(std::uint64_t below) { return random_bits(counter_++) % below; }
+  std::uint64_t operator()(std::uint64_t below) { return random_below(0, counter_++, below); }
   /// `low` <= result <= `high`.
   std::uint64_t between(std::uint64_t low, std::uint64_t high) { return low + (*this)(high - low + 1); }
 

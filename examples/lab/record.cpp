@@ -7,6 +7,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "allocator/base/random.h"
 #include "allocator/caching_allocator.h"
 #include "allocator/error.h"
 #include "allocator/memory_scope.h"
@@ -17,7 +18,6 @@
 #include "examples/lab/lab.h"
 #include "examples/support/train.h"
 #include "nn/training/progress.h"
-#include "nn/training/random.h"
 #include "nn/training/sampler.h"
 #include "tensor/creation.h"
 
@@ -63,7 +63,7 @@ TrainOptions model_of_size(const RecordOptions& record) {
 nn::Corpus made_up_text(std::int64_t bytes) {
   std::vector<std::uint8_t> text;
   for (std::int64_t i = 0; i < bytes; ++i)
-    text.push_back(static_cast<std::uint8_t>(' ' + nn::random_below(1, static_cast<std::uint64_t>(i), 96)));
+    text.push_back(static_cast<std::uint8_t>(' ' + random_below(1, static_cast<std::uint64_t>(i), 96)));
   const std::vector<std::uint8_t> held_out(text.begin(), text.begin() + 64);
   return {text, held_out};
 }
@@ -87,7 +87,7 @@ void attention_passes(const Work& work) {
     // Lengths differ, as those of batches of text do.
     const auto seed = static_cast<std::uint64_t>(step);
     const std::int64_t n =
-        length / 2 + static_cast<std::int64_t>(nn::random_below(2, seed, static_cast<std::uint64_t>(length / 2)));
+        length / 2 + static_cast<std::int64_t>(random_below(2, seed, static_cast<std::uint64_t>(length / 2)));
     const TensorOptions options{.device = work.device};
     const auto input = [&](const char* name, Category category, std::int64_t head_count) {
       const MemoryScope scope(name, category);

@@ -8,12 +8,12 @@
 #include <ctime>
 #include <exception>
 
+#include "allocator/base/random.h"
 #include "allocator/error.h"
 #include "allocator/memory_scope.h"
 #include "autograd/operators.h"
 #include "examples/support/console.h"
 #include "examples/support/files.h"
-#include "nn/training/random.h"
 #include "tensor/creation.h"
 #include "tensor/grad_mode.h"
 
@@ -92,7 +92,7 @@ class RecallTrainer {
     RecallTask task = options_.task();
     task.distance = distance;
     RecallScore result{.distance = distance};
-    const std::uint64_t held_out = nn::random_bits(options_.seed, 0);
+    const std::uint64_t held_out = random_bits(options_.seed, 0);
     model_.eval();
     for (std::int64_t first = 0; result.asked < questions; ++first) {
       const Answers answers = answer(task, held_out, first, 1);

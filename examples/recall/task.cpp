@@ -5,8 +5,9 @@
 #include <algorithm>
 #include <numeric>
 
+#include "allocator/base/random.h"
 #include "allocator/error.h"
-#include "nn/training/random.h"
+#include "examples/support/options.h"
 
 namespace poolgrad::examples {
 
@@ -15,10 +16,10 @@ namespace {
 /// Numbers of one sequence.
 class Draws {
  public:
-  Draws(std::uint64_t seed, std::uint64_t index) : seed_(nn::random_bits(seed, index)) {}
+  Draws(std::uint64_t seed, std::uint64_t index) : seed_(random_bits(seed, index)) {}
 
   std::int64_t below(std::int64_t bound) {
-    return static_cast<std::int64_t>(nn::random_below(seed_, count_++, static_cast<std::uint64_t>(bound)));
+    return static_cast<std::int64_t>(random_below(seed_, count_++, static_cast<std::uint64_t>(bound)));
   }
   /// 0 .. count - 1 in any order (Fisher-Yates).
   std::vector<std::int64_t> permutation(std::int64_t count) {
@@ -116,7 +117,7 @@ std::vector<RecallTask> recall_levels(const RecallTask& goal) {
 
 const RecallTask& RecallCurriculum::task(std::int64_t step) const {
   if (!repeats(step)) return current();
-  return levels_[nn::random_below(seed_, static_cast<std::uint64_t>(step), level_)];
+  return levels_[random_below(seed_, static_cast<std::uint64_t>(step), level_)];
 }
 
 void RecallCurriculum::observe(std::int64_t step, double accuracy, double used) {

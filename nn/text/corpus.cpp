@@ -11,9 +11,9 @@
 
 #include "allocator/base/fnv1a.h"
 #include "allocator/base/number.h"
+#include "allocator/base/random.h"
 #include "allocator/error.h"
 #include "nn/text/byte_source.h"
-#include "nn/training/random.h"
 
 namespace poolgrad::nn {
 

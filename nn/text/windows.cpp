@@ -7,10 +7,10 @@
 #include <cstring>
 #include <span>
 
+#include "allocator/base/random.h"
 #include "allocator/error.h"
 #include "allocator/memory_scope.h"
 #include "autograd/operators/views.h"
-#include "nn/training/random.h"
 #include "tensor/creation.h"
 
 namespace poolgrad::nn {

@@ -8,10 +8,10 @@
 #include <set>
 #include <utility>
 
+#include "allocator/base/random.h"
 #include "allocator/error.h"
 #include "allocator/memory_scope.h"
 #include "autograd/operators/views.h"
-#include "nn/training/random.h"
 #include "tensor/creation.h"
 #include "tensor/grad_mode.h"
 

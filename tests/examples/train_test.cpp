@@ -8,11 +8,11 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "allocator/base/random.h"
 #include "allocator/caching_allocator.h"
 #include "autograd/operators/arithmetic.h"
 #include "examples/support/train.h"
 #include "kernels/parallel.h"
-#include "nn/training/random.h"
 #include "nn/training/sampler.h"
 #include "tensor/compare.h"
 #include "tensor/creation.h"
@@ -311,7 +311,7 @@ FirstStep first_step_by_hand(Trainer& trainer, const TrainOptions& o, double rat
   const std::vector<std::int32_t> text = train.read(0, train.size());
   std::vector<std::int64_t> tokens, targets;
   for (std::uint64_t row = 0; row < static_cast<std::uint64_t>(o.batch); ++row) {
-    const std::uint64_t start = nn::random_below(o.seed, row, text.size() - static_cast<std::uint64_t>(o.context));
+    const std::uint64_t start = random_below(o.seed, row, text.size() - static_cast<std::uint64_t>(o.context));
     for (std::uint64_t i = 0; i < static_cast<std::uint64_t>(o.context); ++i) {
       tokens.push_back(text[start + i]);
       targets.push_back(text[start + i + 1]);

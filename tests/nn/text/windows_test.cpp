@@ -4,8 +4,8 @@
 
 #include <cmath>
 
+#include "allocator/base/random.h"
 #include "nn/text/windows.h"
-#include "nn/training/random.h"
 #include "tests/tensor/support.h"
 
 namespace poolgrad::nn {

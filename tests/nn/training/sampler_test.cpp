@@ -8,8 +8,8 @@
 #include <limits>
 #include <random>
 
+#include "allocator/base/random.h"
 #include "autograd/operators.h"
-#include "nn/training/random.h"
 #include "tensor/creation.h"
 #include "tensor/grad_mode.h"
 #include "tests/tensor/support.h"

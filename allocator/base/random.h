@@ -1,9 +1,9 @@
-// Random numbers for programs, as a function of (seed, index): the same on every machine and device.
+// Random numbers of programs and made workloads, as a function of (seed, index): the same on every machine and device.
 #pragma once
 
 #include <cstdint>
 
-namespace poolgrad::nn {
+namespace poolgrad {
 
 /// SplitMix64 (Steele et al. 2014) of the index-th number after `seed`.
 constexpr std::uint64_t random_bits(std::uint64_t seed, std::uint64_t index) {
@@ -23,4 +23,4 @@ constexpr std::uint64_t random_below(std::uint64_t seed, std::uint64_t index, st
   return random_bits(seed, index) % bound;
 }
 
-}  // namespace poolgrad::nn
+}  // namespace poolgrad
