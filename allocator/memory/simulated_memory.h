@@ -95,11 +95,6 @@ class SimulatedMemory : public DeviceMemory {
     const std::lock_guard lock(mutex_);
     capacity_ = bytes;
   }
-  /// What calls cost from now on; nullopt: nothing.
-  void set_latency(std::optional<LatencyTable> latency) {
-    const std::lock_guard lock(mutex_);
-    options_.latency = std::move(latency);
-  }
   /// The virtual clock, in nanoseconds.
   std::uint64_t now() const {
     const std::lock_guard lock(mutex_);

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "allocator/front/thread_cache.h"
-#include "allocator/memory/memory_adaptor.h"
+#include "tests/allocator/memory/test_memories.h"
 #include "tests/allocator/pool_testing.h"
 
 namespace poolgrad::testing {

@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "tests/allocator/fuzz/generator.h"
+#include "tests/allocator/memory/test_memories.h"
 
 namespace poolgrad::testing {
 namespace {

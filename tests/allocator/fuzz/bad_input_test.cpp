@@ -1,7 +1,7 @@
 // Bad input: one sentence each, and the pool stays as it was or, where memory is corrupt already, the program ends.
 #include <cstdlib>
 
-#include "allocator/memory/memory_adaptor.h"
+#include "tests/allocator/memory/test_memories.h"
 #include "tests/allocator/pool_testing.h"
 
 namespace poolgrad::testing {

@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "tests/allocator/fuzz/episode.h"
+#include "tests/allocator/memory/test_memories.h"
 
 namespace poolgrad::testing {
 namespace {

@@ -6,9 +6,9 @@
 #include <string>
 #include <utility>
 
-#include "allocator/memory/memory_adaptor.h"
 #include "allocator/memory/race_detector.h"
 #include "tests/allocator/fuzz/watching_memory.h"
+#include "tests/allocator/memory/test_memories.h"
 #include "tests/allocator/pool_testing.h"
 
 namespace poolgrad::testing {

@@ -1,11 +1,11 @@
 // A real GPU: the contract of device memory, random work of a pool, and the driver's own account of the memory.
 #include "allocator/memory/cuda_memory.h"
 #include "allocator/memory/latency.h"
-#include "allocator/memory/memory_adaptor.h"
 #include "tests/allocator/gpu/device_bytes.h"
 #include "tests/allocator/gpu/pool_fuzz_on_device.h"
 #include "tests/allocator/gpu/pool_on_device.h"
 #include "tests/allocator/memory/device_memory_contract.h"
+#include "tests/allocator/memory/test_memories.h"
 
 namespace poolgrad::testing {
 namespace {

@@ -10,13 +10,13 @@
 
 #include "allocator/memory/cuda_memory.h"
 #include "allocator/memory/host_memory.h"
-#include "allocator/memory/memory_adaptor.h"
 #include "allocator/memory/race_detector.h"
 #include "allocator/memory/simulated_memory.h"
 #include "allocator/memory/traced_memory.h"
 #include "tests/allocator/memory/device_memory_contract.h"
 #include "tests/allocator/memory/fake_cuda_driver.h"
 #include "tests/allocator/memory/pages.h"
+#include "tests/allocator/memory/test_memories.h"
 
 namespace poolgrad::testing {
 namespace {

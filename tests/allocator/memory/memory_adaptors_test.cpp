@@ -6,10 +6,10 @@
 
 #include "allocator/error.h"
 #include "allocator/memory/host_memory.h"
-#include "allocator/memory/memory_adaptor.h"
 #include "allocator/memory/simulated_memory.h"
 #include "allocator/memory/traced_memory.h"
 #include "tests/allocator/memory/pages.h"
+#include "tests/allocator/memory/test_memories.h"
 
 namespace poolgrad::testing {
 namespace {

@@ -7,7 +7,7 @@
 #include <random>
 #include <utility>
 
-#include "allocator/memory/memory_adaptor.h"
+#include "tests/allocator/memory/test_memories.h"
 #include "tests/allocator/pool_testing.h"
 #include "tests/effort.h"
 

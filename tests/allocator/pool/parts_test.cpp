@@ -4,9 +4,9 @@
 
 #include <thread>
 
-#include "allocator/memory/memory_adaptor.h"
 #include "allocator/memory/simulated_memory.h"
 #include "allocator/pool/releaser.h"
+#include "tests/allocator/memory/test_memories.h"
 
 namespace poolgrad {
 namespace {

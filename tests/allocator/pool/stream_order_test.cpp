@@ -5,8 +5,8 @@
 #include <set>
 #include <utility>
 
-#include "allocator/memory/memory_adaptor.h"
 #include "allocator/pool/stream_order.h"
+#include "tests/allocator/memory/test_memories.h"
 #include "tests/allocator/pool_testing.h"
 
 namespace poolgrad::testing {

@@ -3,7 +3,7 @@
 #include <regex>
 #include <source_location>
 
-#include "allocator/memory/memory_adaptor.h"
+#include "tests/allocator/memory/test_memories.h"
 #include "tests/allocator/pool_testing.h"
 
 namespace poolgrad::testing {
