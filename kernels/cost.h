@@ -13,7 +13,8 @@
 
 namespace poolgrad::kernels {
 
-/// A device that launches in 4 us and then moves or computes, whichever takes longer, so much in a nanosecond.
+/// A device that launches in 4 us and then moves or computes, whichever takes longer, so much in a nanosecond. Equal
+/// work takes equal time everywhere.
 struct Roofline {
   double launch = 4000, bytes = 3350, operations = 50000;
 
@@ -21,7 +22,7 @@ struct Roofline {
     return static_cast<std::uint64_t>(launch + std::max(cost.bytes / bytes, cost.operations / operations));
   }
 };
-/// What simulated devices charge on this thread; at first simulated_nanoseconds().
+/// What simulated devices charge on this thread; at first Roofline{}.
 Roofline& simulated_roofline();
 
 inline Cost cost_of(const Gemm& g) {

@@ -82,14 +82,6 @@ struct Cost {
   double bytes = 0, operations = 0;
 };
 
-/// A roofline with a launch latency: 4 us to launch, then 3.35 TB/s of memory or 50 Tflop/s, whichever is slower. Equal
-/// work takes equal time everywhere.
-constexpr std::uint64_t simulated_nanoseconds(const Cost& cost) {
-  constexpr double launch = 4000, bytes_per_nanosecond = 3350, operations_per_nanosecond = 50000;
-  const double memory = cost.bytes / bytes_per_nanosecond, arithmetic = cost.operations / operations_per_nanosecond;
-  return static_cast<std::uint64_t>(launch + (memory > arithmetic ? memory : arithmetic));
-}
-
 inline double bytes_of(const View& view) {
   return view.data ? static_cast<double>(view.count()) * static_cast<double>(size_of(view.dtype)) : 0.0;
 }

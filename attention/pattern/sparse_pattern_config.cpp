@@ -13,15 +13,6 @@ namespace poolgrad::attention {
 
 namespace {
 
-constexpr std::array<std::pair<const char*, SparsePatternType>, 6> names{{
-    {"local_window", SparsePatternType::local_window},
-    {"dilated_sparse", SparsePatternType::dilated_sparse},
-    {"global_local", SparsePatternType::global_local},
-    {"strided", SparsePatternType::strided},
-    {"axial", SparsePatternType::axial},
-    {"random", SparsePatternType::random},
-}};
-
 constexpr double random_density = 0.1;
 // What Pattern::block_offsets() takes: offsets, and how many of them with 0 and both signs.
 constexpr std::int64_t max_rate = std::int64_t{1} << 30;
@@ -136,21 +127,6 @@ Pattern of_density(const SparsePatternConfig& config, std::int64_t length, bool 
 }
 
 }  // namespace
-
-SparsePatternType parse_sparse_pattern_type(const std::string& name) {
-  std::string known;
-  for (const auto& [text, type] : names) {
-    if (name == text) return type;
-    known += (known.empty() ? "" : ", ") + std::string(text);
-  }
-  throw ValueError("[sparse_pattern] unknown pattern type '" + name + "'; known are " + known);
-}
-
-std::string to_string(SparsePatternType type) {
-  for (const auto& [text, named] : names)
-    if (named == type) return text;
-  return "unknown";
-}
 
 void SparsePatternConfig::validate() const {
   const auto refuse = [](const char* reason, auto value) {

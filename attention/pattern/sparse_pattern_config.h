@@ -1,4 +1,4 @@
-// Block-sparse patterns by name, and by how dense they shall be.
+// Block-sparse patterns by kind, and by how dense they shall be.
 #pragma once
 
 #include <cstdint>
@@ -11,10 +11,6 @@
 namespace poolgrad::attention {
 
 enum class SparsePatternType { local_window, dilated_sparse, global_local, strided, axial, random };
-
-/// "local_window" and so on. ValueError that lists the known names.
-SparsePatternType parse_sparse_pattern_type(const std::string& name);
-std::string to_string(SparsePatternType type);
 
 struct SparsePatternConfig {
   SparsePatternType pattern_type = SparsePatternType::local_window;

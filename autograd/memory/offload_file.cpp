@@ -86,15 +86,9 @@ std::uint64_t OffloadFile::bytes() const {
   return bytes_;
 }
 
-std::uint64_t OffloadFile::peak_bytes() const {
-  const std::lock_guard lock(mutex_);
-  return peak_bytes_;
-}
-
 std::uint64_t OffloadFile::take(std::size_t bytes) {
   const std::lock_guard lock(mutex_);
   bytes_ += bytes;
-  peak_bytes_ = std::max(peak_bytes_, bytes_);
   for (auto place = free_.begin(); place != free_.end(); ++place) {
     const auto [offset, room] = *place;
     if (room < bytes) continue;

@@ -45,9 +45,8 @@ class OffloadFile : public std::enable_shared_from_this<OffloadFile> {
   void read(const Extent& extent, void* to) const { read(extent, to, 0, extent.bytes_); }
   void write(const Extent& extent, const void* from, std::size_t offset, std::size_t bytes) const;
   void read(const Extent& extent, void* to, std::size_t offset, std::size_t bytes) const;
-  /// In use now, and at most.
+  /// In use.
   std::uint64_t bytes() const;
-  std::uint64_t peak_bytes() const;
 
  private:
   OffloadFile(const std::string& folder, int descriptor) : folder_(folder), descriptor_(descriptor) {}
@@ -58,7 +57,7 @@ class OffloadFile : public std::enable_shared_from_this<OffloadFile> {
   std::string folder_;
   int descriptor_;
   mutable ForkMutex mutex_;  // of what follows
-  std::uint64_t end_ = 0, bytes_ = 0, peak_bytes_ = 0;
+  std::uint64_t end_ = 0, bytes_ = 0;
   std::map<std::uint64_t, std::uint64_t> free_;  // offset -> bytes, never side by side
 };
 

@@ -388,16 +388,4 @@ decltype(auto) with_functor(BinaryOp op, const F& f) {
   __builtin_unreachable();
 }
 
-/// out[i] = Op(x[i]) for the element with row-major index i; both views have the same shape and elements of type T.
-/// What a GPU's thread does; faster CPU paths are tested against it.
-template <template <class> class Op, class T>
-struct PointwiseUnary {
-  View out, x;
-  T a{}, b{};
-
-  POOLGRAD_HD void operator()(std::int64_t i) const {
-    out.as<T>()[out.offset(i)] = Op<T>::value(x.as<T>()[x.offset(i)], a, b);
-  }
-};
-
 }  // namespace poolgrad::kernels

@@ -6,9 +6,22 @@
 #include <numbers>
 #include <vector>
 
+#include "kernels/definition/host_device.h"
 #include "kernels/elementwise.h"
 
 namespace poolgrad::kernels::testing {
+
+/// out[i] = Op(x[i]) for the element with row-major index i; both views have the same shape and elements of type T.
+/// What a GPU's thread does.
+template <template <class> class Op, class T>
+struct PointwiseUnary {
+  View out, x;
+  T a{}, b{};
+
+  POOLGRAD_HD void operator()(std::int64_t i) const {
+    out.as<T>()[out.offset(i)] = Op<T>::value(x.as<T>()[x.offset(i)], a, b);
+  }
+};
 
 using Real = long double;
 

@@ -11,6 +11,7 @@
 #include "kernels/definition/elementwise.h"
 #include "kernels/dispatch.h"
 #include "kernels/parallel.h"
+#include "tests/kernels/elementwise_reference.h"
 
 namespace poolgrad::kernels {
 namespace {
@@ -58,7 +59,7 @@ TEST(Pointwise, TheFunctorThatTheGpuRunsFollowsStridesOnTheCpu) {
   const View result{out.data(), DType::f32, 2, {2, 3}, {3, 1}};
 
   parallel_ranges(result.count(), 2, [&](std::int64_t begin, std::int64_t end) {
-    const PointwiseUnary<functors::Gelu, float> body{result, in};
+    const testing::PointwiseUnary<functors::Gelu, float> body{result, in};
     for (std::int64_t i = begin; i < end; ++i) body(i);
   });
 

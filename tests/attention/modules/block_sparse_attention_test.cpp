@@ -5,6 +5,7 @@
 
 #include "attention/modules/dilated_attention.h"
 #include "tests/attention/modules/module_support.h"
+#include "tests/attention/pattern/sparse_types.h"
 #include "tests/tensor/support.h"
 
 namespace poolgrad::attention {
@@ -27,9 +28,7 @@ oracle::Multiplicity level(std::int64_t stride, std::int64_t window, std::int64_
 }
 
 TEST(BlockSparseDilatedAttention, ComputesTheSoftmaxOverAllBlocksOfARow) {
-  for (const SparsePatternType type :
-       {SparsePatternType::local_window, SparsePatternType::dilated_sparse, SparsePatternType::global_local,
-        SparsePatternType::strided, SparsePatternType::axial, SparsePatternType::random})
+  for (const SparsePatternType type : all_types)
     for (const bool causal : {false, true})
       for (const std::optional<double> ratio : {std::optional<double>(), std::optional(0.5)}) {
         BlockSparseDilatedAttention module({.pattern_type = type,
@@ -46,9 +45,7 @@ TEST(BlockSparseDilatedAttention, ComputesTheSoftmaxOverAllBlocksOfARow) {
 }
 
 TEST(BlockSparseDilatedAttention, IsDenseWithAllBlocks) {
-  for (const SparsePatternType type :
-       {SparsePatternType::local_window, SparsePatternType::dilated_sparse, SparsePatternType::global_local,
-        SparsePatternType::strided, SparsePatternType::axial, SparsePatternType::random}) {
+  for (const SparsePatternType type : all_types) {
     BlockSparseDilatedAttention all({.pattern_type = type, .block_size = 16, .sparsity_ratio = 1.0});
     for (const bool causal : {false, true}) {
       for (const auto& [queries, keys] : {std::pair{70, 70}, {300, 70}, {90, 5}, {5, 70}}) {

@@ -7,6 +7,7 @@
 #include "nn/training/sampler.h"
 #include "tensor/grad_mode.h"
 #include "tests/attention/modules/module_support.h"
+#include "tests/attention/pattern/sparse_types.h"
 #include "tests/tensor/support.h"
 
 namespace poolgrad::attention {

@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "allocator/error.h"
+#include "tests/attention/pattern/sparse_types.h"
 #include "tests/tensor/support.h"
 
 namespace poolgrad::attention {
@@ -14,10 +15,6 @@ namespace {
 
 using poolgrad::testing_support::error_of;
 using ::testing::HasSubstr;
-
-constexpr SparsePatternType all_types[] = {SparsePatternType::local_window, SparsePatternType::dilated_sparse,
-                                           SparsePatternType::global_local, SparsePatternType::strided,
-                                           SparsePatternType::axial,        SparsePatternType::random};
 
 /// Blocks of 16 that the pattern admits at their first positions, as rows of 'x' and '.'.
 std::vector<std::string> block_rows(const Pattern& pattern, std::int64_t count) {
@@ -38,13 +35,6 @@ double counted_density(const Pattern& pattern, std::int64_t length, bool causal)
       kept += pattern.multiplicity(i, j) > 0;
     }
   return static_cast<double>(kept) / static_cast<double>(admissible);
-}
-
-TEST(SparsePatternConfig, NamesItsTypes) {
-  for (const SparsePatternType type : all_types) EXPECT_EQ(parse_sparse_pattern_type(to_string(type)), type);
-  EXPECT_EQ(error_of<ValueError>([] { parse_sparse_pattern_type("blocky"); }),
-            "[sparse_pattern] unknown pattern type 'blocky'; known are local_window, dilated_sparse, global_local, "
-            "strided, axial, random");
 }
 
 TEST(SparsePatternConfig, MeansThePatternsOfItsFields) {

@@ -7,6 +7,7 @@
 #include "attention/modules/dilated_attention.h"
 #include "attention/modules/multihead.h"
 #include "attention/modules/ring_attention.h"
+#include "tests/attention/pattern/sparse_types.h"
 #include "tests/attention/ring/ring_support.h"
 #include "tests/tensor/support.h"
 
