@@ -87,14 +87,7 @@ std::vector<Tensor> floating(const std::vector<Tensor>& outputs) {
   return result;
 }
 
-double unit_roundoff(DType dtype) {
-  switch (dtype) {
-    case DType::f64: return 0x1p-53;
-    case DType::f32: return 0x1p-24;
-    case DType::f16: return 0x1p-11;
-    default: return 0x1p-8;  // bf16
-  }
-}
+double unit_roundoff(DType dtype) { return std::ldexp(1.0, -significant_bits(dtype)); }
 
 FiniteDifference::FiniteDifference(const TensorFunction& function, const std::vector<Tensor>& inputs,
                                    const std::vector<Tensor>& weights)

@@ -42,6 +42,17 @@ constexpr std::size_t size_of(DType dtype) {
 }
 constexpr bool is_floating(DType dtype) { return dtype <= DType::bf16; }
 
+/// Binary digits of a floating dtype's significand, the first one included: whole numbers up to 2 to that power are
+/// exact.
+constexpr int significant_bits(DType dtype) {
+  switch (dtype) {
+    case DType::f64: return 53;
+    case DType::f32: return 24;
+    case DType::f16: return 11;
+    default: return 8;  // bf16
+  }
+}
+
 /// Floating dtypes round whatever there is; integers and bools have whole numbers of their range alone.
 constexpr bool has_number(DType dtype, double number) {
   const auto within = [&](double low, double high) {  // [low, high)

@@ -77,17 +77,10 @@ void check_floating(const char* op, const Tensor& out) {
 }
 /// Whether the dtype has every whole number from `least` to `most`.
 bool holds_all(DType dtype, std::int64_t least, std::int64_t most) {
-  const auto within = [&](int digits) {
-    const std::int64_t bound = std::int64_t{1} << digits;
-    return -bound <= least && most <= bound;
-  };
-  switch (dtype) {
-    case DType::f64: return within(53);
-    case DType::f32: return within(24);
-    case DType::f16: return within(11);
-    case DType::bf16: return within(8);
-    default: return has_number(dtype, static_cast<double>(least)) && has_number(dtype, static_cast<double>(most));
-  }
+  if (!is_floating(dtype))
+    return has_number(dtype, static_cast<double>(least)) && has_number(dtype, static_cast<double>(most));
+  const std::int64_t bound = std::int64_t{1} << significant_bits(dtype);
+  return -bound <= least && most <= bound;
 }
 }  // namespace
 

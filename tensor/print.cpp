@@ -33,12 +33,7 @@ double rounded(double value, DType dtype) {
 
 /// Decimal digits that every value of the dtype keeps.
 int decimal_digits(DType dtype) {
-  switch (dtype) {
-    case DType::f64: return 15;
-    case DType::f16: return 3;
-    case DType::bf16: return 2;
-    default: return 6;
-  }
+  return (significant_bits(dtype) - 1) * 301 / 1000;  // by log10(2), as std::numeric_limits has it
 }
 
 std::string printed(const char* format, int digits, double value) {
