@@ -266,15 +266,12 @@ void for_each_dilated_strip(const AttentionTerm& term, const TileOfHead& tile, c
 template <class F>
 void for_each_term_strip(const AttentionTerm& term, const TileOfHead& tile, const Strip& base, F&& f) {
   using Kind = AttentionTerm::Kind;
+  Strip strip = base;
   switch (term.kind) {
     case Kind::dilated: return for_each_dilated_strip(term, tile, base, f);
     case Kind::offsets: return for_each_offset_strip(term, tile, base, f);
     case Kind::listed: return for_each_listed_strip(term, tile, base, f);
     case Kind::random: return for_each_random_strip(term, tile, base, f);
-    default: break;
-  }
-  Strip strip = base;
-  switch (term.kind) {
     case Kind::columns: (tile.flipped ? strip.rows : strip.keys).end = term.size; break;
     case Kind::rows: (tile.flipped ? strip.keys : strip.rows).end = term.size; break;
     case Kind::segment:
