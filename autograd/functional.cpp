@@ -31,21 +31,6 @@ struct Derivable {
   }
 };
 
-/// The gradients of sum_i <vectors_i, outputs_i>, zeros where there is none.
-Tensors gradients_of(const Tensors& outputs, const Tensors& vectors, const Tensors& inputs, BackwardOptions options) {
-  Tensors reached, weights;
-  for (std::size_t i = 0; i < outputs.size(); ++i)
-    if (outputs[i].requires_grad()) {
-      reached.push_back(outputs[i]);
-      weights.push_back(vectors[i]);
-    }
-  Tensors found(inputs.size());
-  if (!reached.empty()) found = grad(reached, inputs, weights, options, true);
-  for (std::size_t i = 0; i < inputs.size(); ++i)
-    if (!found[i].defined()) found[i] = zeros_like(inputs[i]);
-  return found;
-}
-
 void check_all_floating(const char* op, const char* what, const Tensors& tensors) {
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     if (!tensors[i].defined()) throw ValueError(fmt::format("[{}] {} {} is undefined", op, what, i));
@@ -98,7 +83,7 @@ Tensors jacobian_of(const Tensor& output, const Tensors& inputs, bool differenti
     const Tensor one = zeros_like(output);
     one.alias({.shape = {}, .strides = {}, .offset = k}).fill(1.0);
     const Tensors gradients =
-        gradients_of({output}, {one}, inputs, {.retain_graph = true, .create_graph = differentiable});
+        gradients_or_zeros({output}, inputs, {one}, {.retain_graph = true, .create_graph = differentiable});
     for (std::size_t j = 0; j < inputs.size(); ++j) rows[j].push_back(gradients[j]);
   }
   Tensors result;
@@ -115,7 +100,7 @@ Tensors jacobian_of(const Tensor& output, const Tensors& inputs, bool differenti
 /// The gradient of a function of one number, differentiable, and that number.
 std::pair<Tensor, Tensors> value_and_gradient(const char* op, const Derivable& of) {
   const Tensor value = one_number(op, of);
-  return {value, gradients_of({value}, {ones_like(value)}, of.arguments, {.create_graph = true})};
+  return {value, gradients_or_zeros({value}, of.arguments, {ones_like(value)}, {.create_graph = true})};
 }
 
 TensorFunction of_one(const UnaryFunction& f) {
@@ -132,7 +117,8 @@ std::pair<Tensors, Tensors> vjp(const TensorFunction& f, const Tensors& inputs, 
                                 bool create_graph, CallSite) {
   const Derivable of = evaluate("vjp", f, inputs, create_graph);
   check_vectors("vjp", vectors, "output", of.outputs);
-  return {of.results(create_graph), gradients_of(of.outputs, vectors, of.arguments, {.create_graph = create_graph})};
+  return {of.results(create_graph),
+          gradients_or_zeros(of.outputs, of.arguments, vectors, {.create_graph = create_graph})};
 }
 
 std::pair<Tensors, Tensors> jvp(const TensorFunction& f, const Tensors& inputs, const Tensors& vectors,
@@ -142,8 +128,8 @@ std::pair<Tensors, Tensors> jvp(const TensorFunction& f, const Tensors& inputs, 
   const Derivable of = evaluate("jvp", f, inputs, create_graph);
   Tensors weights;  // u, at which nobody looks: what depends on it is linear
   for (const Tensor& output : of.outputs) weights.push_back(zeros_like(output).set_requires_grad());
-  const Tensors products = gradients_of(of.outputs, weights, of.arguments, {.create_graph = true});
-  return {of.results(create_graph), gradients_of(products, vectors, weights, {.create_graph = create_graph})};
+  const Tensors products = gradients_or_zeros(of.outputs, of.arguments, weights, {.create_graph = true});
+  return {of.results(create_graph), gradients_or_zeros(products, weights, vectors, {.create_graph = create_graph})};
 }
 
 std::vector<Tensors> jacobian(const TensorFunction& f, const Tensors& inputs, bool create_graph, CallSite) {
@@ -168,7 +154,8 @@ std::pair<Tensor, Tensors> hessian_vector_product(const TensorFunction& f, const
   check_vectors(op, vectors, "input", inputs);
   const Derivable of = evaluate(op, f, inputs, create_graph);
   const auto [value, gradient] = value_and_gradient(op, of);
-  return {of.results(create_graph)[0], gradients_of(gradient, vectors, of.arguments, {.create_graph = create_graph})};
+  return {of.results(create_graph)[0],
+          gradients_or_zeros(gradient, of.arguments, vectors, {.create_graph = create_graph})};
 }
 
 std::pair<Tensor, Tensor> vjp(const UnaryFunction& f, const Tensor& x, const Tensor& vector, bool create_graph,

@@ -46,20 +46,7 @@ struct Evaluation {
   }
 };
 
-/// One gradient per `wanted`; undefined where an input did not contribute.
-Tensors contributions(const Tensors& outputs, const Tensors& wanted, const Tensors& weights, BackwardOptions options) {
-  Tensors roots, seeds;
-  for (std::size_t i = 0; i < outputs.size(); ++i) {
-    if (!outputs[i].requires_grad()) continue;
-    roots.push_back(outputs[i]);
-    seeds.push_back(weights[i]);
-  }
-  Tensors result(wanted.size());
-  if (!roots.empty()) result = grad(roots, wanted, seeds, options, true);
-  return result;
-}
-
-/// The same of the outputs that have elements: by the others there is nothing to compare.
+/// The contributions() to the outputs that have elements: by the others there is nothing to compare.
 Tensors of_elements(const Evaluation& evaluation, const Tensors& weights, BackwardOptions options) {
   Tensors outputs, seeds;
   for (std::size_t i = 0; i < evaluation.outputs.size(); ++i) {
@@ -68,14 +55,6 @@ Tensors of_elements(const Evaluation& evaluation, const Tensors& weights, Backwa
     seeds.push_back(weights[i]);
   }
   return contributions(outputs, evaluation.wanted, seeds, options);
-}
-
-/// The same with zeros there, by all outputs.
-Tensors gradients(const Tensors& outputs, const Tensors& wanted, const Tensors& weights, BackwardOptions options) {
-  Tensors found = contributions(outputs, wanted, weights, options);
-  for (std::size_t i = 0; i < found.size(); ++i)
-    if (!found[i].defined()) found[i] = zeros_like(wanted[i]);
-  return found;
 }
 
 Tensors random_weights(const Tensors& outputs, std::uint64_t seed) {
@@ -132,7 +111,7 @@ class Dependences {
         one.alias({{}, {}, i}).fill(1.0);
         numbers_.emplace_back();
         if (!output.requires_grad()) continue;
-        for (const Tensor& x : gradients({output}, evaluation.wanted, {one}, {.retain_graph = true})) {
+        for (const Tensor& x : gradients_or_zeros({output}, evaluation.wanted, {one}, {.retain_graph = true})) {
           const std::vector<double> values = x.to_vector<double>();
           numbers_.back().emplace_back();
           for (const double value : values) numbers_.back().back().push_back(value != 0.0);
@@ -174,7 +153,7 @@ class Check {
     roundoff_ = std::max(coarsest(evaluation.wanted), coarsest(evaluation.outputs));
     tolerance_ = Tolerance(options_, roundoff_);
     const Tensors weights = random_weights(evaluation.outputs, options_.seed);
-    const Tensors analytic = gradients(evaluation.outputs, evaluation.wanted, weights, {.retain_graph = true});
+    const Tensors analytic = gradients_or_zeros(evaluation.outputs, evaluation.wanted, weights, {.retain_graph = true});
     const Tensors found = of_elements(evaluation, weights, {.retain_graph = true});
     check_repetition(evaluation, weights, analytic);
     if (report_.passed) check_layouts(evaluation, weights, analytic);
@@ -232,7 +211,7 @@ class Check {
   }
 
   void check_repetition(const Evaluation& evaluation, const Tensors& weights, const Tensors& analytic) {
-    const Tensors again = gradients(evaluation.outputs, evaluation.wanted, weights, {.retain_graph = true});
+    const Tensors again = gradients_or_zeros(evaluation.outputs, evaluation.wanted, weights, {.retain_graph = true});
     for (std::size_t i = 0; i < checked_.size(); ++i)
       if (!bit_equal(again[i], analytic[i]))
         fail(fmt::format("two backward passes over one graph give other bits for {}", label(checked_[i])));
@@ -240,7 +219,7 @@ class Check {
     if (repeated.outputs.size() != evaluation.outputs.size())
       return fail(fmt::format("the function returned {} floating tensors, and {} when it was run again",
                               evaluation.outputs.size(), repeated.outputs.size()));
-    const Tensors other = gradients(repeated.outputs, repeated.wanted, weights, {});
+    const Tensors other = gradients_or_zeros(repeated.outputs, repeated.wanted, weights, {});
     for (std::size_t i = 0; i < repeated.outputs.size(); ++i)
       if (!bit_equal(repeated.outputs[i], evaluation.outputs[i]))
         fail(fmt::format("two runs of the function give other bits in floating output {}", i));
@@ -257,7 +236,7 @@ class Check {
       expanded.push_back(expanded_constant(weight, 0.75));
     }
     const auto run = [&](const Tensors& seeds) {
-      return gradients(evaluation.outputs, evaluation.wanted, seeds, {.retain_graph = true});
+      return gradients_or_zeros(evaluation.outputs, evaluation.wanted, seeds, {.retain_graph = true});
     };
     expect_close("a strided output gradient", run(strided), analytic);
     if (!report_.passed) return;
@@ -390,7 +369,7 @@ GradcheckReport gradgradcheck(const TensorFunction& function, const std::vector<
     const bool create_graph = grad_enabled();
     const Tensors weights(point.begin() + count, point.end());
     const Evaluation evaluation(function, Tensors(point.begin(), point.begin() + count));
-    return gradients(evaluation.outputs, evaluation.wanted, weights, {.create_graph = create_graph});
+    return gradients_or_zeros(evaluation.outputs, evaluation.wanted, weights, {.create_graph = create_graph});
   };
 
   Tensors point = leaves;

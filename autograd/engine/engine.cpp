@@ -17,6 +17,7 @@
 #include "allocator/memory_scope.h"
 #include "autograd/autocast.h"
 #include "autograd/engine/tape_record.h"
+#include "tensor/creation.h"
 #include "tensor/grad_mode.h"
 
 namespace poolgrad {
@@ -282,6 +283,20 @@ std::vector<Tensor> grad(const std::vector<Tensor>& outputs, const std::vector<T
       throw Error(fmt::format("[grad] input {} did not contribute to the outputs; pass allow_unused = true: {}", i,
                               describe(inputs[i])));
   return result;
+}
+
+std::vector<Tensor> contributions(const std::vector<Tensor>& outputs, const std::vector<Tensor>& inputs,
+                                  const std::vector<Tensor>& gradients, BackwardOptions options, CallSite) {
+  if (std::ranges::none_of(outputs, &Tensor::requires_grad)) return std::vector<Tensor>(inputs.size());
+  return grad(outputs, inputs, gradients, options, true);
+}
+
+std::vector<Tensor> gradients_or_zeros(const std::vector<Tensor>& outputs, const std::vector<Tensor>& inputs,
+                                       const std::vector<Tensor>& gradients, BackwardOptions options, CallSite) {
+  std::vector<Tensor> found = contributions(outputs, inputs, gradients, options);
+  for (std::size_t i = 0; i < found.size(); ++i)
+    if (!found[i].defined()) found[i] = zeros_like(inputs[i]);
+  return found;
 }
 
 void at_end_of_backward(std::function<void()> callback) {

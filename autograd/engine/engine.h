@@ -30,6 +30,12 @@ void backward(const std::vector<Tensor>& outputs, const std::vector<Tensor>& gra
 std::vector<Tensor> grad(const std::vector<Tensor>& outputs, const std::vector<Tensor>& inputs,
                          const std::vector<Tensor>& gradients = {}, BackwardOptions options = {},
                          bool allow_unused = false, CallSite = {});
+/// grad() by outputs of which some, or all, may require no gradient: undefined for an input that did not contribute.
+std::vector<Tensor> contributions(const std::vector<Tensor>& outputs, const std::vector<Tensor>& inputs,
+                                  const std::vector<Tensor>& gradients, BackwardOptions options, CallSite = {});
+/// The same with zeros there.
+std::vector<Tensor> gradients_or_zeros(const std::vector<Tensor>& outputs, const std::vector<Tensor>& inputs,
+                                       const std::vector<Tensor>& gradients, BackwardOptions options, CallSite = {});
 
 /// Calls `hook` with the gradient of `tensor` when it is complete (before accumulation, for a leaf); a defined result,
 /// of the same shape, dtype and device, replaces the gradient. Hooks run in the order of registration, with grad mode

@@ -247,14 +247,13 @@ Gradients differentiable_gradients(const Definition& definition, const std::vect
     if (wanted.empty()) return result;
     const std::vector<Tensor> values = definition(seen);
     for (std::size_t i = 0; i < values.size(); ++i) {
-      if (!gradients[i].defined() || !values[i].requires_grad()) continue;
+      if (!gradients[i].defined()) continue;
       outputs.push_back(values[i]);
       weights.push_back(gradients[i]);
     }
   }
-  if (outputs.empty()) return result;
   const std::vector<Tensor> found =
-      grad(outputs, wanted, weights, {.retain_graph = create_graph, .create_graph = create_graph}, true);
+      contributions(outputs, wanted, weights, {.retain_graph = create_graph, .create_graph = create_graph});
   for (std::size_t i = 0; i < positions.size(); ++i) result[positions[i]] = found[i];
   return result;
 }
