@@ -11,16 +11,6 @@
 
 namespace poolgrad::nn {
 
-namespace {
-
-const Tensor& entry_of(const NamedTensors& state, const std::string& name) {
-  const auto entry = std::find_if(state.begin(), state.end(), [&](const auto& each) { return each.first == name; });
-  if (entry == state.end()) throw ValueError("[ema] the state has no " + name);
-  return entry->second;
-}
-
-}  // namespace
-
 EMA::EMA(const Module& module, EMAOptions options, CallSite)
     : parameters_(module.named_parameters()), options_(options) {
   if (!(options.decay >= 0 && options.decay < 1))
@@ -79,9 +69,11 @@ NamedTensors EMA::state() const {
 void EMA::check(const NamedTensors& state) const {
   const NamedTensors own = this->state();
   for (const auto& [name, tensor] : own) {
-    const Tensor& theirs = entry_of(state, name);
-    if (!theirs.defined() || theirs.shape() != tensor.shape() || theirs.dtype() != tensor.dtype())
-      throw ValueError("[ema] the state does not fit: " + name + " " + describe(theirs) + ", here " + describe(tensor));
+    const Tensor* const theirs = entry_of(state, name);
+    if (theirs == nullptr) throw ValueError("[ema] the state has no " + name);
+    if (!fits(*theirs, tensor))
+      throw ValueError("[ema] the state does not fit: " + name + " " + describe(*theirs) + ", here " +
+                       describe(tensor));
   }
   if (state.size() != own.size())
     throw ValueError("[ema] the state has " + std::to_string(state.size()) + " tensors, and " +
@@ -90,10 +82,10 @@ void EMA::check(const NamedTensors& state) const {
 
 void EMA::load(const NamedTensors& state) {
   check(state);
-  const auto updates = static_cast<std::int64_t>(entry_of(state, "updates").item());
+  const auto updates = static_cast<std::int64_t>(entry_of(state, "updates")->item());
   if (updates < 0) throw ValueError("[ema] the number of updates must not be negative");
   const NoGradGuard no_grad;
-  for (const auto& [name, average] : averages_) Tensor(average).copy_from(entry_of(state, name));
+  for (const auto& [name, average] : averages_) Tensor(average).copy_from(*entry_of(state, name));
   updates_ = updates;
 }
 

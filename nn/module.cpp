@@ -14,9 +14,6 @@ namespace poolgrad::nn {
 
 namespace {
 
-auto named(const NamedTensors& state, const std::string& name) {
-  return std::find_if(state.begin(), state.end(), [&](const auto& entry) { return entry.first == name; });
-}
 auto first_name_of(const Tensor& tensor, const NamedTensors& all) {
   return std::find_if(all.begin(), all.end(), [&](const auto& entry) { return entry.second.is_same(tensor); });
 }
@@ -30,6 +27,18 @@ NamedTensors each_once(const NamedTensors& all) {
 }
 
 }  // namespace
+
+const Tensor* entry_of(const NamedTensors& state, const std::string& name) {
+  for (const auto& [known, tensor] : state)
+    if (known == name) return &tensor;
+  return nullptr;
+}
+
+bool fits(const Tensor& given, const Tensor& own) {
+  return given.defined() && given.shape() == own.shape() && given.dtype() == own.dtype();
+}
+
+Device device_of(const std::vector<Tensor>& tensors) { return tensors.empty() ? cpu : tensors.front().device(); }
 
 void Module::collect(NamedTensors Module::*kind, const std::string& prefix, NamedTensors& all) const {
   for (const auto& [name, tensor] : this->*kind) all.emplace_back(prefix + name, tensor);
@@ -73,23 +82,21 @@ void Module::check(const NamedTensors& state) const {
   const NamedTensors all = all_names(), own = each_once(all);
   std::string faults;
   for (const auto& [name, tensor] : own) {
-    const auto entry = named(state, name);
-    if (entry == state.end())
+    const Tensor* const entry = entry_of(state, name);
+    if (entry == nullptr)
       faults += "; missing " + name;
-    else if (!entry->second.defined() || entry->second.shape() != tensor.shape() ||
-             entry->second.dtype() != tensor.dtype())
-      faults += "; " + name + " is " + describe(entry->second) + " where the module has " + describe(tensor);
+    else if (!fits(*entry, tensor))
+      faults += "; " + name + " is " + describe(*entry) + " where the module has " + describe(tensor);
     else if (repeats_elements(tensor.geometry()))
       faults += "; several elements of " + name + " share one place, " + describe(tensor) + " (a broadcast)";
   }
-  for (auto entry = state.begin(); entry != state.end(); ++entry) {
-    const std::string& name = entry->first;
-    if (named(state, name) != entry) {
+  for (const auto& [name, tensor] : state) {
+    if (entry_of(state, name) != &tensor) {
       faults += "; " + name + " is there twice";
-    } else if (named(own, name) == own.end()) {
-      const auto tied = named(all, name);
+    } else if (entry_of(own, name) == nullptr) {
+      const Tensor* const tied = entry_of(all, name);
       faults += "; unexpected " + name;
-      if (tied != all.end()) faults += ", which is another name of " + first_name_of(tied->second, own)->first;
+      if (tied != nullptr) faults += ", which is another name of " + first_name_of(*tied, own)->first;
     }
   }
   if (!faults.empty()) throw ValueError("[load] the state does not fit the module: " + faults.substr(2));
@@ -101,7 +108,7 @@ void Module::load(const NamedTensors& state) {
   const NamedTensors own = named_tensors();
   std::vector<Tensor> sources;  // a copy of what is memory of another one, which may be written first
   for (const auto& [name, tensor] : own) {
-    const Tensor& source = named(state, name)->second;
+    const Tensor& source = *entry_of(state, name);
     const bool is_anothers = std::any_of(own.begin(), own.end(), [&, &tensor = tensor](const auto& other) {
       return !other.second.is_same(tensor) && other.second.shares_storage_with(source);
     });
@@ -234,17 +241,16 @@ Substitution::Substitution(const Module& module, const NamedTensors& tensors)
   std::string faults;
   std::vector<std::pair<Tensor, Tensor>> pairs;
   for (const auto& [name, tensor] : tensors) {
-    const auto entry = named(own, name);
-    if (entry == own.end()) {
+    const Tensor* const entry = entry_of(own, name);
+    if (entry == nullptr) {
       faults += "; the module has no " + name;
-    } else if (!tensor.defined() || tensor.shape() != entry->second.shape() ||
-               tensor.dtype() != entry->second.dtype() || tensor.device() != entry->second.device()) {
-      faults += "; " + name + " is " + describe(tensor) + " where the module has " + describe(entry->second);
+    } else if (!fits(tensor, *entry) || tensor.device() != entry->device()) {
+      faults += "; " + name + " is " + describe(tensor) + " where the module has " + describe(*entry);
     } else {
       // Another handle on the same tensor: memory and gradient record, so that `tensor` itself stays what it is.
       Tensor stand_in = tensor.detach();
       stand_in.set_grad_record(tensor.grad_record());
-      pairs.emplace_back(entry->second, std::move(stand_in));
+      pairs.emplace_back(*entry, std::move(stand_in));
     }
   }
   if (!faults.empty()) throw ValueError("[functional_call] the tensors do not fit the module: " + faults.substr(2));

@@ -17,6 +17,12 @@ namespace poolgrad::nn {
 /// Tensors in a fixed order with dotted names: "block0.mixer.output.weight". The form in which safetensors files hold
 /// them.
 using NamedTensors = std::vector<std::pair<std::string, Tensor>>;
+/// The first tensor of that name; nullptr where there is none.
+const Tensor* entry_of(const NamedTensors& state, const std::string& name);
+/// Whether `given`, which may be undefined, has the shape and dtype of `own`.
+bool fits(const Tensor& given, const Tensor& own);
+/// Of the first; the CPU where there is none.
+Device device_of(const std::vector<Tensor>& tensors);
 
 /// How a module makes its parameters. `generator` must outlive the call only, except for Dropout, which keeps it.
 struct ParameterOptions {

@@ -202,8 +202,7 @@ void Optimizer::check(const NamedTensors& state, std::int64_t steps,
     throw ValueError("[optimizer] the state has " + std::to_string(state.size()) + " tensors, the optimiser " +
                      std::to_string(state_.size()));
   for (std::size_t i = 0; i < state.size(); ++i)
-    if (state[i].first != state_[i].first || !state[i].second.defined() ||
-        state[i].second.shape() != state_[i].second.shape() || state[i].second.dtype() != state_[i].second.dtype())
+    if (state[i].first != state_[i].first || !fits(state[i].second, state_[i].second))
       throw ValueError("[optimizer] the state does not fit the optimiser: " + state[i].first + " " +
                        describe(state[i].second) + ", " + state_[i].first + " " + describe(state_[i].second));
   if (steps < 0) throw ValueError("[optimizer] the number of steps must not be negative: " + std::to_string(steps));
@@ -474,7 +473,7 @@ double usual_learning_rate(OptimizerKind kind) {
 Tensor gradient_norm_tensor(const std::vector<Tensor>& parameters, CallSite) {
   const MemoryScope scope("gradient_norm", Category::workspace);
   const auto zero_on = [](Device device) { return zeros({}, {.dtype = DType::f64, .device = device}); };
-  const Tensor total = zero_on(parameters.empty() ? cpu : parameters.front().device());
+  const Tensor total = zero_on(device_of(parameters));
   const Stream stream = current_stream(total.device());
   std::vector<Tensor> gradients;
   for (const Tensor& parameter : parameters)

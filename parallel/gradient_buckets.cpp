@@ -9,19 +9,13 @@
 
 namespace poolgrad::parallel {
 
-namespace {
-
-std::int64_t bytes_of(const Tensor& x) { return x.count() * static_cast<std::int64_t>(size_of(x.dtype())); }
-
-}  // namespace
-
 GradientBuckets::GradientBuckets(std::shared_ptr<attention::Communicator> ranks, const std::vector<Tensor>& parameters,
                                  std::int64_t bytes)
     : ranks_(std::move(ranks)) {
-  std::int64_t filled = 0;
+  std::size_t filled = 0;
   for (std::size_t i = parameters.size(); i-- > 0;) {
     const Tensor& parameter = parameters[i];
-    const bool fits = !buckets_.empty() && filled + bytes_of(parameter) <= bytes &&
+    const bool fits = !buckets_.empty() && static_cast<std::int64_t>(filled + bytes_of(parameter)) <= bytes &&
                       buckets_.back().parameters[0].dtype() == parameter.dtype() &&
                       buckets_.back().parameters[0].device() == parameter.device();
     if (!fits) buckets_.emplace_back(), filled = 0;

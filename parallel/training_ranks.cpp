@@ -11,6 +11,7 @@
 #include "allocator/error.h"
 #include "allocator/memory_scope.h"
 #include "kernels/elementwise.h"
+#include "nn/module.h"
 #include "parallel/collectives.h"
 #include "parallel/gradient_buckets.h"
 
@@ -98,10 +99,10 @@ class Packed {
     std::int64_t bytes = 0;
     for (const Tensor& tensor : tensors_) {
       begins_.push_back(bytes);
-      bytes += (tensor.count() * static_cast<std::int64_t>(size_of(tensor.dtype())) + apart - 1) / apart * apart;
+      bytes += (static_cast<std::int64_t>(bytes_of(tensor)) + apart - 1) / apart * apart;
     }
     const MemoryScope scope("packed", Category::comm);
-    bytes_ = Tensor::empty({bytes}, {.dtype = DType::u8, .device = tensors_.empty() ? cpu : tensors_[0].device()});
+    bytes_ = Tensor::empty({bytes}, {.dtype = DType::u8, .device = nn::device_of(tensors_)});
   }
   Message message() const { return {bytes_.view().data, bytes_.count()}; }
   Stream stream() const { return current_stream(bytes_.device()); }
@@ -130,8 +131,6 @@ class Packed {
   Tensor bytes_;
 };
 
-Device device_of(const std::vector<Tensor>& tensors) { return tensors.empty() ? cpu : tensors[0].device(); }
-
 }  // namespace
 
 void TrainingRanks::share_out(const std::vector<Tensor>& tensors, const std::vector<int>& owners) {
@@ -141,7 +140,7 @@ void TrainingRanks::share_out(const std::vector<Tensor>& tensors, const std::vec
       if (owners[i] == rank) theirs.push_back(tensors[i]);
     return theirs;
   };
-  const Stream stream = current_stream(device_of(tensors));
+  const Stream stream = current_stream(nn::device_of(tensors));
   const Packed own(those_of(rank()));
   own.pack();
   for (int distance = 1; distance < size(); ++distance) {  // the shares of two ranks are here at once
@@ -154,7 +153,7 @@ void TrainingRanks::share_out(const std::vector<Tensor>& tensors, const std::vec
 
 void TrainingRanks::transfer(const std::vector<Tensor>& tensors, int from, int to) {
   if (from == to) return;
-  const Stream stream = current_stream(device_of(tensors));
+  const Stream stream = current_stream(nn::device_of(tensors));
   Packed packed(tensors);
   if (rank() == from) {
     packed.pack();

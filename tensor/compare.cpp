@@ -70,7 +70,7 @@ bool all_close(const Tensor& a, const Tensor& b, double relative, double absolut
 bool bit_equal(Argument a, const Tensor& b) {
   if (a->shape() != b.shape() || a->dtype() != b.dtype()) return false;
   const Tensor x = a->on_host(), y = b.on_host();
-  return std::memcmp(x.view().data, y.view().data, static_cast<std::size_t>(x.count()) * size_of(x.dtype())) == 0;
+  return std::memcmp(x.view().data, y.view().data, bytes_of(x)) == 0;
 }
 
 double max_difference(Argument a, const Tensor& b) {

@@ -46,10 +46,6 @@ View as_bytes(void* data, std::size_t bytes) {
 
 std::byte* first_byte(const Tensor& tensor) { return static_cast<std::byte*>(tensor.view().data); }
 
-std::size_t bytes_in(const Tensor& tensor) {
-  return static_cast<std::size_t>(tensor.count()) * size_of(tensor.dtype());
-}
-
 template <class F>
 void for_each_piece(std::size_t bytes, const F& f) {
   for (std::size_t begin = 0; begin < bytes; begin += piece) f(begin, std::min(piece, bytes - begin));
@@ -70,15 +66,15 @@ void read_bytes(const Tensor& tensor, const std::function<void(const void*, std:
   if (tensor.count() == 0) return;
   if (device.is_sim()) {
     const Tensor zeros =
-        Tensor::empty({static_cast<std::int64_t>(std::min(piece, bytes_in(tensor)))}, {DType::u8, cpu});
-    std::memset(first_byte(zeros), 0, bytes_in(zeros));
-    return for_each_piece(bytes_in(tensor), [&](std::size_t, std::size_t bytes) { take(first_byte(zeros), bytes); });
+        Tensor::empty({static_cast<std::int64_t>(std::min(piece, bytes_of(tensor)))}, {DType::u8, cpu});
+    std::memset(first_byte(zeros), 0, bytes_of(zeros));
+    return for_each_piece(bytes_of(tensor), [&](std::size_t, std::size_t bytes) { take(first_byte(zeros), bytes); });
   }
   use_on_current_stream(tensor, Access::reads);
   const Tensor dense = tensor.is_contiguous() ? tensor : tensor.copy();
-  if (device.is_cpu()) return take(first_byte(dense), bytes_in(dense));
+  if (device.is_cpu()) return take(first_byte(dense), bytes_of(dense));
   const Landing landing(device);
-  for_each_piece(bytes_in(dense), [&](std::size_t begin, std::size_t bytes) {
+  for_each_piece(bytes_of(dense), [&](std::size_t begin, std::size_t bytes) {
     kernels::copy(current_stream(device), as_bytes(landing.data(), bytes), as_bytes(first_byte(dense) + begin, bytes));
     take(landing.data(), bytes);
   });
@@ -93,10 +89,10 @@ void write_bytes(const Tensor& tensor, const std::function<void(void*, std::size
     use_on_current_stream(tensor, Access::writes);
     return kernels::copy(current_stream(device), tensor.view(), dense.view());
   }
-  if (device.is_cpu()) return give(first_byte(tensor), bytes_in(tensor));
+  if (device.is_cpu()) return give(first_byte(tensor), bytes_of(tensor));
   use_on_current_stream(tensor, Access::writes);
-  const Tensor staged = Tensor::empty({static_cast<std::int64_t>(std::min(piece, bytes_in(tensor)))}, {DType::u8, cpu});
-  for_each_piece(bytes_in(tensor), [&](std::size_t begin, std::size_t bytes) {
+  const Tensor staged = Tensor::empty({static_cast<std::int64_t>(std::min(piece, bytes_of(tensor)))}, {DType::u8, cpu});
+  for_each_piece(bytes_of(tensor), [&](std::size_t begin, std::size_t bytes) {
     give(first_byte(staged), bytes);
     kernels::copy(current_stream(device), as_bytes(first_byte(tensor) + begin, bytes),
                   as_bytes(first_byte(staged), bytes));

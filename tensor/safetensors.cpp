@@ -173,10 +173,6 @@ std::string safetensors_header(const SafetensorsHeader& header) {
 
 constexpr std::uint64_t longest_header = 100'000'000;
 
-std::uint64_t bytes_of(const Tensor& tensor) {
-  return static_cast<std::uint64_t>(tensor.count()) * size_of(tensor.dtype());
-}
-
 /// Levenshtein's distance.
 std::size_t distance(const std::string& a, const std::string& b) {
   std::vector<std::size_t> row(b.size() + 1);

@@ -197,6 +197,10 @@ std::string describe(const Tensor& tensor) {
   return to_string(tensor.shape()) + " " + std::string(to_string(tensor.dtype())) + " on " + to_string(tensor.device());
 }
 
+std::size_t bytes_of(const Tensor& tensor) {
+  return static_cast<std::size_t>(tensor.count()) * size_of(tensor.dtype());
+}
+
 template double* Tensor::data<double>() const;
 template float* Tensor::data<float>() const;
 template Half* Tensor::data<Half>() const;

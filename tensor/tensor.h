@@ -175,6 +175,8 @@ void swap_tensors(const Tensor& a, const Tensor& b);
 
 /// "(4, 8) f32 on cpu": how error messages show an operand.
 std::string describe(const Tensor& tensor);
+/// Of its elements, one after another.
+std::size_t bytes_of(const Tensor& tensor);
 /// (n): all elements that the tensor's storage holds; no gradient record.
 Tensor whole_storage(const Tensor& tensor);
 

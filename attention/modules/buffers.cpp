@@ -47,7 +47,7 @@ std::size_t preallocate_buffers(std::int64_t batch, std::int64_t length, std::in
   const auto hold = [&](Category category, const Shape& shape, const TensorOptions& of) {
     const MemoryScope scope("preallocate", category);
     held.push_back(Tensor::empty(shape, of));
-    return static_cast<std::size_t>(held.back().count()) * size_of(of.dtype);
+    return bytes_of(held.back());
   };
   const auto scratch = [&](std::int64_t size) { hold(Category::workspace, {size}, {DType::u8, device}); };
   const bool splits = !device.is_cpu() && dtype == DType::f32 && batch > 0 && length > 0 && kv_heads > 0 &&

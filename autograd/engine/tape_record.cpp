@@ -43,9 +43,7 @@ class AccumulateGrad final : public Node {
 };
 
 /// Keeping `tensor` keeps no more bytes alive than it has elements.
-bool owns_whole_storage(const Tensor& tensor) {
-  return tensor.storage()->bytes() <= static_cast<std::size_t>(tensor.count()) * size_of(tensor.dtype());
-}
+bool owns_whole_storage(const Tensor& tensor) { return tensor.storage()->bytes() <= bytes_of(tensor); }
 
 void add_into(const Tensor& out, const Tensor& a, const Tensor& b) {
   kernels::axpby(current_stream(out.device()), out.view(), 1.0, a.view(), 1.0, b.view());

@@ -88,7 +88,7 @@ class Rematerialisation::Results : public ReclaimClient,
     for (const Tensor& input : call.inputs) {
       operation->inputs.push_back(input_of(input));
       if (const auto& read = operation->inputs.back().result) reads.push_back(read.get());
-      if (input.defined()) bytes += static_cast<std::size_t>(input.count()) * size_of(input.dtype());
+      if (input.defined()) bytes += bytes_of(input);
     }
     auto note = std::make_shared<ResultNote>();
     for (std::size_t i = 0; i < call.outputs.size(); ++i) {

@@ -176,7 +176,7 @@ std::size_t TextWriter::cache_bytes() const {
   std::size_t bytes = 0;
   for (const SequenceState& block : state_)
     for (const Tensor& tensor : block.tensors)
-      if (tensor.defined()) bytes += static_cast<std::size_t>(tensor.count()) * size_of(tensor.dtype());
+      if (tensor.defined()) bytes += bytes_of(tensor);
   return bytes;
 }
 

@@ -18,11 +18,6 @@ namespace poolgrad::nn {
 
 namespace {
 
-Device home_of(const Module& model) {
-  const std::vector<Tensor> parameters = model.parameters();
-  return parameters.empty() ? cpu : parameters.front().device();
-}
-
 /// Two numbers of one device, side by side.
 Tensor both_of(const Tensor& a, const Tensor& b) {
   const MemoryScope scope("read_together", Category::workspace);
@@ -51,7 +46,7 @@ TrainingStep::TrainingStep(const Module& model, Optimizer& optimizer, double cli
       scaler_(scaler),
       ranks_(ranks),
       owners_(std::move(owners)),
-      pool_(allocator_for(home_of(model))),
+      pool_(allocator_for(device_of(model.parameters()))),
       device_allocations_(pool_.statistics().num_device_alloc) {
   if (ranks_ == nullptr) return;
   std::vector<Tensor> trained;
@@ -61,7 +56,7 @@ TrainingStep::TrainingStep(const Module& model, Optimizer& optimizer, double cli
 }
 
 void TrainingStep::record() {
-  const Device device = home_of(model_);
+  const Device device = device_of(model_.parameters());
   if (!device.is_cuda())
     throw ValueError(fmt::format("[{}] steps are recorded on CUDA devices alone, and the model is on {}", operation_,
                                  to_string(device)));

@@ -21,11 +21,6 @@ namespace {
 
 constexpr std::int64_t warmup_steps = 20;
 
-Device device_of(const Module& model) {
-  const std::vector<Tensor> parameters = model.parameters();
-  return parameters.empty() ? cpu : parameters.front().device();
-}
-
 std::unique_ptr<Optimizer> optimizer_for(NamedTensors parameters, const TrainerOptions& o) {
   constexpr double momentum = 0.9;
   const AdamWOptions adamw{
@@ -78,8 +73,7 @@ std::unique_ptr<LanguageModel> some(std::unique_ptr<LanguageModel> model) {
 
 std::uint64_t bytes_of(const NamedTensors& tensors) {
   std::uint64_t bytes = 0;
-  for (const auto& [name, tensor] : tensors)
-    bytes += static_cast<std::uint64_t>(tensor.count()) * size_of(tensor.dtype());
+  for (const auto& [name, tensor] : tensors) bytes += bytes_of(tensor);
   return bytes;
 }
 
@@ -120,7 +114,7 @@ Trainer::Trainer(std::unique_ptr<LanguageModel> model, Corpus corpus, TrainerOpt
       model_(some(std::move(model))),
       corpus_(std::move(corpus)),
       windows_(corpus_, model_->config().context, options.batch, options.seed),
-      device_(device_of(*model_)),
+      device_(device_of(model_->parameters())),
       owners_(options.ranks && options.shard_optimizer ? owners_of(model_->parameters(), options.ranks->size())
                                                        : std::vector<int>()),
       optimizer_(optimizer_of(options.ranks ? options.ranks->rank() : 0)),
