@@ -145,8 +145,6 @@ AttendCall prepare_call(std::int64_t width, std::int64_t queries, std::int64_t k
 
 Tensor with_unit_rows(const Tensor& x) { return x.size(3) <= 1 || x.strides().back() == 1 ? x : contiguous(x); }
 
-View view_or_none(const Tensor& x) { return x.defined() ? x.view() : View{}; }
-
 kernels::AttentionScores AttendCall::scores(const AttendOperands& x) const {
   kernels::AttentionScores result;
   result.scale = scale;

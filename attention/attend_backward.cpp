@@ -7,6 +7,7 @@
 #include "attention/attend_call.h"
 #include "attention/modules/heads.h"
 #include "autograd/operators.h"
+#include "autograd/operators/shared.h"
 #include "tensor/creation.h"
 
 namespace poolgrad::attention {

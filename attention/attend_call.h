@@ -51,8 +51,6 @@ Attended attend_by_definition(const AttendOperands& x, const AttendCall& call);
 
 /// x itself, or a copy with stride 1 in the last dimension.
 Tensor with_unit_rows(const Tensor& x);
-/// The view of a tensor; one without data where it is undefined.
-View view_or_none(const Tensor& x);
 
 /// Throws ValueError unless the result may be written over q.
 void check_out_over_q(const AttendCall& call, const AttendOperands& x, bool wants_gradient);

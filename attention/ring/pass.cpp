@@ -4,6 +4,7 @@
 
 #include "allocator/caching_allocator.h"
 #include "allocator/memory_scope.h"
+#include "autograd/operators/shared.h"
 #include "kernels/elementwise.h"
 #include "tensor/geometry.h"
 

@@ -20,27 +20,6 @@
 namespace poolgrad {
 namespace {
 
-/// Where the tiles of a dimension begin.
-using TileStarts = std::vector<std::int64_t>;
-
-Tensor tile_of(const Tensor& x, int dim, std::int64_t start, std::int64_t tile) {
-  return x.alias(sliced(x.geometry(), dim, start, std::min(start + tile, x.shape()[dim]), 1));
-}
-
-/// All tiles of x as outputs of one node, which puts their gradients together in one tensor.
-std::vector<Tensor> cut_into_tiles(const Tensor& x, int dim, const TileStarts& starts, std::int64_t tile) {
-  if (!x.defined()) return std::vector<Tensor>(starts.size());
-  std::vector<Tensor> tiles;
-  for (const std::int64_t start : starts) tiles.push_back(tile_of(x, dim, start, tile));
-  if (wants_gradient({x}))
-    record("tiles", {x}, tiles, [dim, starts, before = x.shape()](const BackwardCall& call) -> Gradients {
-      std::vector<Tensor> gradients;
-      for (std::size_t i = 0; i < starts.size(); ++i) gradients.push_back(call.gradient(static_cast<int>(i)));
-      return {place(gradients, before, dim, starts)};
-    });
-  return tiles;
-}
-
 /// Where a result has the place of `part` in the whole: memory of the whole, gradient of the part, which itself may go.
 Tensor in_its_place(const Tensor& part, const Tensor& whole, int dim, std::int64_t start) {
   Tensor slot = whole.alias(sliced(whole.geometry(), dim, start, start + part.shape()[dim], 1));
@@ -74,10 +53,14 @@ Tensor checkpoint_tiled(const std::function<Tensor(const std::vector<Tensor>&)>&
   const auto known = std::find_if(inputs.begin(), inputs.end(), [](const Tensor& input) { return input.defined(); });
   const int axis = known == inputs.end() ? 0 : normalize_dim("checkpoint_tiled", dim, known->shape());
   const std::int64_t positions = positions_of(inputs, axis, tile);
-  TileStarts starts{0};
-  while (starts.back() + tile < positions) starts.push_back(starts.back() + tile);
+  std::vector<std::int64_t> starts, sizes;
+  for (std::int64_t start = 0; start < positions || sizes.empty(); start += tile) {
+    starts.push_back(start);
+    sizes.push_back(std::min(tile, positions - start));
+  }
   std::vector<std::vector<Tensor>> tiles;  // of each input
-  for (const Tensor& input : inputs) tiles.push_back(cut_into_tiles(input, axis, starts, tile));
+  for (const Tensor& input : inputs)
+    tiles.push_back(input.defined() ? record_pieces("tiles", input, axis, sizes) : std::vector<Tensor>(sizes.size()));
 
   const Definition of_a_tile = [function](const std::vector<Tensor>& x) { return std::vector<Tensor>{function(x)}; };
   Tensor out;
@@ -90,9 +73,8 @@ Tensor checkpoint_tiled(const std::function<Tensor(const std::vector<Tensor>&)>&
     for (std::vector<Tensor>& of_input : tiles) x.push_back(std::exchange(of_input[i], {}));
     const Tensor part = checkpoint_part(of_a_tile, x)[0];
     Shape whole = part.shape();
-    const std::int64_t size = std::min(tile, positions - starts[i]);
-    if (axis >= whole.rank() || whole[axis] != size)
-      throw ShapeError("[checkpoint_tiled] the result of a tile must have its " + std::to_string(size) +
+    if (axis >= whole.rank() || whole[axis] != sizes[i])
+      throw ShapeError("[checkpoint_tiled] the result of a tile must have its " + std::to_string(sizes[i]) +
                        " positions in dimension " + std::to_string(axis) + ": " + describe(part));
     whole[axis] = positions;
     if (i == 0) out = Tensor::empty(whole, part.options());

@@ -52,10 +52,8 @@ Tensor add(Argument a, const Tensor& b) {
   if (wants_gradient({a, b}))
     record("add", {a, b}, {out}, recipe([](const Tensor& x, const Tensor& y) { return add(x, y); }),
            [left = a->shape(), right = b.shape()](const BackwardCall& call) -> Gradients {
-             Gradients gradients(2);
-             if (call.needs(0)) gradients[0] = sum_to(call.gradient(), left);
-             if (call.needs(1)) gradients[1] = sum_to(call.gradient(), right);
-             return gradients;
+             return {call.needs(0) ? sum_to(call.gradient(), left) : Tensor(),
+                     call.needs(1) ? sum_to(call.gradient(), right) : Tensor()};
            });
   return out;
 }
@@ -66,10 +64,8 @@ Tensor sub(Argument a, const Tensor& b) {
   if (wants_gradient({a, b}))
     record("sub", {a, b}, {out}, recipe([](const Tensor& x, const Tensor& y) { return sub(x, y); }),
            [left = a->shape(), right = b.shape()](const BackwardCall& call) -> Gradients {
-             Gradients gradients(2);
-             if (call.needs(0)) gradients[0] = sum_to(call.gradient(), left);
-             if (call.needs(1)) gradients[1] = neg(sum_to(call.gradient(), right));
-             return gradients;
+             return {call.needs(0) ? sum_to(call.gradient(), left) : Tensor(),
+                     call.needs(1) ? neg(sum_to(call.gradient(), right)) : Tensor()};
            });
   return out;
 }
@@ -79,11 +75,10 @@ Tensor mul(Argument a, const Tensor& b) {
   Tensor out = computed("mul", BinaryOp::mul, a, b);
   if (wants_gradient({a, b}))
     record("mul", {a, b}, {out}, recipe([](const Tensor& x, const Tensor& y) { return mul(x, y); }),
-           [left = a->shape(), right = b.shape(), a = kept_for(b, a), b = kept_for(a, b)](const BackwardCall& call) {
-             Gradients gradients(2);
-             if (call.needs(0)) gradients[0] = sum_to(call.gradient() * b.unpack(), left);
-             if (call.needs(1)) gradients[1] = sum_to(call.gradient() * a.unpack(), right);
-             return gradients;
+           [left = a->shape(), right = b.shape(), a = kept_for(b, a),
+            b = kept_for(a, b)](const BackwardCall& call) -> Gradients {
+             return {call.needs(0) ? sum_to(call.gradient() * b.unpack(), left) : Tensor(),
+                     call.needs(1) ? sum_to(call.gradient() * a.unpack(), right) : Tensor()};
            });
   return out;
 }
@@ -164,15 +159,13 @@ Tensor record_extremum(const char* name, BinaryOp op, BinaryOp strict, BinaryOp 
   if (wants_gradient({a, b}))
     record(name, {a, b}, {out},
            recipe([name, op](const Tensor& x, const Tensor& y) { return computed(name, op, x, y); }),
-           [strict, loose, a = SavedTensor(a), b = SavedTensor(b)](const BackwardCall& call) {
+           [strict, loose, a = SavedTensor(a), b = SavedTensor(b)](const BackwardCall& call) -> Gradients {
              const Tensor left = a.unpack(), right = b.unpack(), &grad = call.gradient();
              // 1 where a wins, 1/2 where both are equal; a constant as far as second derivatives are concerned.
              const Tensor share =
                  (indicator(strict, left, right, grad.shape()) + indicator(loose, left, right, grad.shape())) * 0.5;
-             Gradients gradients(2);
-             if (call.needs(0)) gradients[0] = sum_to(grad * share, left.shape());
-             if (call.needs(1)) gradients[1] = sum_to(grad * (1.0 - share), right.shape());
-             return gradients;
+             return {call.needs(0) ? sum_to(grad * share, left.shape()) : Tensor(),
+                     call.needs(1) ? sum_to(grad * (1.0 - share), right.shape()) : Tensor()};
            });
   return out;
 }
@@ -186,13 +179,6 @@ Tensor pow(Argument a, double exponent) {
 }
 
 namespace {
-
-void check_whole(const char* op, const Tensor& x, std::initializer_list<double> numbers) {
-  if (!x.defined() || is_floating(x.dtype())) return;
-  for (const double number : numbers)
-    if (!has_number(DType::i64, number))
-      fail<ValueError>(op, fmt::format("integers take whole numbers only, not {}", number), {{"x", x}});
-}
 
 /// scale * x + shift, which stands for x `op` number.
 Tensor with_number(const char* op, const Tensor& x, double number, double scale, double shift,

@@ -191,9 +191,7 @@ Tensor convolution(const Request& request, int dims, const Tensor& x, const Tens
     record("conv2d", {x, weight, bias}, {out},
            recipe([plan](const Tensor& images, const Tensor& filters,
                          const Tensor& shift) { return convolved(plan, images, filters, shift); },
-                  [sums = out.count(), inner = plan.inner()] {
-                    return 2.0 * static_cast<double>(sums) * static_cast<double>(inner);
-                  }),
+                  flops(out, plan.inner())),
            [plan, x = SavedTensor(x), weight = SavedTensor(weight),
             bias = SavedTensor(bias)](const BackwardCall& call) -> Gradients {
              const Tensor images = x.unpack(), filters = weight.unpack(), shift = bias.unpack();

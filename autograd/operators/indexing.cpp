@@ -19,8 +19,7 @@ using IndexKernel = void (*)(Stream, const View&, int, const View&, const View&)
 int check_index(const char* op, const Tensor& x, std::int64_t dim, const Tensor& index, Operands operands) {
   check_devices(op, operands);
   check_dtype(op, index, DType::i64, "indices must be i64", operands);
-  if (x.rank() == 0) fail<ShapeError>(op, "x has no dimensions", operands);
-  return normalize_dim(op, dim, x.shape());
+  return checked_axis(op, x, dim, operands);
 }
 
 /// For the operators whose index has the rank of x: sizes agree outside `dim`.
@@ -47,6 +46,38 @@ int check_scatter(const char* op, const Tensor& x, std::int64_t dim, const Tenso
   return axis;
 }
 
+// What reads at indices and what adds at them are each other's gradients.
+
+using Reading = Tensor (*)(Argument x, std::int64_t dim, const Tensor& index);
+using Adding = Tensor (*)(Argument x, std::int64_t dim, const Tensor& index, const Tensor& source);
+
+/// Puts out = read(x, axis, index) on the tape; returns it.
+Tensor record_read(const char* name, Reading read, Adding add, const Tensor& x, int axis, const Tensor& index,
+                   const Tensor& out) {
+  if (!wants_gradient({x})) return out;
+  const SavedTensor kept(index);
+  record(name, {x}, {out}, recipe([read, axis, kept](const Tensor& input) { return read(input, axis, kept.unpack()); }),
+         [add, axis, kept, before = x.shape()](const BackwardCall& call) -> Gradients {
+           const Tensor& grad = call.gradient();
+           return {add(zeros(before, grad.options()), axis, kept.unpack(), grad)};
+         });
+  return out;
+}
+
+/// Puts out = add(x, axis, index, source) on the tape; returns it.
+Tensor record_sum(const char* name, Adding add, Reading read, const Tensor& x, int axis, const Tensor& index,
+                  const Tensor& source, const Tensor& out) {
+  if (!wants_gradient({x, source})) return out;
+  const SavedTensor kept(index);
+  record(name, {x, source}, {out}, recipe([add, axis, kept](const Tensor& input, const Tensor& added) {
+           return add(input, axis, kept.unpack(), added);
+         }),
+         [read, axis, kept](const BackwardCall& call) -> Gradients {
+           return {call.gradient(), call.needs(1) ? read(call.gradient(), axis, kept.unpack()) : Tensor()};
+         });
+  return out;
+}
+
 }  // namespace
 
 Tensor index_select(Argument x, std::int64_t dim, const Tensor& index) {
@@ -58,16 +89,7 @@ Tensor index_select(Argument x, std::int64_t dim, const Tensor& index) {
   shape[axis] = index.count();
   Tensor out = Tensor::empty(shape, x->options());
   kernels::index_select(current_stream(x->device()), out.view(), x->view(), axis, index.view());
-  if (wants_gradient({x})) {
-    const SavedTensor kept(index);
-    record("index_select", {x}, {out},
-           recipe([axis, kept](const Tensor& input) { return index_select(input, axis, kept.unpack()); }),
-           [axis, index = kept, before = x->shape()](const BackwardCall& call) -> Gradients {
-             const Tensor& grad = call.gradient();
-             return {index_add(zeros(before, grad.options()), axis, index.unpack(), grad)};
-           });
-  }
-  return out;
+  return record_read("index_select", index_select, index_add, x, axis, index, out);
 }
 
 Tensor index_add(Argument x, std::int64_t dim, const Tensor& index, const Tensor& source) {
@@ -82,16 +104,7 @@ Tensor index_add(Argument x, std::int64_t dim, const Tensor& index, const Tensor
   if (source.shape() != expected) fail<ShapeError>("index_add", "source does not have one slice per index", operands);
   check_index_range("index_add", "index", index, x->shape()[axis]);
   Tensor out = updated(kernels::index_add, x, axis, index, source);
-  if (wants_gradient({x, source})) {
-    const SavedTensor kept(index);
-    record("index_add", {x, source}, {out}, recipe([axis, kept](const Tensor& input, const Tensor& added) {
-             return index_add(input, axis, kept.unpack(), added);
-           }),
-           [axis, index = kept](const BackwardCall& call) -> Gradients {
-             return {call.gradient(), call.needs(1) ? index_select(call.gradient(), axis, index.unpack()) : Tensor()};
-           });
-  }
-  return out;
+  return record_sum("index_add", index_add, index_select, x, axis, index, source, out);
 }
 
 Tensor gather(Argument x, std::int64_t dim, const Tensor& index) {
@@ -101,16 +114,7 @@ Tensor gather(Argument x, std::int64_t dim, const Tensor& index) {
   check_index_range("gather", "index", index, x->shape()[axis]);
   Tensor out = Tensor::empty(index.shape(), x->options());
   kernels::gather(current_stream(x->device()), out.view(), x->view(), axis, index.view());
-  if (wants_gradient({x})) {
-    const SavedTensor kept(index);
-    record("gather", {x}, {out},
-           recipe([axis, kept](const Tensor& input) { return gather(input, axis, kept.unpack()); }),
-           [axis, index = kept, before = x->shape()](const BackwardCall& call) -> Gradients {
-             const Tensor& grad = call.gradient();
-             return {scatter_add(zeros(before, grad.options()), axis, index.unpack(), grad)};
-           });
-  }
-  return out;
+  return record_read("gather", gather, scatter_add, x, axis, index, out);
 }
 
 Tensor scatter_add(Argument x, std::int64_t dim, const Tensor& index, const Tensor& source) {
@@ -122,16 +126,7 @@ Tensor scatter_add(Argument x, std::int64_t dim, const Tensor& index, const Tens
                    ? updated(kernels::scatter_add, x, axis, index, source)
                    : to(updated(kernels::scatter_add, to(x->detach(), sums), axis, index, to(source.detach(), sums)),
                         x->dtype());
-  if (wants_gradient({x, source})) {
-    const SavedTensor kept(index);
-    record("scatter_add", {x, source}, {out}, recipe([axis, kept](const Tensor& input, const Tensor& added) {
-             return scatter_add(input, axis, kept.unpack(), added);
-           }),
-           [axis, index = kept](const BackwardCall& call) -> Gradients {
-             return {call.gradient(), call.needs(1) ? gather(call.gradient(), axis, index.unpack()) : Tensor()};
-           });
-  }
-  return out;
+  return record_sum("scatter_add", scatter_add, gather, x, axis, index, source, out);
 }
 
 Tensor scatter(Argument x, std::int64_t dim, const Tensor& index, const Tensor& source) {
@@ -176,10 +171,8 @@ Tensor where(Argument cond, const Tensor& a, const Tensor& b) {
            recipe([kept](const Tensor& yes, const Tensor& no) { return where(kept.unpack(), yes, no); }),
            [cond = kept, left = a.shape(), right = b.shape()](const BackwardCall& call) -> Gradients {
              const Tensor &grad = call.gradient(), chosen = cond.unpack();
-             Gradients gradients(2);
-             if (call.needs(0)) gradients[0] = sum_to(masked_fill(grad, logical_not(chosen), 0.0), left);
-             if (call.needs(1)) gradients[1] = sum_to(masked_fill(grad, chosen, 0.0), right);
-             return gradients;
+             return {call.needs(0) ? sum_to(masked_fill(grad, logical_not(chosen), 0.0), left) : Tensor(),
+                     call.needs(1) ? sum_to(masked_fill(grad, chosen, 0.0), right) : Tensor()};
            });
   }
   return out;

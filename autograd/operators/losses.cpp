@@ -123,11 +123,8 @@ Tensor cross_entropy(Argument logits, const Tensor& targets, CrossEntropyOptions
                                              options.ignore_index, options.label_smoothing);
              return {dlogits};
            });
-  switch (options.reduction) {
-    case Reduction::none: return losses;
-    case Reduction::sum: return sum(losses);
-    default: return sum(losses) * wanted.inverse_count(statistics.dtype);
-  }
+  if (options.reduction == Reduction::mean) return sum(losses) * wanted.inverse_count(statistics.dtype);
+  return reduced(losses, options.reduction);
 }
 
 Tensor nll_loss(Argument log_probabilities, const Tensor& targets, CrossEntropyOptions options) {

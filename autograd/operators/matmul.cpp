@@ -41,10 +41,6 @@ Tensor as_rows(const Tensor& x) {
   for (int d = 0; d + 1 < x.rank(); ++d) rows *= x.shape()[d];
   return reshape(x, {rows, x.shape().back()});
 }
-/// Of products of rows with columns of `inner` elements.
-auto flops(const Tensor& out, std::int64_t inner) {
-  return [sums = out.count(), inner] { return 2.0 * static_cast<double>(sums) * static_cast<double>(inner); };
-}
 Tensor swapped(const Tensor& x) { return transpose(x, -2, -1); }
 
 /// The gradients of weight and bias of rows (n, in) from those of their results (n, out), the latter in the epilogue of

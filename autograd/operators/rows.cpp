@@ -20,13 +20,6 @@ namespace {
 using RowKernel = void (*)(Stream, const View&, const View&);
 using RowBackwardKernel = void (*)(Stream, const View&, const View&, const View&);
 
-/// The dimension; x has at least one.
-int checked_dim(const char* name, const Tensor& x, std::int64_t dim) {
-  check_floating(name, {{"x", x}});
-  if (x.rank() == 0) fail<ShapeError>(name, "x has no dimensions", {{"x", x}});
-  return normalize_dim(name, dim, x.shape());
-}
-
 Tensor computed(RowKernel kernel, const Tensor& x, std::source_location at = std::source_location::current()) {
   Tensor out = Tensor::empty_like(x, at);
   kernel(current_stream(x.device()), out.view(), dense(x).view());
@@ -39,36 +32,40 @@ Tensor gradient(RowBackwardKernel kernel, const Tensor& grad, const Tensor& out)
   return dx;
 }
 
-}  // namespace
+/// A function of rows, with what gives the gradient by that of its result and the result, and the same in
+/// differentiable operators.
+struct RowFunction {
+  RowKernel kernel;
+  RowBackwardKernel backward;
+  Tensor (*differential)(const Tensor& grad, const Tensor& out);
+};
 
-Tensor softmax(Argument x, std::int64_t dim) {
-  if (const auto cast = autocast("softmax", {x}); !cast.empty()) return softmax(cast[0], dim);
-  const int axis = checked_dim("softmax", x, dim);
-  if (axis != x->rank() - 1) return moved_from_end(softmax(moved_to_end(x, axis)), axis);
-  Tensor out = computed(kernels::softmax, x);
+Tensor record_rows(const char* name, const RowFunction& f, const Tensor& x, std::int64_t dim,
+                   std::source_location at = std::source_location::current()) {
+  if (const auto cast = autocast(name, {x}); !cast.empty()) return record_rows(name, f, cast[0], dim, at);
+  check_floating(name, {{"x", x}});
+  const int axis = checked_axis(name, x, dim);
+  if (axis != x.rank() - 1) return moved_from_end(record_rows(name, f, moved_to_end(x, axis), -1, at), axis);
+  Tensor out = computed(f.kernel, x, at);
   if (wants_gradient({x}))
-    record("softmax", {x}, {out}, recipe([](const Tensor& rows) { return computed(kernels::softmax, rows); }),
-           [out = SavedTensor::output(out)](const BackwardCall& call) -> Gradients {
+    record(name, {x}, {out}, recipe([f, at](const Tensor& rows) { return computed(f.kernel, rows, at); }),
+           [f, out = SavedTensor::output(out)](const BackwardCall& call) -> Gradients {
              const Tensor &grad = call.gradient(), y = out.unpack();
-             if (!grad_enabled()) return {gradient(kernels::softmax_backward, grad, y)};
-             return {y * (grad - sum(grad * y, {-1}, true))};
+             return {grad_enabled() ? f.differential(grad, y) : gradient(f.backward, grad, y)};
            });
   return out;
 }
 
+}  // namespace
+
+Tensor softmax(Argument x, std::int64_t dim) {
+  const auto differential = [](const Tensor& grad, const Tensor& y) { return y * (grad - sum(grad * y, {-1}, true)); };
+  return record_rows("softmax", {kernels::softmax, kernels::softmax_backward, differential}, x, dim);
+}
+
 Tensor log_softmax(Argument x, std::int64_t dim) {
-  if (const auto cast = autocast("log_softmax", {x}); !cast.empty()) return log_softmax(cast[0], dim);
-  const int axis = checked_dim("log_softmax", x, dim);
-  if (axis != x->rank() - 1) return moved_from_end(log_softmax(moved_to_end(x, axis)), axis);
-  Tensor out = computed(kernels::log_softmax, x);
-  if (wants_gradient({x}))
-    record("log_softmax", {x}, {out}, recipe([](const Tensor& rows) { return computed(kernels::log_softmax, rows); }),
-           [out = SavedTensor::output(out)](const BackwardCall& call) -> Gradients {
-             const Tensor &grad = call.gradient(), y = out.unpack();
-             if (!grad_enabled()) return {gradient(kernels::log_softmax_backward, grad, y)};
-             return {grad - exp(y) * sum(grad, {-1}, true)};
-           });
-  return out;
+  const auto differential = [](const Tensor& grad, const Tensor& y) { return grad - exp(y) * sum(grad, {-1}, true); };
+  return record_rows("log_softmax", {kernels::log_softmax, kernels::log_softmax_backward, differential}, x, dim);
 }
 
 namespace {
@@ -89,7 +86,6 @@ void check_norm(const char* name, const Tensor& x, const Tensor& weight, const T
 
 Tensor statistics_like(const Tensor& x) { return Tensor::empty(row_shape(x), {compute_dtype(x.dtype()), x.device()}); }
 Tensor dense_or_undefined(const Tensor& x) { return x.defined() ? dense(x) : x; }
-View view_or_null(const Tensor& x) { return x.defined() ? x.view() : View{}; }
 /// Room for the gradient of an input, if it is wanted.
 Tensor room_for(const BackwardCall& call, int input, const Tensor& like) {
   return call.needs(input) ? Tensor::empty_like(like) : Tensor();
@@ -111,7 +107,7 @@ Tensor layer_norm(Argument x, const Tensor& weight, const Tensor& bias, double e
   Tensor out = Tensor::empty_like(x);
   const Tensor mean_of_rows = statistics_like(x), rstd = statistics_like(x);
   kernels::layer_norm(current_stream(x->device()), out.view(), mean_of_rows.view(), rstd.view(), input.view(),
-                      view_or_null(dense_weight), view_or_null(dense_bias), epsilon);
+                      view_or_none(dense_weight), view_or_none(dense_bias), epsilon);
   if (wants_gradient({x, weight, bias}))
     record("layer_norm", {x, weight, bias}, {out},
            recipe([epsilon](const Tensor& rows, const Tensor& gain, const Tensor& shift) {
@@ -133,9 +129,9 @@ Tensor layer_norm(Argument x, const Tensor& weight, const Tensor& bias, double e
              const Tensor values = dense(inputs[0]), gain = dense_or_undefined(inputs[1]);
              Tensor dx = Tensor::empty_like(values), dweight = room_for(call, 1, inputs[1]),
                     dbias = room_for(call, 2, inputs[2]);
-             kernels::layer_norm_backward(current_stream(dx.device()), dx.view(), view_or_null(dweight),
-                                          view_or_null(dbias), dense(call.gradient()).view(), values.view(),
-                                          mean_of_rows.unpack().view(), rstd.unpack().view(), view_or_null(gain));
+             kernels::layer_norm_backward(current_stream(dx.device()), dx.view(), view_or_none(dweight),
+                                          view_or_none(dbias), dense(call.gradient()).view(), values.view(),
+                                          mean_of_rows.unpack().view(), rstd.unpack().view(), view_or_none(gain));
              return {dx, dweight, dbias};
            });
   return out;
@@ -147,7 +143,7 @@ Tensor rms_norm(Argument x, const Tensor& weight, double epsilon) {
   const Tensor input = dense(x), dense_weight = dense_or_undefined(weight);
   Tensor out = Tensor::empty_like(x);
   const Tensor rstd = statistics_like(x);
-  kernels::rms_norm(current_stream(x->device()), out.view(), rstd.view(), input.view(), view_or_null(dense_weight),
+  kernels::rms_norm(current_stream(x->device()), out.view(), rstd.view(), input.view(), view_or_none(dense_weight),
                     epsilon);
   if (wants_gradient({x, weight}))
     record("rms_norm", {x, weight}, {out},
@@ -165,9 +161,9 @@ Tensor rms_norm(Argument x, const Tensor& weight, double epsilon) {
                    inputs, {call.gradient()});
              const Tensor values = dense(inputs[0]), gain = dense_or_undefined(inputs[1]);
              Tensor dx = Tensor::empty_like(values), dweight = room_for(call, 1, inputs[1]);
-             kernels::rms_norm_backward(current_stream(dx.device()), dx.view(), view_or_null(dweight),
+             kernels::rms_norm_backward(current_stream(dx.device()), dx.view(), view_or_none(dweight),
                                         dense(call.gradient()).view(), values.view(), rstd.unpack().view(),
-                                        view_or_null(gain));
+                                        view_or_none(gain));
              return {dx, dweight};
            });
   return out;

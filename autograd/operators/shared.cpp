@@ -76,9 +76,21 @@ void check_number(const char* op, const Tensor& x, double value) {
     fail<ValueError>(op, fmt::format("{} is no {}", value, to_string(x.dtype())), {{"x", x}});
 }
 
+void check_whole(const char* op, const Tensor& x, std::initializer_list<double> numbers) {
+  if (!x.defined() || is_floating(x.dtype())) return;
+  for (const double number : numbers)
+    if (!has_number(DType::i64, number))
+      fail<ValueError>(op, fmt::format("integers take whole numbers only, not {}", number), {{"x", x}});
+}
+
 Tensor number_beside(const char* op, const Tensor& x, double value) {
   check_number(op, x, value);
   return full({}, value, x.options());
+}
+
+int checked_axis(const char* op, const Tensor& x, std::int64_t dim, Operands operands) {
+  if (x.rank() == 0) fail<ShapeError>(op, "x has no dimensions", operands);
+  return normalize_dim(op, dim, x.shape());
 }
 
 View broadcast_view(const Tensor& x, const Shape& shape) {

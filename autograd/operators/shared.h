@@ -46,11 +46,18 @@ void check_index_range(const char* op, const char* what, const Tensor& index, st
 Shape broadcast_operands(const char* op, Operands operands);
 /// Which dimensions of x are among `dims`; IndexError for one that there is not, or that is named twice.
 std::bitset<max_rank> named_dims(const char* op, const Tensor& x, const Dims& dims);
+/// Dimension `dim` of x, counted from the front; ShapeError, showing the operands, where x has none.
+int checked_axis(const char* op, const Tensor& x, std::int64_t dim, Operands operands);
+inline int checked_axis(const char* op, const Tensor& x, std::int64_t dim) {
+  return checked_axis(op, x, dim, {{"x", x}});
+}
 /// `x` as a kernel sees it when broadcast to `shape`.
 View broadcast_view(const Tensor& x, const Shape& shape);
 
 /// ValueError where x has integers or bools and `value` is none of them.
 void check_number(const char* op, const Tensor& x, double value);
+/// ValueError where x has integers or bools and a number is not whole, or none of i64.
+void check_whole(const char* op, const Tensor& x, std::initializer_list<double> numbers);
 /// `value` as a 0-dimensional tensor like x. Throws as check_number().
 Tensor number_beside(const char* op, const Tensor& x, double value);
 
@@ -67,7 +74,10 @@ Tensor record_unary(const char* name, kernels::UnaryOp op, const Tensor& x, doub
 Tensor unary_test(const char* name, kernels::UnaryOp op, const Tensor& x,
                   std::source_location at = std::source_location::current());
 
-// The gradient of slicing: pieces put back where they came from.
+// Slicing, and its gradient: pieces put back where they came from.
+
+/// x cut along `axis` into pieces of these sizes, which add up: the outputs of one node of that name.
+std::vector<Tensor> record_pieces(const char* name, const Tensor& x, int axis, const std::vector<std::int64_t>& sizes);
 
 /// A tensor of `shape` that holds parts[i] along `dim` at starts[i], starts[i] + step, ..., and `value` elsewhere. An
 /// undefined part leaves `value`. At least one part is defined. No gradient record.
@@ -102,10 +112,18 @@ Tensor recorded_cast(const Tensor& x, const Tensor& out);
 void product(const Tensor& out, const Tensor& a, const Tensor& b, double beta = 0.0, const Tensor& bias = {},
              const Tensor& row_sums = {});
 
+/// The operations of products of rows with columns of `inner` elements that give `out`: what a recipe says of itself.
+inline auto flops(const Tensor& out, std::int64_t inner) {
+  return [sums = out.count(), inner] { return 2.0 * static_cast<double>(sums) * static_cast<double>(inner); };
+}
+
 // Layout helpers of operators that work on rows, the last dimension.
 
 /// Row-major: x itself where it already is, else a copy without a gradient record.
 inline Tensor dense(const Tensor& x) { return x.is_contiguous() ? x : x.copy(); }
+
+/// The view of a tensor; one without data where it is undefined.
+inline View view_or_none(const Tensor& x) { return x.defined() ? x.view() : View{}; }
 
 /// The shape without its last dimension.
 inline Shape row_shape(const Tensor& x) {

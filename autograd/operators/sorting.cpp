@@ -12,8 +12,7 @@ namespace {
 
 int sorted_axis(const char* name, const Tensor& x, std::int64_t dim) {
   check_devices(name, {{"x", x}});
-  if (x.rank() == 0) fail<ShapeError>(name, "x has no dimensions", {{"x", x}});
-  return normalize_dim(name, dim, x.shape());
+  return checked_axis(name, x, dim);
 }
 
 /// The first `count` places of the order along `axis`.

@@ -175,9 +175,7 @@ Tensor clamp(Argument x, double low, double high) {
       if (x->dtype() == DType::i64) return maximum(*x, low);
       high = 0x1p62;
     }
-    for (const double bound : {low, high})
-      if (!has_number(DType::i64, bound))
-        fail<ValueError>("clamp", fmt::format("integers take whole numbers only, not {}", bound), {{"x", x}});
+    check_whole("clamp", x, {low, high});
     if (x->dtype() != DType::i64) {
       const bool byte = x->dtype() == DType::u8;
       const double first = byte ? 0.0 : -0x1p31, last = byte ? 255.0 : 0x1p31 - 1;

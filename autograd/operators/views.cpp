@@ -116,10 +116,7 @@ Tensor unsqueeze(Argument x, std::int64_t dim) {
   return reshape(*x, unsqueezed(x->geometry(), dim).shape);
 }
 
-namespace {
-
-/// x cut along `axis` into pieces of these sizes, which add up; one node.
-std::vector<Tensor> pieces_of(const Tensor& x, int axis, const std::vector<std::int64_t>& sizes) {
+std::vector<Tensor> record_pieces(const char* name, const Tensor& x, int axis, const std::vector<std::int64_t>& sizes) {
   std::vector<Tensor> pieces;
   std::vector<std::int64_t> starts;
   std::int64_t start = 0;
@@ -129,15 +126,13 @@ std::vector<Tensor> pieces_of(const Tensor& x, int axis, const std::vector<std::
     start += size;
   }
   if (wants_gradient({x}))
-    record("split", {x}, pieces, [axis, starts, before = x.shape()](const BackwardCall& call) -> Gradients {
+    record(name, {x}, pieces, [axis, starts, before = x.shape()](const BackwardCall& call) -> Gradients {
       std::vector<Tensor> gradients;
       for (std::size_t i = 0; i < starts.size(); ++i) gradients.push_back(call.gradient(static_cast<int>(i)));
       return {place(gradients, before, axis, starts)};
     });
   return pieces;
 }
-
-}  // namespace
 
 std::vector<Tensor> split(Argument x, std::int64_t parts, std::int64_t dim) {
   check_defined("split", x);
@@ -148,7 +143,7 @@ std::vector<Tensor> split(Argument x, std::int64_t parts, std::int64_t dim) {
         "split",
         "dimension " + std::to_string(axis) + " does not divide into " + std::to_string(parts) + " equal parts",
         {{"x", x}});
-  return pieces_of(x, axis, std::vector(static_cast<std::size_t>(parts), size / parts));
+  return record_pieces("split", x, axis, std::vector(static_cast<std::size_t>(parts), size / parts));
 }
 
 std::vector<Tensor> split(Argument x, const std::vector<std::int64_t>& sizes, std::int64_t dim) {
@@ -163,7 +158,7 @@ std::vector<Tensor> split(Argument x, const std::vector<std::int64_t>& sizes, st
   if (!fits || rest != 0)
     fail<ShapeError>("split", fmt::format("sizes {} do not add up to dimension {}", fmt::join(sizes, ", "), axis),
                      {{"x", x}});
-  return pieces_of(x, axis, sizes);
+  return record_pieces("split", x, axis, sizes);
 }
 
 std::vector<Tensor> split(Argument x, std::initializer_list<std::int64_t> sizes, std::int64_t dim) {
@@ -178,7 +173,7 @@ std::vector<Tensor> chunk(Argument x, std::int64_t parts, std::int64_t dim) {
   std::vector<std::int64_t> sizes;
   for (std::int64_t start = 0; start < size || sizes.empty(); start += each)
     sizes.push_back(std::min(each, size - start));
-  return pieces_of(x, axis, sizes);
+  return record_pieces("split", x, axis, sizes);
 }
 
 Tensor placed_on_diagonal(const Tensor& x, const Shape& before, std::int64_t offset, int dim0, int dim1,
