@@ -8,9 +8,10 @@
 #include <nlohmann/json.hpp>
 #include <ostream>
 
-#include "allocator/base/atomic_file.h"
 #include "allocator/error.h"
+#include "examples/support/console.h"
 #include "examples/support/files.h"
+#include "examples/support/html.h"
 #include "examples/support/options.h"
 #include "kernels/parallel.h"
 
@@ -76,13 +77,6 @@ Bench make_bench(const HeadlineOptions& options, Progress& progress) {
   bench.memory = options.memory.empty() ? free_memory(bench.device) : parse_bytes(options.memory);
   bench.progress = &progress;
   return bench;
-}
-
-void write(const std::string& path, const std::string& text, std::ostream& out) {
-  if (path == "-")
-    out << text << std::flush;
-  else
-    write_file_atomically(path, text);
 }
 
 struct Measured {
@@ -180,34 +174,23 @@ std::vector<std::string> headline_cells(const Measured& measured) {
               : none};
 }
 
-constexpr std::string_view style = R"(
-:root { color-scheme: light dark; --line: #8884; --soft: #8882; --text: #222; --page: #fdfdfc; }
-@media (prefers-color-scheme: dark) { :root { --text: #ddd; --page: #161618; } }
-body { font: 15px/1.5 system-ui, sans-serif; color: var(--text); background: var(--page); margin: 2rem auto;
-       max-width: 92rem; padding: 0 1rem; }
-h1 { font-size: 1.5rem; margin-bottom: 0; } h2 { font-size: 1.1rem; margin: 2.2rem 0 .3rem; }
-p { max-width: 60rem; margin: .3rem 0 .8rem; } .behind { opacity: .8; }
-.wide { overflow-x: auto; } table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .88rem; }
-th, td { padding: .25rem .6rem; text-align: right; white-space: nowrap; border-bottom: 1px solid var(--line); }
-th:nth-child(-n+2), td:nth-child(-n+2) { text-align: left; } tr:hover td { background: var(--soft); }
-ul { font-size: .88rem; padding-left: 1.2rem; }
+constexpr std::string_view headline_style = R"(
+body { max-width: 92rem; } .behind { opacity: .8; } ul { font-size: .88rem; padding-left: 1.2rem; }
+th:nth-child(2), td:nth-child(2) { text-align: left; }
 )";
 
 std::string table_html(const MeasuredGroup& group) {
-  std::string html = "<div class=\"wide\"><table><thead><tr>";
-  for (const std::string& column : headline_columns)
-    html += "<th>" + escaped(column.starts_with('<') ? column.substr(1) : column) + "</th>";
-  html += "</tr></thead><tbody>\n";
-  std::string remarks;
+  std::vector<std::string> head = headline_columns;
+  for (std::string& column : head) column.erase(0, column.starts_with('<') ? 1 : 0);
+  std::string rows, remarks;
   for (const Measured& measured : group.rows) {
-    html += "<tr>";
-    for (const std::string& cell : headline_cells(measured)) html += "<td>" + escaped(cell) + "</td>";
-    html += "</tr>\n";
+    std::vector<std::string> cells = headline_cells(measured);
+    for (std::string& cell : cells) cell = escaped(cell);
+    rows += html_row(cells);
     if (!measured.outcome.remark.empty())
       remarks += "<li><b>" + escaped(measured.row->id) + "</b>: " + escaped(measured.outcome.remark) + "</li>\n";
   }
-  html += "</tbody></table></div>\n";
-  return html + (remarks.empty() ? "" : "<ul>" + remarks + "</ul>\n");
+  return html_table(head, rows) + (remarks.empty() ? "" : "<ul>" + remarks + "</ul>\n");
 }
 
 /// Title, what is behind it, table, remarks.
@@ -238,20 +221,15 @@ Json headline_json(const std::vector<MeasuredGroup>& groups, const Bench& bench,
           {"groups", all}};
 }
 
-/// One self-contained file.
 std::string headline_html(const std::vector<MeasuredGroup>& groups, const Bench& bench, const std::string& machine) {
   std::string html = fmt::format(
-      "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>poolgrad: headline tables</title>\n"
-      "<meta name=\"viewport\" content=\"width=device-width\"><style>{}</style></head><body>\n"
       "<h1>Headline tables</h1>\n<p>{}, {}, {}, {}. \"theirs\" is what the report says of a GTX 1080, the "
-      "ratio theirs over ours; the line under each "
-      "title says what it measured.</p>\n",
-      style, escaped(machine), plural(kernels::num_threads(), "thread"), to_string(bench.device),
-      to_string(bench.dtype));
+      "ratio theirs over ours; the line under each title says what it measured.</p>\n",
+      escaped(machine), plural(kernels::num_threads(), "thread"), to_string(bench.device), to_string(bench.dtype));
   for (const MeasuredGroup& group : groups)
     html += "<h2>" + escaped(group.group->title) + "</h2>\n<p class=\"behind\">" + escaped(group.group->behind) +
             "</p>\n" + table_html(group);
-  return html + "</body></html>\n";
+  return html_page("poolgrad: headline tables", headline_style, html);
 }
 
 }  // namespace
@@ -311,8 +289,9 @@ void run_headline(const HeadlineOptions& options, std::ostream& out, bool live) 
     if (tables) progress.line(group_text(measured.back()));
     if (InterruptGuard::interrupted()) break;
   }
-  if (!options.json.empty()) write(options.json, headline_json(measured, bench, machine).dump(2) + "\n", out);
-  if (!options.html.empty()) write(options.html, headline_html(measured, bench, machine), out);
+  if (!options.json.empty())
+    write_text(options.json, headline_json(measured, bench, machine).dump(2) + "\n", "headline", out);
+  if (!options.html.empty()) write_text(options.html, headline_html(measured, bench, machine), "headline", out);
 }
 
 }  // namespace poolgrad::examples

@@ -147,7 +147,7 @@ void make_relative(std::vector<TraceLocation>& locations) {
 }
 
 int record(const RecordOptions& options, Console& console) {
-  if (options.steps < 1) throw ValueError(fmt::format("[record] --steps must be at least 1, but is {}", options.steps));
+  check_at_least_one("record", {{"steps", options.steps}});
   check_output("record", options.output);
   const Device device = parse_device(options.device == "sim" ? "sim:8GiB" : options.device, "record");
   const Recording recording(device, options.budget, options.events);

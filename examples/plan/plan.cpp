@@ -192,7 +192,7 @@ Plan make_plan(const PlanOptions& options, Progress& progress) {
   plan.measure = options.measure;
   plan.longest = options.longest || (plan.measure > 0 && !options.policies.empty());
   plan.most = options.most;
-  if (plan.most < 1) throw ValueError(fmt::format("[plan] --most must be at least 1, but is {}", plan.most));
+  check_at_least_one("plan", {{"most", plan.most}});
   for (const std::string& device : options.devices) {
     const std::size_t memory = parse_memory(device, "--devices");
     if (options.longest) plan.devices.push_back({device, memory});

@@ -254,10 +254,7 @@ nn::LanguageModelConfig RecallOptions::model() const {
 void RecallOptions::check() const {
   const auto refuse = [](const std::string& reason) { throw ValueError("[recall] " + reason); };
   task().check();
-  const std::pair<const char*, std::int64_t> sizes[] = {
-      {"tokens", tokens}, {"questions", questions}, {"report", report}};
-  for (const auto& [name, size] : sizes)
-    if (size < 1) refuse(fmt::format("--{} must be at least 1, but is {}", name, size));
+  check_at_least_one("recall", {{"tokens", tokens}, {"questions", questions}, {"report", report}});
   if (steps < 0 || !(seconds >= 0)) refuse("--steps and --seconds must not be negative");
   if (steps == 0 && seconds == 0) refuse("--steps 0 runs until --seconds are over, and needs them");
   if (!(lr > 0)) refuse(fmt::format("--lr must be positive, but is {}", lr));

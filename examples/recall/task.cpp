@@ -50,9 +50,7 @@ RecallKind parse_recall_kind(const std::string& text) {
 
 void RecallTask::check() const {
   const auto refuse = [](const std::string& reason) { throw ValueError("[recall] " + reason); };
-  const std::pair<const char*, std::int64_t> sizes[] = {{"distance", distance}, {"pairs", pairs}};
-  for (const auto& [name, size] : sizes)
-    if (size < 1) refuse(fmt::format("--{} must be at least 1, but is {}", name, size));
+  check_at_least_one("recall", {{"distance", distance}, {"pairs", pairs}});
   if (values < 2) refuse(fmt::format("--values must be at least 2, but is {}", values));
   if (spacing < 2) refuse(fmt::format("--spacing must hold a key and a value, 2 tokens, but is {}", spacing));
   if (align < 1 || spacing % align != 0)

@@ -68,12 +68,15 @@ std::vector<std::int64_t> AttentionOptions::rates_for(std::int64_t context) cons
   return result;
 }
 
+void check_at_least_one(const std::string& program,
+                        std::initializer_list<std::pair<const char*, std::int64_t>> options) {
+  for (const auto& [name, value] : options)
+    if (value < 1) throw ValueError(fmt::format("[{}] --{} must be at least 1, but is {}", program, name, value));
+}
+
 Pattern AttentionOptions::pattern(std::int64_t context, const std::string& program) const {
   check_attention_name(attention, program, "--attention");
-  const auto at_least_one = [&](const char* name, std::int64_t value) {
-    if (value < 1) throw ValueError(fmt::format("[{}] --{} must be at least 1, but is {}", program, name, value));
-  };
-  at_least_one("window", window);
+  check_at_least_one(program, {{"window", window}});
   const Pattern causal = Pattern::causal();
   if (attention == "window") return Pattern::window(window - 1, 0);
   if (attention == "dilated") return Pattern::dilated(segments_for(context), rates_for(context)) & causal;
@@ -91,7 +94,7 @@ Pattern AttentionOptions::pattern(std::int64_t context, const std::string& progr
   if (attention == "strided") return Pattern::strided(stride) & causal;
   if (attention == "random") return Pattern::random_blocks(block, density) & causal;
   if (attention == "ring") {
-    at_least_one("ring-size", ring_size);
+    check_at_least_one(program, {{"ring-size", ring_size}});
     if (ring_size > most_ranks)
       throw ValueError(fmt::format("[{}] --ring-size must be at most {}, but is {}", program, most_ranks, ring_size));
     attention::parse_layout(layout);

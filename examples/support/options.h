@@ -2,9 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <optional>
 #include <string>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "allocator/caching_allocator.h"
@@ -45,6 +47,10 @@ struct AttentionOptions {
   std::vector<std::int64_t> segments_for(std::int64_t context) const;
   std::vector<std::int64_t> rates_for(std::int64_t context) const;
 };
+
+/// Throws ValueError, "[train] --batch must be at least 1, but is 0", for the first that is less.
+void check_at_least_one(const std::string& program,
+                        std::initializer_list<std::pair<const char*, std::int64_t>> options);
 
 /// What --attention may be: "causal", "dense" (the same: nothing looks ahead), "window", "dilated", "block_sparse",
 /// "global_local", "strided", "random", "ring".

@@ -98,10 +98,7 @@ std::unique_ptr<Rematerialisation> TrainOptions::memory_policy(Device on) const 
 
 void TrainOptions::check() const {
   const auto refuse = [](const std::string& reason) { throw ValueError("[train] " + reason); };
-  const std::pair<const char*, std::int64_t> sizes[] = {
-      {"batch", batch}, {"report", report}, {"store-every", store_every}};
-  for (const auto& [name, size] : sizes)
-    if (size < 1) refuse(fmt::format("--{} must be at least 1, but is {}", name, size));
+  check_at_least_one("train", {{"batch", batch}, {"report", report}, {"store-every", store_every}});
   if (batch > most_sequences) refuse(fmt::format("--batch must be at most {}, but is {}", most_sequences, batch));
   if (!budget.empty() && parse_bytes(budget) == 0) refuse("--budget 0 leaves no memory; without it there is no limit");
   if (chunk < 0) refuse(fmt::format("--chunk must not be negative, but is {}", chunk));
