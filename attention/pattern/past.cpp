@@ -54,7 +54,7 @@ Past past_of(const PatternTerms::Term& listed, std::int64_t position) {
 /// Of what `past` says, the keys from `from` on, as a band leaves them that moves on, or a document that begins there:
 /// the first keys stay until all of them are behind it, so that there is one gap.
 Past cut_before(const Past& past, std::int64_t from) {
-  return from <= 0 || past.first > from ? past : Past{0, std::max(past.recent, from)};
+  return from <= 0 || past.first >= from ? past : Past{0, std::max(past.recent, from)};
 }
 
 /// Where a band that reaches `left` keys back begins.

@@ -219,7 +219,7 @@ TEST_F(TrainText, MayHaveANameThatIsNoUtf8) {
   options_.text = {name};
   options_.save = name + ".safetensors";
   EXPECT_EQ(run(options_).steps.size(), 20u);
-  EXPECT_EQ(sampled("int ", 4).size(), 4u);
+  EXPECT_FALSE(sampled("int ", 4).empty());
 
   CompareOptions compared;
   compared.train = options_;

@@ -5,6 +5,7 @@
 
 #include "allocator/base/address_sanitizer.h"
 #include "allocator/memory/memory_adaptor.h"
+#include "tests/allocator/memory/test_memories.h"
 #include "tests/allocator/pool_testing.h"
 
 namespace poolgrad::testing {

@@ -220,6 +220,7 @@ TEST(Gemm, NothingOfAProductAndNothingOfWhatWasThereIsZero) {
     Case<float>(g, 1, false).expect_definition(f32_error, 0);
     g.dtype = DType::bf16;
     g.f32_out = true;
+    g.lda = 1, g.ldb = g.ldc = 16;
     const std::vector<BFloat16> a(4, BFloat16(1.0f)), b(16, BFloat16(1.0f));
     std::vector<float> c(4 * 16, NAN);
     gemm({}, g, a.data(), b.data(), c.data());
