@@ -215,7 +215,7 @@ bool check_attend(const Tensor& q, const Tensor& k, const Tensor& v, const Atten
   if (check_extra("sinks", options.sinks) && options.sinks.shape() != Shape{q.size(2)})
     misshapen("the sinks must be (Hq)");
 
-  const auto as_computed = [&](double number) {  // with
+  const auto as_computed = [&](double number) {  // scores of less than f64 are of f32, and so is what modifies them
     return compute_dtype(q.dtype()) == DType::f64 ? number : static_cast<double>(static_cast<float>(number));
   };
   if (options.scale && !std::isfinite(as_computed(*options.scale))) refuse("the scale is not finite");
