@@ -115,11 +115,11 @@ Block* Arena::take(std::size_t size, std::size_t alignment, std::uint64_t stream
 }
 
 Block* Arena::take_from_other_streams(std::size_t size, std::size_t alignment, std::uint64_t stream,
-                                      const std::function<bool(const Block*)>& ready) {
+                                      const std::function<bool(const Block*)>& ready, const Streams& without) {
   Block* best = nullptr;
   bool best_is_ready = false;
   for (const StreamIndex& entry : indices_) {
-    if (entry.stream == stream) continue;
+    if (entry.stream == stream || contains(without, entry.stream)) continue;
     Block* block = find(entry.free->by_size, size, alignment, granule_);
     if (block == nullptr) continue;
     const bool is_ready = ready(block);
@@ -135,17 +135,18 @@ Block* Arena::take_from_other_streams(std::size_t size, std::size_t alignment, s
 }
 
 template <class Cost>
-std::vector<Block*> Arena::take_cheapest_run(Cost cost) {
+std::vector<Block*> Arena::take_cheapest_run(Cost cost, const Streams& without) {
   Block* best_first = nullptr;
   Block* best_last = nullptr;
   std::uint64_t least = UINT64_MAX;
-  for_each_free_run([&](Block* first, Block* last) {
+  const auto consider = [&](Block* first, Block* last) {
     const std::uint64_t its_cost = cost(first, last);
     if (its_cost >= least) return;
     least = its_cost;
     best_first = first;
     best_last = last;
-  });
+  };
+  for_each_free_run(consider, without);
   std::vector<Block*> run;
   if (best_first == nullptr) return run;
   for (Block* block = best_first; block != best_last->next; block = block->next) run.push_back(block);
@@ -156,26 +157,28 @@ std::vector<Block*> Arena::take_cheapest_run(Cost cost) {
   return run;
 }
 
-std::vector<Block*> Arena::take_across_streams(std::size_t size, std::size_t alignment) {
-  return take_cheapest_run([&](const Block* first, const Block* last) -> std::uint64_t {
+std::vector<Block*> Arena::take_across_streams(std::size_t size, std::size_t alignment, const Streams& without) {
+  const auto cost = [&](const Block* first, const Block* last) -> std::uint64_t {
     const std::uintptr_t start = round_up(first->address, alignment);
     const bool holds_it = start >= first->address && start <= last->end() && last->end() - start >= size;
     return holds_it ? last->end() - first->address : UINT64_MAX;
-  });
+  };
+  return take_cheapest_run(cost, without);
 }
 
 bool Arena::several_streams_have_free_blocks() const {
   return std::ranges::count_if(indices_, [](const StreamIndex& entry) { return entry.free->by_size.bytes() != 0; }) > 1;
 }
 
-std::vector<Block*> Arena::take_mixed_handles() {
+std::vector<Block*> Arena::take_mixed_handles(const Streams& without) {
   if (!several_streams_have_free_blocks()) return {};
-  return take_cheapest_run([](const Block* first, const Block* last) {
+  const auto cost = [](const Block* first, const Block* last) {
     if (first == last || whole_handles(first, last) == 0) return UINT64_MAX;
     std::uint64_t epoch = 0;
     for (const Block* block = first; block != last->next; block = block->next) epoch = std::max(epoch, block->epoch);
     return epoch;
-  });
+  };
+  return take_cheapest_run(cost, without);
 }
 
 void Arena::remove_free(Block* block) noexcept {

@@ -3,6 +3,7 @@
 // keeps no statistics: the pool does that around it.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -20,6 +21,12 @@
 #include "allocator/memory_scope.h"
 
 namespace poolgrad {
+
+/// A few streams. As `without`: their free blocks are passed over, as if they were in use.
+using Streams = std::vector<std::uint64_t>;
+inline bool contains(const Streams& streams, std::uint64_t stream) {
+  return std::ranges::find(streams, stream) != streams.end();
+}
 
 /// A function that throws, for want of memory, has changed nothing.
 class Arena : public Tiling {
@@ -45,13 +52,13 @@ class Arena : public Tiling {
   /// Best fit among the free blocks of all other streams, whole, busy, still theirs. Those that `ready(block)` says can
   /// be had without waiting come first. nullptr if none fits.
   Block* take_from_other_streams(std::size_t size, std::size_t alignment, std::uint64_t stream,
-                                 const std::function<bool(const Block*)>& ready);
+                                 const std::function<bool(const Block*)>& ready, const Streams& without = {});
   /// The smallest run of free neighbours, whatever their streams, that holds `size` bytes; busy. Empty if there is
   /// none.
-  std::vector<Block*> take_across_streams(std::size_t size, std::size_t alignment);
+  std::vector<Block*> take_across_streams(std::size_t size, std::size_t alignment, const Streams& without = {});
   /// The run of free neighbours of several streams with at least one whole handle that was given back longest ago;
   /// busy.
-  std::vector<Block*> take_mixed_handles();
+  std::vector<Block*> take_mixed_handles(const Streams& without = {});
   /// Makes a busy block free for its stream, which take() or expect() have named before, and coalesces it with its
   /// neighbours; the free block that it is part of then.
   Block* put(Block* block) noexcept;
@@ -79,18 +86,20 @@ class Arena : public Tiling {
 
   /// Calls visit(Block*) for the free blocks that may have a whole handle, in no useful order.
   template <class Visit>
-  void for_each_free_page_run(Visit visit) const {
-    for (const StreamIndex& entry : indices_) entry.free->by_size.for_each_from(page_, visit);
+  void for_each_free_page_run(Visit visit, const Streams& without = {}) const {
+    for (const StreamIndex& entry : indices_) {
+      if (!contains(without, entry.stream)) entry.free->by_size.for_each_from(page_, visit);
+    }
   }
   /// Whole handles, next to each other in a free block, that were given back before the tick `limit`, as far as
   /// PageAges knows; busy. nullptr if there are none: then `oldest` is at most when the oldest of the others were.
-  Block* take_old_handles(std::uint64_t limit, std::uint64_t& oldest);
+  Block* take_old_handles(std::uint64_t limit, std::uint64_t& oldest, const Streams& without = {});
   /// Cuts whole handles of `bytes` or, if that is not possible, a little more out of a free block, from its upper end;
   /// busy.
   Block* take_handles(Block* block, std::size_t bytes);
   /// Cuts whole handles of at most `bytes` out of a free block, but for the neighbours of `hole`: those with the most
   /// bytes for a call to the device, of equals those given back longest ago; busy. nullptr if there are none.
-  Block* take_movable_handles(std::size_t bytes, const Block* hole);
+  Block* take_movable_handles(std::size_t bytes, const Block* hole, const Streams& without = {});
 
   std::size_t free_bytes() const;
   std::size_t free_bytes(std::uint64_t stream) const;
@@ -138,19 +147,22 @@ class Arena : public Tiling {
   bool several_streams_have_free_blocks() const;
   /// Calls visit(first, last) for each longest run of free neighbours.
   template <class Visit>
-  void for_each_free_run(Visit visit) const {
+  void for_each_free_run(Visit visit, const Streams& without = {}) const {
+    const auto is_free = [&](const Block* block) {
+      return block != nullptr && block->state == BlockState::free && !contains(without, block->stream);
+    };
     for (const auto& window : windows_) {
       Block* first = nullptr;
       for (Block* block = window->first; block != nullptr; block = block->next) {
-        if (block->state != BlockState::free) continue;
-        if (block->previous == nullptr || block->previous->state != BlockState::free) first = block;
-        if (block->next == nullptr || block->next->state != BlockState::free) visit(first, block);
+        if (!is_free(block)) continue;
+        if (!is_free(block->previous)) first = block;
+        if (!is_free(block->next)) visit(first, block);
       }
     }
   }
   /// Makes the blocks of the run busy whose cost(first, last) is least, and below UINT64_MAX; none if there is none.
   template <class Cost>
-  std::vector<Block*> take_cheapest_run(Cost cost);
+  std::vector<Block*> take_cheapest_run(Cost cost, const Streams& without);
 
   std::size_t page_;
   bool divisible_;

@@ -83,7 +83,7 @@ void Arena::count_whole_handles(Block* block) const {
   }
 }
 
-Block* Arena::take_old_handles(std::uint64_t limit, std::uint64_t& oldest) {
+Block* Arena::take_old_handles(std::uint64_t limit, std::uint64_t& oldest, const Streams& without) {
   Block* old = nullptr;
   std::uintptr_t begin = 0, end = 0;
   const auto look_at = [&](Block* block) {
@@ -105,7 +105,7 @@ Block* Arena::take_old_handles(std::uint64_t limit, std::uint64_t& oldest) {
     }
     if (begin != end) old = block;
   };
-  for_each_free_page_run(look_at);
+  for_each_free_page_run(look_at, without);
   return old == nullptr ? nullptr : cut_out(old, begin, end);
 }
 
@@ -129,7 +129,7 @@ Block* Arena::take_handles(Block* block, std::size_t bytes) {
   return cut_out(block, begin, end);
 }
 
-Block* Arena::take_movable_handles(std::size_t bytes, const Block* hole) {
+Block* Arena::take_movable_handles(std::size_t bytes, const Block* hole, const Streams& without) {
   struct Run {
     Block* block = nullptr;
     std::uintptr_t begin = 0, end = 0;
@@ -176,6 +176,7 @@ Block* Arena::take_movable_handles(std::size_t bytes, const Block* hole) {
     consider(run);
   };
   for (const StreamIndex& entry : indices_) {
+    if (contains(without, entry.stream)) continue;
     HandleIndex& by_handles = entry.free->by_handles;
     by_handles.update([&](Block* block) { count_whole_handles(block); });
     by_handles.for_each_best_first([&](Block* block) {

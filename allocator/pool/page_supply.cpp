@@ -264,6 +264,7 @@ std::size_t PageSupply::stitch(PoolLock& lock, Need& need) {
   Block* const spare = arenas_.store().make();  // so that what was moved can be kept, whatever happens then
   Block* target = arena.begin_growth(growth, need.stream.id);
   std::size_t moved = 0;
+  Streams refused;
   {
     UnlockedCall call(lock, [&]() noexcept {
       arenas_.store().recycle(spare);
@@ -278,7 +279,7 @@ std::size_t PageSupply::stitch(PoolLock& lock, Need& need) {
     });
     while (moved < target->size) {
       const std::uintptr_t to = target->address + moved;
-      const std::size_t step = move_handles(lock, to, target->size - moved, target);
+      const std::size_t step = move_handles(lock, to, target->size - moved, target, refused);
       if (step == 0) break;
       moved += step;
     }
@@ -286,31 +287,32 @@ std::size_t PageSupply::stitch(PoolLock& lock, Need& need) {
   return moved;
 }
 
-std::size_t PageSupply::move_handles(PoolLock& lock, std::uintptr_t to, std::size_t bytes, const Block* target) {
+std::size_t PageSupply::move_handles(PoolLock& lock, std::uintptr_t to, std::size_t bytes, const Block* target,
+                                     Streams& refused) {
   for (Arena& arena : arenas_) {
-    Block* source = arena.take_movable_handles(bytes, target);
-    if (source == nullptr) continue;
-    UnlockedCall call(lock, [&]() noexcept { arena.put(source); });
-    if (!ledger_.finish(lock, {{source->stream, source->ticket}})) return 0;
-    const std::size_t size = source->size;
-    const bool moved = call.timed(ground_.accounts, 1, [&] {
-      try {
-        return ground_.memory->move(reinterpret_cast<void*>(source->address), reinterpret_cast<void*>(to), size);
-      } catch (const Error&) {
-        return false;  // the device is broken; the next call that can say so will
+    while (Block* source = arena.take_movable_handles(bytes, target, refused)) {
+      UnlockedCall call(lock, [&]() noexcept { arena.put(source); });
+      if (!ledger_.finish(lock, {{source->stream, source->ticket}}, refused)) continue;
+      const std::size_t size = source->size;
+      const bool moved = call.timed(ground_.accounts, 1, [&] {
+        try {
+          return ground_.memory->move(reinterpret_cast<void*>(source->address), reinterpret_cast<void*>(to), size);
+        } catch (const Error&) {
+          return false;  // the device is broken; the next call that can say so will
+        }
+      });
+      if (!moved) {
+        can_move_ = false;
+        return 0;
       }
-    });
-    if (!moved) {
-      can_move_ = false;
-      return 0;
+      call.done();
+      allow_access(ground_.settings.device, reinterpret_cast<void*>(source->address), size);
+      source->window->handles.move(source->address, target->window->handles, to, size);
+      ground_.recorder.record_pages(TraceKind::segment_unmap, source->address, size);
+      ground_.recorder.record_pages(TraceKind::segment_map, to, size);
+      arena.uncommit(source);
+      return size;
     }
-    call.done();
-    allow_access(ground_.settings.device, reinterpret_cast<void*>(source->address), size);
-    source->window->handles.move(source->address, target->window->handles, to, size);
-    ground_.recorder.record_pages(TraceKind::segment_unmap, source->address, size);
-    ground_.recorder.record_pages(TraceKind::segment_map, to, size);
-    arena.uncommit(source);
-    return size;
   }
   return 0;
 }

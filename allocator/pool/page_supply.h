@@ -47,8 +47,9 @@ class PageSupply {
   bool commit_growth(PoolLock& lock, Need& need, Arena& arena, const Arena::Growth& growth);
   /// The block's new pages are as if given back now.
   void start_age(Block* block) noexcept;
-  /// Moves free handles of at most `bytes` to the address `to` inside `target`; the bytes moved.
-  std::size_t move_handles(PoolLock& lock, std::uintptr_t to, std::size_t bytes, const Block* target);
+  /// Moves free handles of at most `bytes` to the address `to` inside `target`; the bytes moved. Streams whose work
+  /// cannot be waited for are refused.
+  std::size_t move_handles(PoolLock& lock, std::uintptr_t to, std::size_t bytes, const Block* target, Streams& refused);
 
   Ground& ground_;
   Arenas& arenas_;

@@ -6,19 +6,21 @@
 
 namespace poolgrad {
 
-bool Releaser::join_mixed_handles(PoolLock& lock) {
+bool Releaser::join_mixed_handles(PoolLock& lock, Streams& refused) {
   for (Arena& arena : arenas_) {
-    const std::vector<Block*> run = arena.take_mixed_handles();
-    if (run.empty()) continue;
-    UnlockedCall call(lock, [&]() noexcept {
-      for (Block* block : run) arena.put(block);
-    });
-    if (!ledger_.finish(lock, StreamLedger::stamps_of(run))) return false;
-    call.done();
-    Block* block = arena.join(run);
-    block->ticket = 0;  // nobody's work is left on it
-    arena.put(block);
-    return true;
+    while (true) {
+      const std::vector<Block*> run = arena.take_mixed_handles(refused);
+      if (run.empty()) break;
+      UnlockedCall call(lock, [&]() noexcept {
+        for (Block* block : run) arena.put(block);
+      });
+      if (!ledger_.finish(lock, StreamLedger::stamps_of(run), refused)) continue;
+      call.done();
+      Block* block = arena.join(run);
+      block->ticket = 0;  // nobody's work is left on it
+      arena.put(block);
+      return true;
+    }
   }
   return false;
 }
@@ -28,11 +30,11 @@ bool Releaser::Candidate::goes_before(const Candidate& a, const Candidate& b) {
   return a.arena != b.arena ? a.arena < b.arena : a.block->address > b.block->address;
 }
 
-std::vector<Releaser::Candidate> Releaser::least_recently_used(std::size_t bytes) {
+std::vector<Releaser::Candidate> Releaser::least_recently_used(std::size_t bytes, const Streams& refused) {
   std::vector<Candidate> oldest;  // a heap with what goes last on top
   std::size_t held = 0;
   for (Arena& arena : arenas_) {
-    arena.for_each_free_page_run([&](Block* block) {
+    const auto consider = [&](Block* block) {
       Candidate candidate{&arena, block, 0};
       if (held >= bytes && !Candidate::goes_before(candidate, oldest.front())) return;
       candidate.bytes = whole_handles(block, block);
@@ -45,15 +47,16 @@ std::vector<Releaser::Candidate> Releaser::least_recently_used(std::size_t bytes
         std::ranges::pop_heap(oldest, Candidate::goes_before);
         oldest.pop_back();
       }
-    });
+    };
+    arena.for_each_free_page_run(consider, refused);
   }
   std::ranges::make_heap(oldest, Candidate::goes_after);
   return oldest;
 }
 
-std::size_t Releaser::release_pages(PoolLock& lock, Arena& arena, Block* pages) {
+std::size_t Releaser::release_pages(PoolLock& lock, Arena& arena, Block* pages, Streams& refused) {
   UnlockedCall call(lock, [&]() noexcept { arena.put(pages); });
-  if (!ledger_.finish(lock, {{pages->stream, pages->ticket}})) return 0;
+  if (!ledger_.finish(lock, {{pages->stream, pages->ticket}}, refused)) return 0;
   call.timed(ground_.accounts, 1, [&] {
     allow_access(ground_.settings.device, reinterpret_cast<void*>(pages->address), pages->size);
     ground_.memory->decommit(reinterpret_cast<void*>(pages->address), pages->size);
@@ -69,13 +72,14 @@ std::size_t Releaser::release_pages(PoolLock& lock, Arena& arena, Block* pages) 
 
 std::size_t Releaser::release(PoolLock& lock, std::size_t bytes) {
   std::size_t released = 0;
+  Streams refused;  // and so passed over
   std::vector<Candidate> oldest;
   std::uint64_t known_changes = 0;
   while (released < bytes) {
-    // Others may have taken blocks, or given some back, while the device was called.
-    if (oldest.empty() || arenas_.changes() != known_changes) oldest = least_recently_used(bytes - released);
+    // Others may have taken blocks, or given some back, while the device was called; as has what was refused.
+    if (oldest.empty() || arenas_.changes() != known_changes) oldest = least_recently_used(bytes - released, refused);
     if (oldest.empty()) {
-      if (join_mixed_handles(lock)) continue;
+      if (join_mixed_handles(lock, refused)) continue;
       break;
     }
     std::ranges::pop_heap(oldest, Candidate::goes_after);
@@ -83,9 +87,7 @@ std::size_t Releaser::release(PoolLock& lock, std::size_t bytes) {
     oldest.pop_back();
     Block* const pages = first.arena->take_handles(first.block, bytes - released);
     known_changes = arenas_.changes();
-    const std::size_t step = release_pages(lock, *first.arena, pages);
-    if (step == 0) break;
-    released += step;
+    released += release_pages(lock, *first.arena, pages, refused);
   }
   return released;
 }
@@ -131,6 +133,7 @@ bool Releaser::decay_is_due() {
 
 void Releaser::release_old(PoolLock& lock) {
   const AllocatorConfig& config = ground_.settings.config;
+  Streams refused;
   while (true) {
     const std::uint64_t tick = ground_.accounts.tick;  // goes on while the device is called
     const std::uint64_t by_ticks = config.decay != 0 && tick >= config.decay ? tick - config.decay + 1 : 0;
@@ -138,13 +141,14 @@ void Releaser::release_old(PoolLock& lock) {
     // What is given back from now on is younger than what is there.
     std::uint64_t oldest = tick;
     Arena* arena = arenas_.begin();
-    Block* pages = arena->take_old_handles(limit, oldest);
-    if (pages == nullptr) pages = (++arena)->take_old_handles(limit, oldest);
+    Block* pages = arena->take_old_handles(limit, oldest, refused);
+    if (pages == nullptr) pages = (++arena)->take_old_handles(limit, oldest, refused);
     if (pages == nullptr) {
-      decay_due_ = oldest + std::min<std::uint64_t>(config.decay, UINT64_MAX - oldest);
+      // What is refused now is asked about again next time.
+      if (refused.empty()) decay_due_ = oldest + std::min<std::uint64_t>(config.decay, UINT64_MAX - oldest);
       return;
     }
-    if (release_pages(lock, *arena, pages) == 0) return;
+    release_pages(lock, *arena, pages, refused);
   }
 }
 

@@ -52,10 +52,10 @@ class Releaser {
   };
 
   /// Those that go first, as many as hold `bytes`, or all: a heap by goes_after().
-  std::vector<Candidate> least_recently_used(std::size_t bytes);
-  /// Gives busy pages back; their bytes, or 0 if the work on them cannot be waited for.
-  std::size_t release_pages(PoolLock& lock, Arena& arena, Block* pages);
-  bool join_mixed_handles(PoolLock& lock);
+  std::vector<Candidate> least_recently_used(std::size_t bytes, const Streams& refused);
+  /// Gives busy pages back; their bytes, or 0 if the work on them cannot be waited for: then their stream is refused.
+  std::size_t release_pages(PoolLock& lock, Arena& arena, Block* pages, Streams& refused);
+  bool join_mixed_handles(PoolLock& lock, Streams& refused);
   bool decay_is_due();
   void release_old(PoolLock& lock);
 

@@ -11,22 +11,15 @@ namespace poolgrad {
 
 namespace {
 
-// One stamp per stream, the latest.
-std::vector<Stamp> latest(const std::vector<Stamp>& stamps) {
-  std::vector<Stamp> result;
-  for (const Stamp& stamp : stamps) note_latest(result, stamp);
-  return result;
-}
-
 // What became of events in one device call.
 struct Passage {
   StreamEvents passed;
   std::uint64_t recorded = 0;
-  bool refused = false;  // some, which are where they were
 };
 
-// Records those that are not recorded yet. Those of which pass(id) is true go to `into.passed`. An exception that is no
-// Error is thrown when all have had their turn: what is waited for before memory goes must be, as far as it can.
+// Records those that are not recorded yet. Those of which pass(id) is true go to `into.passed`; those that the device
+// refuses stay. An exception that is no Error is thrown when all have had their turn: what is waited for before memory
+// goes must be, as far as it can.
 template <class Pass>
 void pass_each(DeviceMemory& memory, StreamEvents& events, Passage& into, Pass pass) {
   std::exception_ptr foreign;
@@ -39,7 +32,7 @@ void pass_each(DeviceMemory& memory, StreamEvents& events, Passage& into, Pass p
       }
       if (pass(event->id)) into.passed.splice(into.passed.end(), events, event);
     } catch (const Error&) {
-      into.refused = true;
+      // Not now.
     } catch (...) {
       foreign = std::current_exception();
     }
@@ -74,10 +67,11 @@ void StreamLedger::keep_or_discard(PoolLock& lock, StreamEvents& events) noexcep
   });
 }
 
-bool StreamLedger::settle(PoolLock& lock, std::optional<std::uint64_t> later, const std::vector<Stamp>& stamps) {
+bool StreamLedger::settle(PoolLock& lock, std::optional<std::uint64_t> later, const std::vector<Stamp>& stamps,
+                          Streams& refused) {
   StreamEvents events;
   Passage passage;
-  bool settled = true;
+  const std::size_t refused_before = refused.size();
   UnlockedCall call(lock, [&]() noexcept {
     ground_.accounts.events_recorded += passage.recorded;
     for (const StreamEvent& event : passage.passed) {
@@ -91,16 +85,18 @@ bool StreamLedger::settle(PoolLock& lock, std::optional<std::uint64_t> later, co
     keep_or_discard(lock, events);
     if (!later && !passage.passed.empty()) forget_finished_streams();
   });
-  for (const Stamp& stamp : latest(stamps)) {
+  std::vector<Stamp> latest;
+  for (const Stamp& stamp : stamps) note_latest(latest, stamp);
+  for (const Stamp& stamp : latest) {
     if (later ? is_behind(*later, stamp) : order_.finished(stamp)) continue;
     if (order_.take_event(stamp, events)) continue;
     if (StreamOrder::is_retired(stamp.stream)) {
-      settled = false;  // another thread is asking about its only event
+      refused.push_back(stamp.stream);  // another thread is asking about its only event
     } else {
       begin_event(events, stamp.stream);
     }
   }
-  if (events.empty()) return settled;
+  if (events.empty()) return refused.size() == refused_before;
   call([&] {
     pass_each(*ground_.memory, events, passage, [&](EventId event) {
       if (later) {
@@ -111,7 +107,8 @@ bool StreamLedger::settle(PoolLock& lock, std::optional<std::uint64_t> later, co
       return true;
     });
   });
-  return settled && !passage.refused;
+  for (const StreamEvent& event : events) refused.push_back(event.covers.stream);
+  return refused.size() == refused_before;
 }
 
 void StreamLedger::forget_finished_streams() noexcept {
@@ -245,12 +242,6 @@ void StreamLedger::finish_one_by_one(PoolLock& lock) noexcept {
   } while (least != 0);
 }
 
-std::vector<Stamp> StreamLedger::pending_stamps() const {
-  std::vector<Stamp> stamps;
-  for (const Pending& pending : pending_) stamps.insert(stamps.end(), pending.stamps.begin(), pending.stamps.end());
-  return stamps;
-}
-
 std::size_t StreamLedger::pending_bytes() const {
   std::size_t bytes = 0;
   for (const Pending& pending : pending_) bytes += pending.block->size;
@@ -314,7 +305,8 @@ std::size_t StreamLedger::poll_pending(PoolLock& lock) {
 }
 
 std::size_t StreamLedger::synchronise_pending(PoolLock& lock) {
-  const std::vector<Stamp> stamps = pending_stamps();
+  std::vector<Stamp> stamps;
+  for (const Pending& pending : pending_) stamps.insert(stamps.end(), pending.stamps.begin(), pending.stamps.end());
   if (!stamps.empty()) ++ground_.accounts.num_sync_all_streams;
   finish(lock, stamps);
   return free_settled();
@@ -323,41 +315,47 @@ std::size_t StreamLedger::synchronise_pending(PoolLock& lock) {
 std::size_t StreamLedger::take_from_other_streams(PoolLock& lock, Need& need, Arena& arena) {
   const std::uint64_t stream = need.stream.id;
   const auto ready = [&](const Block* block) { return is_behind(stream, {block->stream, block->ticket}); };
-  Block* block = arena.take_from_other_streams(need.size, need.alignment, stream, ready);
-  if (block == nullptr) return take_pending(lock, need, arena);
-  UnlockedCall call(lock, [&]() noexcept { arena.put(block); });
-  if (!settle(lock, stream, {{block->stream, block->ticket}})) return 0;
-  arena.expect(stream);
-  need.block = arena.carve(block, need.size, need.alignment);
-  call.done();
-  need.block->stream = stream;
-  return need.block->size;
+  Streams refused;
+  while (Block* block = arena.take_from_other_streams(need.size, need.alignment, stream, ready, refused)) {
+    UnlockedCall call(lock, [&]() noexcept { arena.put(block); });
+    if (!settle(lock, stream, {{block->stream, block->ticket}}, refused)) continue;
+    arena.expect(stream);
+    need.block = arena.carve(block, need.size, need.alignment);
+    call.done();
+    need.block->stream = stream;
+    return need.block->size;
+  }
+  return take_pending(lock, need, arena, refused);
 }
 
-std::size_t StreamLedger::take_pending(PoolLock& lock, Need& need, Arena& arena) {
-  auto best = pending_.end();
-  for (auto pending = pending_.begin(); pending != pending_.end(); ++pending) {
-    const Block* block = pending->block;
-    if (!arena.owns(block->address) || !Arena::fits(block, need.size, need.alignment)) continue;
-    if (best == pending_.end() || block->size < best->block->size) best = pending;
+std::size_t StreamLedger::take_pending(PoolLock& lock, Need& need, Arena& arena, Streams& refused) {
+  const auto is_refused = [&](const Stamp& stamp) { return contains(refused, stamp.stream); };
+  while (true) {
+    auto best = pending_.end();
+    for (auto pending = pending_.begin(); pending != pending_.end(); ++pending) {
+      const Block* block = pending->block;
+      if (!arena.owns(block->address) || !Arena::fits(block, need.size, need.alignment)) continue;
+      if (contains(refused, block->stream) || std::ranges::any_of(pending->stamps, is_refused)) continue;
+      if (best == pending_.end() || block->size < best->block->size) best = pending;
+    }
+    if (best == pending_.end()) return 0;
+    Block* block = best->block;
+    std::vector<Stamp> stamps = best->stamps;
+    stamps.push_back({block->stream, block->ticket});
+    std::list<Pending> taken;
+    taken.splice(taken.end(), pending_, best);
+    block->state = BlockState::busy;
+    UnlockedCall call(lock, [&]() noexcept {
+      block->state = BlockState::pending;
+      pending_.splice(pending_.end(), taken);
+    });
+    if (!settle(lock, need.stream.id, stamps, refused)) continue;
+    arena.expect(need.stream.id);
+    arenas_.store().reserve(2);  // for carve()
+    call.done();
+    completed(*block);
+    return give(block, need, arena);
   }
-  if (best == pending_.end()) return 0;
-  Block* block = best->block;
-  std::list<Pending> taken;
-  taken.splice(taken.end(), pending_, best);
-  block->state = BlockState::busy;
-  UnlockedCall call(lock, [&]() noexcept {
-    block->state = BlockState::pending;
-    pending_.splice(pending_.end(), taken);
-  });
-  std::vector<Stamp> stamps = best->stamps;
-  stamps.push_back({block->stream, block->ticket});
-  if (!settle(lock, need.stream.id, stamps)) return 0;
-  arena.expect(need.stream.id);
-  arenas_.store().reserve(2);  // for carve()
-  call.done();
-  completed(*block);
-  return give(block, need, arena);
 }
 
 std::size_t StreamLedger::give(Block* block, Need& need, Arena& arena) {
@@ -368,16 +366,19 @@ std::size_t StreamLedger::give(Block* block, Need& need, Arena& arena) {
 }
 
 std::size_t StreamLedger::take_across_streams(PoolLock& lock, Need& need, Arena& arena) {
-  const std::vector<Block*> run = arena.take_across_streams(need.size, need.alignment);
-  if (run.empty()) return 0;
-  UnlockedCall call(lock, [&]() noexcept {
-    for (Block* block : run) arena.put(block);
-  });
-  if (!settle(lock, need.stream.id, stamps_of(run))) return 0;
-  arena.expect(need.stream.id);
-  arenas_.store().reserve(2);  // for carve()
-  call.done();
-  return give(arena.join(run), need, arena);
+  Streams refused;
+  while (true) {
+    const std::vector<Block*> run = arena.take_across_streams(need.size, need.alignment, refused);
+    if (run.empty()) return 0;
+    UnlockedCall call(lock, [&]() noexcept {
+      for (Block* block : run) arena.put(block);
+    });
+    if (!settle(lock, need.stream.id, stamps_of(run), refused)) continue;
+    arena.expect(need.stream.id);
+    arenas_.store().reserve(2);  // for carve()
+    call.done();
+    return give(arena.join(run), need, arena);
+  }
 }
 
 void StreamLedger::use(Block* block, Stream stream) {
@@ -391,7 +392,7 @@ bool StreamLedger::hand_on(PoolLock& lock, Block* block, Stream stream) {
   block->used_elsewhere = true;  // so that it stays the block that it is while the lock is given up
   std::vector<Stamp> stamps{now(block->stream)};
   for (const Stamp& use : uses_[block]) stamps.push_back(now(use.stream));
-  if (!settle(lock, stream.id, stamps)) return false;
+  if (Streams refused; !settle(lock, stream.id, stamps, refused)) return false;
   // A use that was noted while the lock was given up is not behind those events.
   const auto over = [&](const Stamp& use) {
     return use.stream == stream.id || std::ranges::any_of(stamps, [&](const Stamp& settled) {

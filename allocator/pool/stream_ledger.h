@@ -54,8 +54,15 @@ class StreamLedger {
   void free(PoolLock& lock, Block* block, Stream stream) noexcept;
   /// Waits here for the work of the stream and of the stamps. False if the device refuses.
   bool wait_for(PoolLock& lock, const std::vector<Stamp>& uses, Stream stream) noexcept;
-  /// Waits here for the work of the stamps, as far as it may not be over. False if the device refuses.
-  bool finish(PoolLock& lock, const std::vector<Stamp>& stamps) { return settle(lock, std::nullopt, stamps); }
+  /// Waits here for the work of the stamps, as far as it may not be over. False if the device refuses for some streams,
+  /// as for one that is being recorded: these are added to `refused`.
+  bool finish(PoolLock& lock, const std::vector<Stamp>& stamps, Streams& refused) {
+    return settle(lock, std::nullopt, stamps, refused);
+  }
+  bool finish(PoolLock& lock, const std::vector<Stamp>& stamps) {
+    Streams refused;
+    return finish(lock, stamps, refused);
+  }
   /// All work that may still touch memory of the pool is over, as far as the device can say. Then no event is left.
   void finish_all(PoolLock& lock) noexcept;
 
@@ -90,9 +97,9 @@ class StreamLedger {
     std::vector<Stamp> stamps;  // work of other streams that it waits for
   };
 
-  /// Lets `later`, or the caller if it is empty, wait for the work of `stamps`, as far as it may not be over. False if
-  /// the device refuses.
-  bool settle(PoolLock& lock, std::optional<std::uint64_t> later, const std::vector<Stamp>& stamps);
+  /// Lets `later`, or the caller if it is empty, wait for the work of `stamps`, as far as it may not be over. See
+  /// finish().
+  bool settle(PoolLock& lock, std::optional<std::uint64_t> later, const std::vector<Stamp>& stamps, Streams& refused);
   /// Adds StreamOrder::begin_event to the events.
   void begin_event(StreamEvents& events, std::uint64_t stream);
   void keep_or_discard(PoolLock& lock, StreamEvents& events) noexcept;
@@ -105,13 +112,12 @@ class StreamLedger {
   void for_each_unfinished(Visit visit) const;
   /// The part of finish_all() that is the calls to the device, where there is no memory for anything else.
   void finish_one_by_one(PoolLock& lock) noexcept;
-  std::vector<Stamp> pending_stamps() const;
   void rename(std::uint64_t from, std::uint64_t to) noexcept;
   void forget_finished_streams() noexcept;
   std::size_t free_settled() noexcept;
   /// A pending block is free now.
   void completed(const Block& block);
-  std::size_t take_pending(PoolLock& lock, Need& need, Arena& arena);
+  std::size_t take_pending(PoolLock& lock, Need& need, Arena& arena, Streams& refused);
   /// A busy block that the stream may have is its own, cut as the need wants it.
   std::size_t give(Block* block, Need& need, Arena& arena);
 
