@@ -52,7 +52,7 @@ function(poolgrad_isa_variant target variant)
   endif()
   target_compile_definitions(${objects} PRIVATE POOLGRAD_VARIANT=${variant})
   target_include_directories(${objects} PRIVATE ${PROJECT_SOURCE_DIR})
-  target_link_libraries(${objects} PRIVATE poolgrad_options poolgrad_threads)
+  target_link_libraries(${objects} PRIVATE poolgrad_options)
 
   set(linked ${CMAKE_CURRENT_BINARY_DIR}/${objects}.o)
   set(script ${PROJECT_SOURCE_DIR}/cmake/PoolgradIsaVariant.cmake)

@@ -51,7 +51,6 @@ poolgrad_package(Eigen3 libeigen3-dev NO_MODULE)
 poolgrad_package(fmt libfmt-dev)
 poolgrad_package(nlohmann_json nlohmann-json3-dev)
 poolgrad_package(Threads libc6-dev)
-poolgrad_package(OpenMP g++ COMPONENTS CXX)
 if(POOLGRAD_BUILD_EXAMPLES OR POOLGRAD_BUILD_TESTS)
   poolgrad_package(CLI11 libcli11-dev)
 endif()
@@ -134,14 +133,22 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL GNU AND CMAKE_CXX_COMPILER_VERSION VERSION_LES
   endif()
 endif()
 
-# GCC's OpenMP runtime is not instrumented for the thread sanitizer, which would report races that do not exist; the
+# Clang has no ivdep, warns of what the standard library of GCC 12 itself calls (get_temporary_buffer), and counts the names
+# that a file has for itself among those that another name may not hide.
+if(CMAKE_CXX_COMPILER_ID MATCHES Clang)
+  target_compile_options(poolgrad_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wno-unknown-pragmas -Wno-shadow
+    -Wno-deprecated-declarations>)
+endif()
+
+# OpenMP's runtimes are not instrumented for the thread sanitizer, which would report races that do not exist; the
 # parallel loop uses std::thread there.
 if(POOLGRAD_SANITIZE MATCHES thread)
-  add_library(poolgrad_threads ALIAS Threads::Threads)
   target_compile_definitions(poolgrad_options INTERFACE POOLGRAD_STD_THREADS)
-  target_compile_options(poolgrad_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fopenmp-simd -Wno-unknown-pragmas>)
+elseif(CMAKE_CXX_COMPILER_ID MATCHES Clang)
+  string(REGEX MATCH "^[0-9]+" major ${CMAKE_CXX_COMPILER_VERSION})
+  poolgrad_package(OpenMP libomp-${major}-dev COMPONENTS CXX)
 else()
-  add_library(poolgrad_threads ALIAS OpenMP::OpenMP_CXX)
+  poolgrad_package(OpenMP g++ COMPONENTS CXX)
 endif()
 target_link_libraries(poolgrad_options INTERFACE Threads::Threads)
 if(POOLGRAD_SANITIZE)
@@ -152,12 +159,24 @@ if(POOLGRAD_SANITIZE)
       $<$<COMPILE_LANGUAGE:CXX>:-fno-sanitize=null,vptr,object-size,nonnull-attribute,returns-nonnull-attribute>)
   endif()
   target_link_options(poolgrad_options INTERFACE -fsanitize=${POOLGRAD_SANITIZE})
+  if(CMAKE_CXX_COMPILER_ID MATCHES Clang)  # as GCC says it, and newer versions of Clang
+    string(REGEX MATCH "address|thread" first ${POOLGRAD_SANITIZE})
+    string(TOUPPER "${first}" first)
+    target_compile_definitions(poolgrad_options INTERFACE __SANITIZE_${first}__)
+    if(first STREQUAL ADDRESS)  # without what GCC's has not either: the runtime of C++ in C, and frames on the heap
+      target_compile_options(poolgrad_options INTERFACE
+        $<$<COMPILE_LANGUAGE:CXX>:-fno-sanitize=function -fsanitize-address-use-after-return=never>)
+    endif()
+  endif()
 endif()
 
 # After poolgrad_options, for tests: what they test is held to defined behaviour, they are not, which spares a third of their
 # time; and a name of one test may hide that of another that is compiled with it.
 add_library(poolgrad_test_options INTERFACE)
 target_compile_options(poolgrad_test_options INTERFACE -fno-sanitize=undefined -Wno-shadow)
+if(CMAKE_CXX_COMPILER_ID MATCHES Clang)  # x -= x, and comparisons that are refused
+  target_compile_options(poolgrad_test_options INTERFACE -Wno-self-assign-overloaded -Wno-unused-comparison)
+endif()
 
 message(STATUS "poolgrad: ${CMAKE_BUILD_TYPE}, ISA ${POOLGRAD_ISA}, oneDNN ${POOLGRAD_WITH_ONEDNN}, MPI ${POOLGRAD_WITH_MPI}, "
   "CUDA ${POOLGRAD_CUDA} (nvcc ${POOLGRAD_WITH_CUDA}), sanitizers '${POOLGRAD_SANITIZE}'")

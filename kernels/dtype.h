@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
+#include <limits>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -115,6 +116,26 @@ inline POOLGRAD_HD Half::operator float() const {
     return std::bit_cast<float>(sign | std::bit_cast<std::uint32_t>(value));
   }
   return std::bit_cast<float>(sign | (magnitude + 0x38000000u));
+}
+
+/// `x` as an element of another type. Floating types round. Of a floating x an integer is the part before the point,
+/// the nearest end of its range where that is beyond it, and 0 for NaN; one that is cut off an integer keeps the low
+/// bits. A bool is x != 0.
+template <class To, class From>
+POOLGRAD_HD To narrowed(From x) {
+  if constexpr (std::is_same_v<To, Half> || std::is_same_v<To, BFloat16>) {
+    return To(static_cast<float>(x));
+  } else if constexpr (std::is_same_v<To, bool>) {
+    return x != From{};
+  } else if constexpr (std::is_integral_v<To> && std::is_floating_point_v<From>) {
+    using Range = std::numeric_limits<To>;
+    constexpr From lowest = static_cast<From>(Range::min());
+    constexpr From beyond = static_cast<From>(std::uint64_t{1} << (Range::digits - 1)) * From(2);
+    if (!(x > lowest)) return x <= lowest ? Range::min() : To{};  // the latter is NaN
+    return x < beyond ? static_cast<To>(x) : Range::max();
+  } else {
+    return static_cast<To>(x);
+  }
 }
 
 /// The DType of a C++ type: dtype_of<float> == DType::f32.

@@ -59,7 +59,7 @@ void silu_mul_backward(Stream stream, const View& dgate, const View& dup, const 
                        const View& up);
 /// out = cond ? a : b; cond is bool.
 void where(Stream stream, const View& out, const View& cond, const View& a, const View& b);
-/// out = x, converting dtype and layout. Float to integer truncates towards zero; to bool is x != 0.
+/// out = x, converting dtype and layout. To what the dtype holds as narrowed() in dtype.h.
 void copy(Stream stream, const View& out, const View& x);
 void fill(Stream stream, const View& out, double value);
 /// out[i] = start + i * step; out is one-dimensional.

@@ -13,6 +13,10 @@
 #include "allocator/base/number.h"
 #include "allocator/error.h"
 
+#if defined(__SANITIZE_ADDRESS__) && defined(__clang__)  // what its OpenMP keeps of threads that have ended
+extern "C" const char* __lsan_default_suppressions() { return "leak:libomp.so"; }
+#endif
+
 namespace poolgrad::kernels {
 namespace {
 

@@ -58,5 +58,5 @@ class GradRecord {
 
 }  // namespace poolgrad
 
-/// Makes the record of a leaf. autograd/ defines it; null in programs without.
-extern "C" [[gnu::weak]] std::shared_ptr<poolgrad::GradRecord> poolgrad_make_leaf_record();
+/// Makes `record` that of a leaf. autograd/ defines it; null in programs without.
+extern "C" [[gnu::weak]] void poolgrad_make_leaf_record(std::shared_ptr<poolgrad::GradRecord>& record);

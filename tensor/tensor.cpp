@@ -130,7 +130,9 @@ namespace {
 std::shared_ptr<GradRecord> make_grad_record() {
   if (!poolgrad_make_leaf_record)
     throw Error("[set_requires_grad] gradients need the autograd library, which is not linked");
-  return poolgrad_make_leaf_record();
+  std::shared_ptr<GradRecord> record;
+  poolgrad_make_leaf_record(record);
+  return record;
 }
 
 }  // namespace

@@ -2,6 +2,9 @@
 // the standard library: the linker might take their code from a file that was compiled for a newer CPU.
 #include "allocator/base/isa_check.h"
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
 #include <unistd.h>
 
 #include <cstdlib>
@@ -17,6 +20,16 @@ struct InstructionSet {
 #define POOLGRAD_ENTRY(bit, macro, name) {1u << bit, name},
 constexpr InstructionSet instruction_sets[] = {POOLGRAD_INSTRUCTION_SETS(POOLGRAD_ENTRY)};
 
+#if defined(__x86_64__)
+// Where CPUID says that there is a set without a name: leaf, subleaf, register (eax, ebx, ecx, edx) and bit in it,
+// beside the set whose registers the operating system must save for it.
+struct NamelessSet {
+  unsigned set, needs, leaf, subleaf, word, bit;
+};
+constexpr NamelessSet nameless_sets[] = {
+    {3, 0, 1, 0, 2, 29}, {6, 0, 0x80000001, 0, 2, 5}, {19, 7, 7, 0, 3, 23}, {20, 0, 7, 1, 0, 4}};
+#endif
+
 void say(const char* text) {
   if (write(STDERR_FILENO, text, std::strlen(text)) < 0) return;
 }
@@ -28,7 +41,12 @@ std::uint32_t supported_instruction_sets() {
 #if defined(__x86_64__)
   __builtin_cpu_init();
 #define POOLGRAD_ASK(bit, macro, name) supported |= __builtin_cpu_supports(name) ? 1u << bit : 0u;
-  POOLGRAD_INSTRUCTION_SETS(POOLGRAD_ASK)
+  POOLGRAD_NAMED_SETS(POOLGRAD_ASK)
+  for (const NamelessSet& it : nameless_sets) {
+    unsigned words[4];
+    const bool known = __get_cpuid_count(it.leaf, it.subleaf, &words[0], &words[1], &words[2], &words[3]) != 0;
+    if (known && (words[it.word] >> it.bit & 1) && (supported >> it.needs & 1)) supported |= 1u << it.set;
+  }
 #endif
   if (const char* without = std::getenv("POOLGRAD_CPU_WITHOUT")) {
     for (const InstructionSet& set : instruction_sets)

@@ -189,7 +189,7 @@ class BlockStore {
   }
 
   // A temporary in its place would be made on the stack each time, which takes longer than all else.
-  const Block blank_;
+  const Block blank_{};
   std::vector<std::unique_ptr<BlockChunk>> chunks_;
   // Those with spare blocks, in a row.
   BlockChunk* first_ = nullptr;

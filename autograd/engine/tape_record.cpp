@@ -258,4 +258,6 @@ Gradients differentiable_gradients(const Definition& definition, const std::vect
 
 }  // namespace poolgrad
 
-std::shared_ptr<poolgrad::GradRecord> poolgrad_make_leaf_record() { return std::make_shared<poolgrad::TapeRecord>(); }
+void poolgrad_make_leaf_record(std::shared_ptr<poolgrad::GradRecord>& record) {
+  record = std::make_shared<poolgrad::TapeRecord>();
+}

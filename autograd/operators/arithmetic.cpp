@@ -251,8 +251,8 @@ Tensor less_equal(Argument a, const Tensor& b) { return compared("less_equal", B
 Tensor greater(Argument a, const Tensor& b) { return compared("greater", BinaryOp::gt, a, b); }
 Tensor greater_equal(Argument a, const Tensor& b) { return compared("greater_equal", BinaryOp::ge, a, b); }
 
-Tensor operator==(Argument a, const Tensor& b) { return equal(*a, b); }
-Tensor operator!=(Argument a, const Tensor& b) { return not_equal(*a, b); }
+Tensor operator==(Argument a, Argument b) { return equal(*a, *b); }
+Tensor operator!=(Argument a, Argument b) { return not_equal(*a, *b); }
 Tensor operator<(Argument a, const Tensor& b) { return less(*a, b); }
 Tensor operator<=(Argument a, const Tensor& b) { return less_equal(*a, b); }
 Tensor operator>(Argument a, const Tensor& b) { return greater(*a, b); }

@@ -65,8 +65,8 @@ Tensor less(Argument a, const Tensor& b);
 Tensor less_equal(Argument a, const Tensor& b);
 Tensor greater(Argument a, const Tensor& b);
 Tensor greater_equal(Argument a, const Tensor& b);
-Tensor operator==(Argument a, const Tensor& b);
-Tensor operator!=(Argument a, const Tensor& b);
+Tensor operator==(Argument a, Argument b);  // both alike, so that neither order is better
+Tensor operator!=(Argument a, Argument b);
 Tensor operator<(Argument a, const Tensor& b);
 Tensor operator<=(Argument a, const Tensor& b);
 Tensor operator>(Argument a, const Tensor& b);

@@ -56,7 +56,8 @@ Tensor pad(Argument x, std::int64_t dim, std::int64_t before, std::int64_t after
 
 // Changes of dtype and device; the gradient is cast or moved back.
 
-/// x itself when nothing changes.
+/// x itself when nothing changes. Integers of floating elements are as narrowed() in kernels/dtype.h has them: cut off
+/// at the point, the nearest that there is, 0 for NaN.
 Tensor to(Argument x, DType dtype);
 Tensor to(Argument x, Device device);
 

@@ -62,8 +62,12 @@ void backward(const View& dx, const View& dweight, const View& dbias, const View
   const T inverse_n = T(1) / static_cast<T>(n);
   const S* scale = weight.as<const S>();
   parallel_ranges(chunks.count, 1, [&](std::int64_t chunk, std::int64_t) {
-    T *weight_sum = partial + chunk * 2 * n, *bias_sum = weight_sum + n;
-    if (partial) std::fill_n(weight_sum, 2 * n, T{});
+    T *weight_sum = nullptr, *bias_sum = nullptr;
+    if (partial) {
+      weight_sum = partial + chunk * 2 * n;
+      bias_sum = weight_sum + n;
+      std::fill_n(weight_sum, 2 * n, T{});
+    }
     for (std::int64_t row = chunks.begin(chunk); row < chunks.end(chunk); ++row) {
       const S *from = x.as<const S>() + row * n, *g = grad.as<const S>() + row * n;
       S* to = dx.as<S>() + row * n;

@@ -96,9 +96,9 @@ void widen_from(const void* in, std::int64_t count, T* out) {
     for (; i + simd::lanes<float> <= count; i += simd::lanes<float>) simd::store(out + i, simd::load<float>(from + i));
   for (; i < count; ++i) {
     if constexpr (sizeof(S) == 2)
-      out[i] = static_cast<T>(static_cast<float>(from[i]));
+      out[i] = narrowed<T>(static_cast<float>(from[i]));
     else
-      out[i] = static_cast<T>(from[i]);
+      out[i] = narrowed<T>(from[i]);
   }
 }
 
@@ -108,14 +108,7 @@ void narrow_to(const T* in, std::int64_t count, void* out) {
   std::int64_t i = 0;
   if constexpr (std::is_same_v<T, float> && sizeof(S) == 2)
     for (; i + simd::lanes<float> <= count; i += simd::lanes<float>) simd::store(to + i, simd::load<float>(in + i));
-  for (; i < count; ++i) {
-    if constexpr (sizeof(S) == 2)
-      to[i] = S(static_cast<float>(in[i]));
-    else if constexpr (std::is_same_v<S, bool>)
-      to[i] = in[i] != T{};
-    else
-      to[i] = static_cast<S>(in[i]);
-  }
+  for (; i < count; ++i) to[i] = narrowed<S>(in[i]);
 }
 
 }  // namespace

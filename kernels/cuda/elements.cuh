@@ -88,15 +88,7 @@ POOLGRAD_HD T widened(S x) {
   else
     return static_cast<T>(x);
 }
-template <class S, class T>
-POOLGRAD_HD S narrowed(T x) {
-  if constexpr (sizeof(S) == 2 && !std::is_integral_v<S>)
-    return S(static_cast<float>(x));
-  else if constexpr (std::is_same_v<S, bool>)
-    return x != T{};
-  else
-    return static_cast<S>(x);
-}
+using poolgrad::narrowed;
 
 /// Calls f(S{}) with the type of a floating dtype that is computed in T.
 template <class T, class F>

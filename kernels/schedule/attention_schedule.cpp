@@ -111,7 +111,6 @@ class RunPairs {
     bool moves;
     std::int64_t step;  // of the run, clamped
     int clamped;        // -1 below the run, 1 beyond
-    friend bool operator==(const End&, const End&) = default;
   };
   struct Row {
     End begin, end;

@@ -1,7 +1,10 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
+#include <limits>
+#include <tuple>
 
 #include "kernels/elementwise.h"
 #include "tests/kernels/test_array.h"
@@ -27,6 +30,22 @@ TEST(Copy, ConvertsBetweenAllDtypes) {
         expect_elements(
             out, [&](std::int64_t i) { return expected[i]; }, 0);
       }
+}
+
+TEST(Copy, GivesIntegersTheNearestThatTheyCanHoldAndZeroForNaN) {
+  constexpr double nan = std::numeric_limits<double>::quiet_NaN(), inf = std::numeric_limits<double>::infinity();
+  const std::vector<double> numbers = {-0.75, -1.5, 255.5, 256.0, 3e9, -3e9, 1e19, -1e19, inf, -inf, nan};
+  const auto count = static_cast<std::int64_t>(numbers.size());
+  for (const DType from : {DType::f64, DType::f32, DType::bf16})
+    for (const auto& [to, least, most] :
+         {std::tuple(DType::u8, 0.0, 255.0), std::tuple(DType::i32, -0x1p31, 0x1p31 - 1),
+          std::tuple(DType::i64, -0x1p63, 0x1p63)}) {  // 2^63 - 1, as a double
+      TestArray x(from, {count}), out(to, {count});
+      x.fill([&](std::int64_t i) { return numbers[static_cast<std::size_t>(i)]; });
+      copy({}, out, x);
+      for (std::int64_t i = 0; i < count; ++i)
+        EXPECT_EQ(out[i], std::isnan(x[i]) ? 0.0 : std::clamp(std::trunc(x[i]), least, most)) << x[i];
+    }
 }
 
 TEST(Copy, MovesBetweenAllLayouts) {

@@ -59,8 +59,9 @@ TEST(CallSites, NameWhatIsWrittenAsASymbolAndItsLine) {
   EXPECT_THAT(places([&] { y = a + a; }), ElementsAre(here(__LINE__, "poolgrad::add")));
   EXPECT_THAT(places([&] { y = a + 1.0; }), ElementsAre(here(__LINE__, "poolgrad::operator+")));
   EXPECT_THAT(places([&] { y = a / 2.0; }), ElementsAre(here(__LINE__, "poolgrad::operator/")));
-  EXPECT_THAT(places([&] { y = 2.0 * -a; }),
-              UnorderedElementsAre(here(__LINE__ - 1, "poolgrad::neg"), here(__LINE__ - 1, "poolgrad::operator*")));
+  const unsigned line = __LINE__ + 1;
+  const auto found = places([&] { y = 2.0 * -a; });
+  EXPECT_THAT(found, UnorderedElementsAre(here(line, "poolgrad::neg"), here(line, "poolgrad::operator*")));
   const Tensor leaf = ones({8, 9}).set_requires_grad();
   Tensor sum = leaf * 1.0;
   EXPECT_THAT(places([&] { sum += 1.0; }), ElementsAre(here(__LINE__, "poolgrad::operator+=")));

@@ -117,7 +117,7 @@ struct TileScratch {
   static std::int64_t carve(T* base, const BackwardCall& p, std::int64_t dq_rows, TileScratch* scratch) {
     std::int64_t used = 0;
     const auto take = [&](std::int64_t count) {
-      T* part = base + used;
+      T* part = base == nullptr ? nullptr : base + used;
       used += round_up(count, lanes<T>);
       return part;
     };

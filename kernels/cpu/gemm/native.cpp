@@ -172,14 +172,15 @@ void multiply_part(const Gemm& g, const Part& part, const S* a, const S* b, O* c
       const std::int64_t depth = std::min(depth_block, g.k - p);
       target.first = p == 0;
       target.last = p + depth == g.k;
-      for (std::int64_t j = 0; j < columns; j += block_columns<T>)
+      for (std::int64_t j = 0; depth > 0 && j < columns; j += block_columns<T>)
         pack_panel<block_columns<T>>(packed_b + j * depth,
                                      g.transpose_b ? b + (column + j) * g.ldb + p : b + p * g.ldb + column + j, g.ldb,
                                      g.transpose_b, std::min<std::int64_t>(block_columns<T>, columns - j), depth);
       for (std::int64_t i = 0; i < part.rows; i += block_rows) {
         const std::int64_t rows = std::min<std::int64_t>(block_rows, part.rows - i), row = part.row + i;
-        pack_panel<block_rows>(packed_a, g.transpose_a ? a + p * g.lda + row : a + row * g.lda + p, g.lda,
-                               !g.transpose_a, rows, depth);
+        if (depth > 0)
+          pack_panel<block_rows>(packed_a, g.transpose_a ? a + p * g.lda + row : a + row * g.lda + p, g.lda,
+                                 !g.transpose_a, rows, depth);
         for (std::int64_t j = 0; j < columns; j += block_columns<T>)
           multiply_block<O>(packed_a, packed_b + j * depth, depth, rows, columns - j, target.at(i, j));
       }

@@ -113,7 +113,7 @@ struct DeltaCall {
   Operand out, grad_out;
   View grad_lse, delta;
 };
-inline constexpr int delta_threads = 256;
+[[maybe_unused]] inline constexpr int delta_threads = 256;
 template <class T>
 __global__ __launch_bounds__(delta_threads) void find_delta(const __grid_constant__ DeltaCall call) {
   const std::int64_t heads = call.delta.shape[1], queries = call.delta.shape[2],

@@ -17,7 +17,7 @@ namespace {
 template <int Depth>
 inline constexpr int keys_of_visit = Depth <= 64 ? 2 * mma_rows : mma_rows;
 template <int Depth>
-inline constexpr int blocks_of_warpgroup = Depth <= 64 ? 3 : 2;
+[[maybe_unused]] inline constexpr int blocks_of_warpgroup = Depth <= 64 ? 3 : 2;
 
 template <class S, int Depth>
 __global__ __launch_bounds__(mma_threads, blocks_of_warpgroup<Depth>) void attend_by_warpgroup(

@@ -54,7 +54,15 @@ class Unobserved {
 /// of signals each time, which was half of what a test took there, and swapcontext() always asks it.
 using Place = void* [5];
 
-[[gnu::noipa, gnu::no_sanitize_address]] inline void go_to(Place& place) { __builtin_longjmp(place, 1); }
+#if defined(__clang__)
+[[clang::optnone, gnu::noinline, gnu::no_sanitize_address]]
+#else
+[[gnu::noipa, gnu::no_sanitize_address]]
+#endif
+inline void
+go_to(Place& place) {
+  __builtin_longjmp(place, 1);
+}
 
 /// A stack that one thread of a block after another runs on, until one has to wait: it keeps the stack, and the others
 /// go on on another. Threads that never wait therefore cost no switch. (Under the thread sanitizer each has its own.)

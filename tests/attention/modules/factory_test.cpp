@@ -19,7 +19,8 @@ using ::testing::HasSubstr;
 
 template <class Expected>
 bool is_a(const std::unique_ptr<AttentionCore>& core) {
-  return typeid(*core) == typeid(Expected);
+  const AttentionCore& made = *core;
+  return typeid(made) == typeid(Expected);
 }
 
 DilatedFactoryOptions short_segments() { return {.segment_lengths = {8, 16}, .dilation_rates = {1, 2}}; }

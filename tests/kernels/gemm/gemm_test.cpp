@@ -398,7 +398,7 @@ TEST(Gemm, ASimulatedCpuIsAskedForTheSameScratch) {
     }
 }
 
-#if defined(_OPENMP)
+#if !defined(POOLGRAD_STD_THREADS)
 /// Ends the process, with the number of threads that a large product by oneDNN has started.
 [[noreturn]] void multiply_alone() {
   set_num_threads(1);
