@@ -71,7 +71,7 @@ class Pattern {
   static Pattern block_offsets(std::int64_t block, std::vector<std::vector<std::int64_t>> offsets);
   /// block_offsets {0, +-rate for each rate}: "dilated_sparse".
   static Pattern dilated_sparse(std::int64_t block, std::vector<std::int64_t> rates = {1, 2, 4});
-  /// Pairs whose blocks are a multiple of `step` apart, and at most `reach` blocks: `unbounded`, or up to 2^30.
+  /// Pairs whose blocks are a multiple of `step` apart, and at most `reach` blocks: up to 2^30, as for `unbounded`.
   /// ValueError: block, a step below 1, another reach.
   static Pattern spaced_blocks(std::int64_t block, std::int64_t step, std::int64_t reach = unbounded);
   /// Blocks at most (window / block) / 2 apart. ValueError: block, a negative window, one of more than 2^31 blocks.
