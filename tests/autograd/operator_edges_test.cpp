@@ -468,20 +468,23 @@ TEST(LinearCrossEntropy, GivesItsGradientsToOneOfTheThreadsThatAsk) {
     return grad({loss}, {x, weight}, {scalar(3.0f)}, {.retain_graph = true});
   };
   const auto expected = gradients_of(linear_cross_entropy(x, weight, targets));
-  for (int round = 0; round < 1000; ++round) {
-    const Tensor loss = linear_cross_entropy(x, weight, targets);
-    std::atomic<int> ready = 0;
-    std::array<std::vector<Tensor>, 2> found;
-    const auto run = [&](std::size_t i) {
-      for (++ready; ready < 2;) continue;  // both at once: who yields comes later
-      found[i] = gradients_of(loss);
-    };
-    std::thread other(run, 1);
-    run(0);
-    other.join();
-    for (const std::vector<Tensor>& each : found)
-      for (std::size_t i = 0; i < 2; ++i) ASSERT_TRUE(bit_equal(each[i], expected[i])) << round;
-  }
+  constexpr int rounds = 1000;
+  std::vector<Tensor> losses;
+  for (int round = 0; round < rounds; ++round) losses.push_back(linear_cross_entropy(x, weight, targets));
+  std::array<std::vector<std::vector<Tensor>>, 2> found;
+  std::atomic<int> ready = 0;
+  const auto run = [&](std::size_t thread) {
+    for (int round = 0; round < rounds; ++round) {
+      for (++ready; ready < 2 * (round + 1);) continue;  // both at once: who yields comes later
+      found[thread].push_back(gradients_of(losses[static_cast<std::size_t>(round)]));
+    }
+  };
+  std::thread other(run, 1);
+  run(0);
+  other.join();
+  for (const auto& of_thread : found)
+    for (const std::vector<Tensor>& each : of_thread)
+      for (std::size_t i = 0; i < 2; ++i) ASSERT_TRUE(bit_equal(each[i], expected[i]));
 }
 
 /// Bytes that `call` asks the pool for, its results apart.
