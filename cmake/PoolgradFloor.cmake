@@ -66,7 +66,7 @@ function(poolgrad_emulated_part name)
   target_link_libraries(${target} PRIVATE poolgrad_options fmt::fmt)
   target_compile_options(${target} PRIVATE -O1)
   if(POOLGRAD_SANITIZE MATCHES undefined)  # device code reckons with the address of an operand of no elements, which is null
-    target_compile_options(${target} PRIVATE -fno-sanitize=pointer-overflow)
+    set_property(SOURCE ${ARGN} APPEND PROPERTY COMPILE_OPTIONS -fno-sanitize=pointer-overflow)  # after what it takes back
   endif()
   if(POOLGRAD_SANITIZE)  # the headers that are compiled at -O1
     target_precompile_headers(${target} REUSE_FROM poolgrad_headers_fastest)
