@@ -48,12 +48,8 @@ struct AllocatorConfig {
   /// In the pools of allocator_for(): a RaceDetector looks at who uses which memory; see DeviceMemory::touch().
   bool races = false;
   AllocatorMode mode = AllocatorMode::standard;
-  /// Thread-local free lists in front of the pool, where several threads use it or no routine is found.
+  /// Thread-local free lists in front of the pool.
   bool magazines = true;
-  /// What one thread has asked for twice in the same order, with the same addresses, is answered from memory after
-  /// that. Where magazines are off and nothing decays this changes no address: magazines are held back while there may
-  /// be a routine, and ages are looked at less often in it.
-  bool routines = true;
   /// What is noted about live blocks is packed where it would take more than a 64th of what is reserved (and 64 KiB).
   /// Changes no address.
   bool packing = true;

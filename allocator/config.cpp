@@ -142,7 +142,6 @@ constexpr std::array options = {
     option<&AllocatorConfig::packing, read_switch>("packing"),
     option<&AllocatorConfig::poison, read_switch>("poison"),
     option<&AllocatorConfig::races, read_switch>("races"),
-    option<&AllocatorConfig::routines, read_switch>("routines"),
     option<&AllocatorConfig::stitch, read_switch>("stitch"),
     option<&AllocatorConfig::trace, read_count>("trace"),
 };

@@ -25,9 +25,7 @@ constexpr std::size_t GiB = std::size_t{1} << 30;
 
 const AllocatorConfig standard{};
 const AllocatorConfig lightweight{.mode = AllocatorMode::lightweight};
-const AllocatorConfig no_routines{.routines = false};
 const AllocatorConfig no_magazines{.magazines = false};
-const AllocatorConfig neither{.magazines = false, .routines = false};
 const AllocatorConfig tracing{.trace = std::size_t{1} << 20};
 
 void pair(CachingAllocator& pool, std::size_t bytes) {
@@ -39,7 +37,7 @@ void pair(CachingAllocator& pool, std::size_t bytes) {
 /// The share of the requests since `before` that threads served from what they keep for themselves.
 double hits_at_once(const CachingAllocator& pool, const Statistics& before = {}) {
   const Statistics end = pool.statistics();
-  const std::uint64_t hits = end.magazine_hits + end.routine_hits - before.magazine_hits - before.routine_hits;
+  const std::uint64_t hits = end.magazine_hits - before.magazine_hits;
   return static_cast<double>(hits) / static_cast<double>(end.requests - before.requests);
 }
 
@@ -103,11 +101,10 @@ void sizes(benchmark::internal::Benchmark* benchmark) {
 BENCHMARK_CAPTURE(allocator_hit_path, standard, standard)->Apply(sizes);
 BENCHMARK_CAPTURE(allocator_hit_path, tracing, tracing)->Apply(sizes);
 BENCHMARK_CAPTURE(allocator_hit_path, lightweight, lightweight)->Args({10000, 1024});
-BENCHMARK_CAPTURE(allocator_hit_path, no_routines, no_routines)->Apply(sizes);
-BENCHMARK_CAPTURE(allocator_hit_path, no_magazines, neither)->Apply(sizes);
+BENCHMARK_CAPTURE(allocator_hit_path, no_magazines, no_magazines)->Apply(sizes);
 BENCHMARK_CAPTURE(allocator_hit_path_latency, standard, standard)->Apply(sizes);
 BENCHMARK_CAPTURE(allocator_hit_path_latency, tracing, tracing)->Args({10000, 1024});
-BENCHMARK_CAPTURE(allocator_hit_path_latency, no_magazines, neither)->Args({10000, 1024});
+BENCHMARK_CAPTURE(allocator_hit_path_latency, no_magazines, no_magazines)->Args({10000, 1024});
 
 // Allocate and free at the edge of a large free block: one split and one coalescing.
 void split_and_coalesce(benchmark::State& state) {
@@ -226,10 +223,9 @@ void ping_pong(benchmark::State& state, AllocatorConfig config) {
   state.counters["hits_at_once"] = hits_at_once(pool, before);
 }
 
-// Each of the two with everything, without one of what threads keep for themselves, and without both.
+// Each of the two with and without magazines.
 const int registered = [] {
-  const std::pair<const char*, AllocatorConfig> configs[] = {
-      {"standard", standard}, {"no_routines", no_routines}, {"no_magazines", no_magazines}, {"neither", neither}};
+  const std::pair<const char*, AllocatorConfig> configs[] = {{"standard", standard}, {"no_magazines", no_magazines}};
   for (const auto& [name, config] : configs) {
     for (const char* source : {"train-small", "train-default", "zoo:transformer", "zoo:mixture-of-experts"}) {
       benchmark::RegisterBenchmark(("recorded_step/" + std::string(source) + "/" + name).c_str(), recorded_step,

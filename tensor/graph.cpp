@@ -61,7 +61,7 @@ class PrivatePool {
     if (own_ == nullptr) {
       AllocatorConfig config;
       config.deterministic = true;  // no event of a recording is asked about
-      config.magazines = config.routines = false;
+      config.magazines = false;
       auto memory = std::make_unique<RecordedMemory>(stream_.device.index);
       memory_ = memory.get();
       own_ = std::make_unique<CachingAllocator>(std::move(memory), config);

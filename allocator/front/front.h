@@ -1,5 +1,4 @@
-// The front of a pool: what threads keep for themselves, and what one of them is answered from memory. Behind it, the
-// parts of the pool see it through a Standstill, or not at all.
+// The thread caches of a pool. The parts behind them see them only during a Standstill.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +13,7 @@
 namespace poolgrad {
 
 /// Called with the pool's mutex held but for what says otherwise.
-class Front final : public Follower {
+class Front final {
  public:
   Front(Ground& ground, Arenas& arenas, StreamLedger& ledger) : ground_(ground), arenas_(arenas), ledger_(ledger) {}
 
@@ -42,20 +41,6 @@ class Front final : public Follower {
   /// Magazines know the present ticket of their stream, for traces.
   void set_ticket(std::uint64_t stream, std::uint64_t ticket);
 
-  // The routine.
-  /// Whether what the thread does now should be observed, for it may have a routine. While it should, the thread has no
-  /// magazines, which would place blocks otherwise.
-  bool observes(ThreadCache* cache);
-  /// What the thread has done; `before` are the changes of the arenas up to then.
-  void observe(ThreadCache& cache, const Routine::Act& act, Stream stream, std::uint64_t before);
-  /// Something has changed that is not observed.
-  void disturb() noexcept { routine_.disturb(); }
-  /// What the pool kept account with was given back: see Routine. Not while there is one.
-  void resettle() noexcept { routine_.resettle(); }
-  bool has_routine() const { return routine_.length() != 0; }
-  /// Whether there is one, or what happens now looks like one.
-  bool repeats() const { return routine_.repeats(); }
-
   // What is counted.
   /// The block is live, with this number; nothing is recorded or hashed.
   void hand_out(Block* block, std::size_t bytes, Tag tag, std::uint64_t number) {
@@ -81,14 +66,10 @@ class Front final : public Follower {
   std::size_t bookkeeping_bytes() const;
   /// Gives back what is not needed now.
   void tidy() noexcept;
-  /// Hashes and what is expected of threads are as new; numbers go on, for what is recorded goes on, too.
-  void restart();
 
  private:
   friend class Standstill;
 
-  void interrupt() noexcept override;
-  void catch_up(const ThreadCache& cache) noexcept;
   /// What a thread that is gone had for itself is the pool's.
   void absorb(ThreadCache& cache) noexcept;
   void return_from_cache(Block* block);
@@ -96,8 +77,6 @@ class Front final : public Follower {
   Ground& ground_;
   Arenas& arenas_;
   StreamLedger& ledger_;
-  Routine routine_;
-  ThreadCache* follower_ = nullptr;                      // whose requests the routine answers
   RequestSequence sequence_{RequestSequence::no_cache};  // of threads that have no cache
   std::uint64_t retired_hash_ = RequestSequence::start;  // of threads that have ended
   std::uint64_t next_cache_ = 0;

@@ -14,7 +14,6 @@
 
 #include "allocator/base/owner_flag.h"
 #include "allocator/front/magazine.h"
-#include "allocator/front/routine.h"
 #include "allocator/memory_scope.h"
 #include "allocator/report/statistics.h"
 #include "allocator/stream.h"
@@ -152,13 +151,6 @@ class alignas(64) ThreadCache {
   RequestSequence sequence;
   /// Requests on the hot path; counted where pages decay, by the owner alone.
   std::size_t hits = 0;
-  /// Whether blocks may go into magazines.
-  bool keeps_blocks = false;
-  /// What is being followed; nullptr if nothing is.
-  Routine* routine = nullptr;
-  /// The same where an answer is all that is asked of it: nothing is recorded, tags count and pages do not age. The
-  /// owner may look at any time, and again inside.
-  Relaxed<Routine*> answers = nullptr;
   /// Where this thread records; nullptr while nothing is recorded.
   std::unique_ptr<TraceRing> ring;
 

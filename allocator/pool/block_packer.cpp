@@ -57,20 +57,16 @@ void BlockPacker::pack_again() noexcept {
   const bool too_much = arenas_.noted_bytes() > most_noted();
   pack_again_above_ = few + few / 4;
   if (newcomers_ <= (too_much ? pack_again_above_ : 2 * few)) return;
-  if (front_.repeats()) return;
   const Standstill standstill(front_);
-  bool any = false;
   for (std::size_t old = newcomers_ - few; old > 0; --old) {
     const Newcomer newcomer = ring_[oldest_++ & (ring_.size() - 1)];
     --newcomers_;
     if (newcomer.number != whichever) {
-      any |=
-          arenas_.pack_again(newcomer.address, newcomer.number, [this](const Block* block) { return may_pack(block); });
+      arenas_.pack_again(newcomer.address, newcomer.number, [this](const Block* block) { return may_pack(block); });
     } else if (const Block* block = arenas_.live(reinterpret_cast<const void*>(newcomer.address))) {
       note(block);
     }
   }
-  if (any) front_.resettle();
 }
 
 // A pass takes time for every block that is not packed and for those around it, and what was packed in vain costs more
@@ -79,9 +75,7 @@ void BlockPacker::pack_again() noexcept {
 // steps, blocks come and go: before the next pass, twice as much may be noted.
 void BlockPacker::pack_or_wait() noexcept {
   pack_above_ = std::max(most_noted(), patience_);
-  // A routine needs what it had, see Routine::resettle().
-  if (!ground_.settings.config.packing || arenas_.noted_bytes() <= pack_above_ || front_.has_routine() ||
-      ground_.accounts.tick < rests_until_)
+  if (!ground_.settings.config.packing || arenas_.noted_bytes() <= pack_above_ || ground_.accounts.tick < rests_until_)
     return;
   // Those whose place was taken by blocks that are packed again are not among them, but for the young ones.
   const auto come_out = static_cast<std::ptrdiff_t>(arenas_.unpacked_blocks() - unpacked_then_);
@@ -99,7 +93,6 @@ void BlockPacker::pack_or_wait() noexcept {
 }
 
 void BlockPacker::pack() noexcept {
-  front_.resettle();
   unpacked_then_ = arenas_.unpacked_blocks();
   const Tiling::Packed packed = arenas_.pack([this](const Block* block) { return may_pack(block); });
   packed_ = packed.blocks;

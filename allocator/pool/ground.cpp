@@ -34,9 +34,7 @@ PoolSettings::PoolSettings(DeviceMemory& memory, const AllocatorConfig& wanted)
       decays(config.decay != 0 || config.decay_ms != 0),
       hits_between_looks(config.decay != 0 ? std::min(config.decay, most_hits_between_looks) : most_hits_between_looks),
       magazines(config.magazines && !poison && !races && config.mode != AllocatorMode::none &&
-                config.mode != AllocatorMode::planned),
-      routines(config.routines && !poison && !races && config.mode != AllocatorMode::none &&
-               config.mode != AllocatorMode::planned) {
+                config.mode != AllocatorMode::planned) {
   if (!std::has_single_bit(config.alignment) || config.alignment < 16 || config.alignment > page) {
     throw ValueError("[allocator] the alignment must be a power of two from 16 to the page size of " +
                      std::to_string(page) + " bytes, got " + std::to_string(config.alignment));

@@ -35,12 +35,6 @@ struct PoolSettings {
     return round_up(bytes != 0 ? bytes : 1, std::max(granule, alignment <= most_rounding ? alignment : 1));
   }
   static constexpr std::size_t most_rounding = 512;
-  /// The smallest alignment for which so many bytes take a block of `size`.
-  std::size_t alignment_of(std::size_t bytes, std::size_t size) const {
-    std::size_t alignment = 1;
-    while (alignment < most_rounding && rounded(bytes, alignment) != size) alignment *= 2;
-    return alignment;
-  }
   /// The calling thread's cache of the pool, if it has one.
   ThreadCache* own_cache() const noexcept { return ThreadCaches::known(id, place); }
   [[noreturn]] void die(const char* what, const void* pointer, const std::string& detail) const noexcept {
@@ -60,7 +54,6 @@ struct PoolSettings {
   const bool decays;                     // cached pages go back with age,
   const std::size_t hits_between_looks;  // which is looked at behind so many hits of a thread
   const bool magazines;                  // threads may keep blocks
-  const bool routines;                   // and be answered from memory
 };
 
 struct Ground {

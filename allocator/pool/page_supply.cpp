@@ -28,8 +28,7 @@ constexpr std::size_t most_idle = std::size_t{64} << 20;
 constexpr std::size_t most_idle_share = 32;  // of what is reserved
 
 // A call to the device costs the same for any number of bytes, so the fewer the better: until the budget comes near,
-// where handles that a small block pins, and pages ahead of need, are what a request may lack. What lives long pins its
-// handles whatever their size.
+// where handles that a small block pins, and pages ahead of need, are what a request may lack.
 constexpr std::size_t most_handle = std::size_t{256} << 20;
 constexpr std::size_t most_ahead = std::size_t{128} << 20;
 constexpr std::size_t most_ahead_share = 64;  // of what is reserved
@@ -37,6 +36,8 @@ constexpr std::size_t most_ahead_share = 64;  // of what is reserved
 constexpr std::size_t near_budget = 512;      // one of so many parts, or
 constexpr std::size_t far_from_budget = 256;  // of so many: pages ahead of what lives long, and handles until one of
 constexpr std::size_t far_share = 7;          // so many parts of the budget is reserved.
+// A handle of the long-lived arena is at most one of so many parts: its blocks rarely leave it, but they may.
+constexpr std::size_t long_lived_share = 64;
 
 }  // namespace
 
@@ -122,8 +123,8 @@ std::size_t PageSupply::growth_step(const Need& need) const {
 
 std::size_t PageSupply::largest_handle(const Need& need) const {
   const bool far = ground_.claimed_bytes() <= budget_ / far_share;
-  const std::size_t allowed =
-      is_long_lived(need.tag.category) ? most_handle : unused_budget() / (far ? far_from_budget : near_budget);
+  const std::size_t share = is_long_lived(need.tag.category) ? long_lived_share : (far ? far_from_budget : near_budget);
+  const std::size_t allowed = unused_budget() / share;
   return std::clamp(round_down(allowed, ground_.settings.page), ground_.settings.page,
                     std::max(ground_.settings.page, most_handle));
 }

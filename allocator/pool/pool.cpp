@@ -95,16 +95,10 @@ std::variant<void*, std::string> Pool::allocate(const AllocationRequest& request
     if (cache != nullptr && need.size >= small) front_.drain(*cache);
     releaser_.release_decayed(lock);
     packer_.keep_small();
-    const bool observed = front_.observes(cache);
-    const std::uint64_t before = arenas_.changes();
     need.block = take(need, cache);
     if (need.block != nullptr) {
       ground_.accounts.hit(need.tag.category);
       hand_over();
-      if (observed && request.alignment <= Routine::Act::most_alignment) {
-        front_.observe(*cache, Routine::Act::allocation(address, request.bytes, request.alignment, need.tag),
-                       request.stream, before);
-      }
     } else {
       ground_.accounts.missed(need.tag.category);
     }
@@ -237,12 +231,6 @@ void Pool::give_back(void* pointer, std::size_t bytes, Stream stream) noexcept {
       over = ledger_.wait_for(lock, {}, stream);  // its place in the plan is given back instead
     }
   }
-  const bool observed = front_.observes(cache) && own;
-  if (!observed) front_.disturb();
-  const std::uint64_t age = front_.sequence_of(cache).last(block->tag.category) - block->number;
-  const auto act = Routine::Act::free(block->address, bytes, settings().alignment_of(bytes, block->size), block->tag,
-                                      static_cast<std::uint32_t>(age));
-  const std::uint64_t before = arenas_.changes();
   withdraw(block, stream, cache, own);
   if (own && front_.keep(cache, block)) {
     forbid_access(settings().device, pointer, block->size);
@@ -259,9 +247,6 @@ void Pool::give_back(void* pointer, std::size_t bytes, Stream stream) noexcept {
     return;
   }
   ledger_.free(lock, block, stream);
-  if (!observed) return;
-  if (age > UINT32_MAX) front_.disturb();  // another thread's
-  front_.observe(*cache, act, stream, before);
 }
 
 void Pool::die_of_bad_pointer(const void* pointer) const noexcept {
@@ -281,13 +266,6 @@ std::size_t Pool::usable_size(const void* pointer) {
   const PoolLock lock(ground_.mutex);
   if (const std::optional<Block> block = arenas_.live_copy(pointer)) return block->size;
   throw ValueError("[usable_size] not the start of a live block of the pool of " + to_string(settings().device));
-}
-
-// A block that comes out of a pack takes what was set aside for what a routine answers.
-Block* Pool::unpacked(const void* pointer) {
-  if (Block* block = arenas_.live(pointer)) return block;
-  front_.disturb();
-  return arenas_.unpacked(pointer);
 }
 
 void Pool::begin_step() {
@@ -313,16 +291,13 @@ void Pool::use(void* pointer, Stream stream, Access access, std::source_location
   std::size_t bytes = 0;
   {
     const PoolLock lock(ground_.mutex);
-    Block* block = unpacked(pointer);
+    Block* block = arenas_.unpacked(pointer);
     if (block == nullptr) {
       throw ValueError("[use] not the start of a live block of the pool of " + to_string(settings().device));
     }
     ledger_.revive(stream);
     bytes = block->requested;
-    if (stream.id != block->stream) {
-      ledger_.use(plan_.leave(block), stream);
-      front_.disturb();
-    }
+    if (stream.id != block->stream) ledger_.use(plan_.leave(block), stream);
   }
   // Last: a race is an error, and the pool waits for the use all the same.
   if (settings().races) memory().touch(pointer, bytes, stream, location, access);
@@ -331,13 +306,12 @@ void Pool::use(void* pointer, Stream stream, Access access, std::source_location
 bool Pool::hand_on(void* pointer, Stream stream) {
   check_stream("hand_on", stream);
   PoolLock lock(ground_.mutex);
-  Block* block = unpacked(pointer);
+  Block* block = arenas_.unpacked(pointer);
   if (block == nullptr) {
     throw ValueError("[hand_on] not the start of a live block of the pool of " + to_string(settings().device));
   }
   ledger_.revive(stream);
   if (block->stream == stream.id && !block->used_elsewhere) return true;
-  front_.disturb();
   return ledger_.hand_on(lock, plan_.leave(block), stream);
 }
 
@@ -354,7 +328,6 @@ void Pool::stream_destroyed(Stream stream) {
   PoolLock lock(ground_.mutex);
   if (!plan_.drop(false))
     plan_.forget_unfinished(false);  // what is recorded would plan a slab on a stream that is gone
-  front_.disturb();
   ledger_.destroy(lock, stream, [&](const auto& rename) {
     const Standstill standstill(front_);
     front_.drain_stream(stream.id);
@@ -430,7 +403,7 @@ bool Pool::restart(std::size_t budget) {
   if (ground_.accounts.active_bytes.current != 0) return false;
   ground_.accounts.restart();
   releaser_.restart();
-  front_.restart();
+  front_.reset_sequence_hash();
   pages_.set_budget(budget);
   return true;
 }

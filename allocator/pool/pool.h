@@ -41,8 +41,8 @@ class Pool {
   Pool(const Pool&) = delete;
   Pool& operator=(const Pool&) = delete;
 
-  /// hot_path.cpp: by the calling thread's routine or from its magazine; nullptr or false, changing nothing, if neither
-  /// is possible.
+  /// hot_path.cpp: allocates from the calling thread's magazine, or frees into it. Returns nullptr or false, and
+  /// changes nothing, if it cannot.
   void* allocate_at_once(std::size_t bytes, std::size_t alignment, Stream stream, Tag tag,
                          std::source_location location) noexcept;
   bool deallocate_at_once(void* pointer, std::size_t bytes, Stream stream) noexcept;
@@ -112,8 +112,7 @@ class Pool {
     } memory;
   };
 
-  /// What no magazine and no routine has: from the plan, or a block of the stream's that is cached. With the mutex
-  /// held.
+  /// A block of the plan, or one that the stream has cached. With the mutex held.
   Block* take(const Need& need, ThreadCache* cache);
   /// Hands a busy block out. If it throws, for want of memory, the block is still busy. With the mutex held.
   void publish(Block* block, const AllocationRequest& request, Tag tag, ThreadCache* cache);
@@ -126,7 +125,6 @@ class Pool {
   /// With the mutex held: the block is given back, as far as it is counted, hashed and recorded.
   void withdraw(const Block* block, Stream stream, ThreadCache* cache, bool completed);
   void give_back(void* pointer, std::size_t bytes, Stream stream) noexcept;
-  Block* unpacked(const void* pointer);
   [[noreturn]] void die_of_bad_pointer(const void* pointer) const noexcept;
   bool has_stream(Stream stream) const { return stream.device == settings().device && stream.id < StreamOrder::idle; }
   void check_stream(const char* function, Stream stream) const {

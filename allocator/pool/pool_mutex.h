@@ -15,20 +15,8 @@
 
 namespace poolgrad {
 
-/// Who answers requests without the mutex, until somebody takes it.
-class Follower {
- public:
-  /// Called with the mutex held: everything is as it would be if all had been answered with it.
-  virtual void interrupt() noexcept = 0;
-
- protected:
-  ~Follower() = default;
-};
-
 class PoolMutex {
  public:
-  /// With the mutex held: whoever takes it next interrupts the follower, once.
-  void follow(Follower& follower) { follower_ = &follower; }
   /// Calls of all threads that may end with more free memory: under way; ended. With the mutex held.
   std::size_t calls_under_way() const { return calls_; }
   std::uint64_t calls_ended() const { return ended_; }
@@ -41,24 +29,15 @@ class PoolMutex {
   template <class PutBack>
   friend class UnlockedCall;
 
-  void lock() {
-    mutex_.lock();
-    interrupt_follower();
-  }
-  void interrupt_follower() {
-    if (follower_ != nullptr) std::exchange(follower_, nullptr)->interrupt();
-  }
   /// Gives the mutex up until a call has ended and ready() is true.
   template <class Ready>
   void wait(Ready ready) {
     std::unique_lock<std::mutex> held(mutex_, std::adopt_lock);
     call_ended_.wait(held, ready);
     held.release();
-    interrupt_follower();
   }
 
   std::mutex mutex_;
-  Follower* follower_ = nullptr;
   std::condition_variable call_ended_;
   std::size_t calls_ = 0;
   std::uint64_t ended_ = 0;
@@ -67,7 +46,7 @@ class PoolMutex {
 /// The mutex, held as long as it lives. It cannot be unlocked: functions that take a PoolLock& may make device calls.
 class PoolLock {
  public:
-  explicit PoolLock(PoolMutex& mutex) : mutex_(mutex) { mutex_.lock(); }
+  explicit PoolLock(PoolMutex& mutex) : mutex_(mutex) { mutex_.mutex_.lock(); }
   /// At a moment when no thread is inside a device call.
   static PoolLock between_calls(PoolMutex& mutex) {
     return {mutex, [&] { return mutex.calls_ == 0; }};
@@ -133,7 +112,7 @@ class UnlockedCall {
  private:
   struct WithoutMutex {
     explicit WithoutMutex(PoolMutex& given_up) : mutex(given_up) { mutex.mutex_.unlock(); }
-    ~WithoutMutex() { mutex.lock(); }
+    ~WithoutMutex() { mutex.mutex_.lock(); }
     WithoutMutex(const WithoutMutex&) = delete;
     WithoutMutex& operator=(const WithoutMutex&) = delete;
     PoolMutex& mutex;

@@ -23,7 +23,7 @@ bool Pool::resize(void* pointer, std::size_t bytes, std::size_t wanted, Stream s
   PoolLock lock(ground_.mutex);
   front_.add_up(cache);
   ledger_.revive(stream);
-  Block* block = unpacked(pointer);
+  Block* block = arenas_.unpacked(pointer);
   if (block == nullptr || block->requested != bytes) {
     throw ValueError("[expand_in_place] not a live block of " + std::to_string(bytes) + " bytes of the pool of " +
                      to_string(settings().device));
@@ -31,7 +31,6 @@ bool Pool::resize(void* pointer, std::size_t bytes, std::size_t wanted, Stream s
   if (block->stream != stream.id || block->used_elsewhere) return false;
   block = plan_.leave(block);
   arenas_.store().reserve(1);  // for resize()
-  front_.disturb();
   const std::size_t size = settings().rounded(wanted);
   Arena& arena = arenas_.of(block);
   const auto fits = [&] { return size <= block->size + arena.free_after(block); };

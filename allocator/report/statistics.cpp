@@ -34,7 +34,6 @@ std::vector<std::pair<std::string, std::uint64_t>> named_statistics(const Statis
   names.emplace_back("requests", statistics.requests);
   names.emplace_back("pool_hits", statistics.pool_hits);
   names.emplace_back("magazine_hits", statistics.magazine_hits);
-  names.emplace_back("routine_hits", statistics.routine_hits);
   names.emplace_back("events_recorded", statistics.events_recorded);
   names.emplace_back("planned_hits", statistics.planned_hits);
   names.emplace_back("plan_divergences", statistics.plan_divergences);

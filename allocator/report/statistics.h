@@ -66,7 +66,6 @@ struct Statistics {
   std::uint64_t requests = 0;                                   // allocations asked for
   std::uint64_t pool_hits = 0;                                  // served from what was cached
   std::uint64_t magazine_hits = 0;                              // of these, from a thread's own blocks
-  std::uint64_t routine_hits = 0;                               // of these, from memory of what came before
   std::uint64_t num_device_alloc = 0;                           // commits
   std::uint64_t num_device_free = 0;                            // decommits
   std::uint64_t num_alloc_retries = 0;  // requests that were refused new memory: what is cached had to go or to move

@@ -192,11 +192,11 @@ TEST_F(CInterface, OrdersStreams) {
   CALL(poolgrad_sim_free)(block, 2 << 20, 5, first);
 }
 
-TEST_F(CInterface, ServesAlignedRequestsFromMemory) {
+TEST_F(CInterface, ServesAlignedRequestsFromMagazines) {
   for (int i = 0; i < 10000; ++i)
     CALL(poolgrad_sim_free)(CALL(poolgrad_sim_malloc)(1000, 8, nullptr), 1000, 8, nullptr);
   const auto all = statistics(POOLGRAD_SIM, 8);
-  EXPECT_GT(all["routine_hits"], 9000);
+  EXPECT_GT(all["magazine_hits"], 9000);
 }
 
 TEST_F(CInterface, KeepsThePrivatePoolsOfGraphs) {

@@ -27,7 +27,7 @@ TEST_P(ModesTest, NoneGivesEveryBlockBackToTheDevice) {
 }
 
 TEST_P(ModesTest, LightweightCountsBytesAndNothingByTag) {
-  CachingAllocator pool(memory(), {.mode = AllocatorMode::lightweight, .routines = false});
+  CachingAllocator pool(memory(), {.mode = AllocatorMode::lightweight});
   const std::uint64_t hash = pool.sequence_hash();
   for (int i = 0; i < 3; ++i) deallocate(pool, allocate(pool, 1000, Category::gradient), 1000);
   void* parameter = allocate(pool, 1000, Category::parameter);
@@ -71,7 +71,7 @@ TEST_P(ModesTest, ABlockGrowsIntoFreeMemoryBehindItAndShrinksAgain) {
 }
 
 TEST_P(ModesTest, ABlockGrowsIntoWhatTheThreadKeptForItself) {
-  CachingAllocator pool(memory(), {.routines = false});
+  CachingAllocator pool(memory());
   void* block = allocate(pool, 1024);
   void* next = allocate(pool, 1024);
   void* wall = allocate(pool, 1024);

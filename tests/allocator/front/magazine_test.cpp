@@ -1,5 +1,4 @@
-// A thread's own free blocks: exact sizes, the newest first, bounded; and how the pool gets them back. A thread that is
-// alone has none while the pool looks for its routine, so routines are off here.
+// The free blocks of a thread: exact sizes, the newest first, bounded. The pool can take them back.
 #include "allocator/front/magazine.h"
 
 #include <thread>
@@ -90,7 +89,7 @@ class MagazinesTest : public PoolTest {
 INSTANTIATE_TEST_SUITE_P(Devices, MagazinesTest, devices, device_name);
 
 TEST_P(MagazinesTest, ServeASizeThatHasJustComeBack) {
-  CachingAllocator pool(memory(), {.routines = false});
+  CachingAllocator pool(memory());
   void* first = allocate(pool, 1000);
   void* second = allocate(pool, 1000);
   deallocate(pool, first, 1000);
@@ -106,7 +105,7 @@ TEST_P(MagazinesTest, ServeASizeThatHasJustComeBack) {
 }
 
 TEST_P(MagazinesTest, KeepStreamsApart) {
-  CachingAllocator pool(memory(), {.routines = false});
+  CachingAllocator pool(memory());
   void* one = allocate(pool, 1000, Category::activation, 1);
   void* two = allocate(pool, 1000, Category::activation, 2);
   const std::uint64_t events = pool.statistics().events_recorded;
@@ -120,7 +119,7 @@ TEST_P(MagazinesTest, KeepStreamsApart) {
 
 // Half of what malloc gives is at odd multiples of 64 bytes; a magazine must serve what asks for more, as PyTorch does.
 TEST_P(MagazinesTest, ServeRequestsOfPyTorchsAlignmentOnEveryThread) {
-  CachingAllocator pool(memory(64 * page), {.routines = false});
+  CachingAllocator pool(memory(64 * page));
   std::vector<std::thread> threads;
   for (int t = 0; t < 2; ++t)
     threads.emplace_back([&pool] {
@@ -137,14 +136,14 @@ TEST_P(MagazinesTest, ServeRequestsOfPyTorchsAlignmentOnEveryThread) {
 }
 
 TEST_P(MagazinesTest, AreLeftToTransients) {
-  CachingAllocator pool(memory(), {.routines = false});
+  CachingAllocator pool(memory());
   void* parameter = allocate(pool, 1000, Category::parameter);
   deallocate(pool, parameter, 1000);
   EXPECT_EQ(count(pool, BlockState::magazine), 0u);
 }
 
 TEST_P(MagazinesTest, AreDrainedBeforeTheDeviceIsAskedForMore) {
-  CachingAllocator pool(memory(), {.budget = page, .routines = false});
+  CachingAllocator pool(memory(), {.budget = page});
   std::vector<void*> blocks;
   for (int i = 0; i < 16; ++i) blocks.push_back(allocate(pool, page / 16));
   for (void* block : blocks) deallocate(pool, block, page / 16);
@@ -155,7 +154,7 @@ TEST_P(MagazinesTest, AreDrainedBeforeTheDeviceIsAskedForMore) {
 }
 
 TEST_P(MagazinesTest, OfOtherThreadsAreDrainedToo) {
-  CachingAllocator pool(memory(), {.budget = page, .routines = false});
+  CachingAllocator pool(memory(), {.budget = page});
   std::atomic<int> phase = 0;
   std::thread other([&] {
     void* block = allocate(pool, 1000);
@@ -179,7 +178,7 @@ TEST_P(MagazinesTest, OfOtherThreadsAreDrainedToo) {
 }
 
 TEST_P(MagazinesTest, ComeBackWhenTheirThreadEnds) {
-  CachingAllocator pool(memory(), {.routines = false});
+  CachingAllocator pool(memory());
   std::thread([&] { deallocate(pool, allocate(pool, 1000), 1000); }).join();
   EXPECT_EQ(count(pool, BlockState::magazine), 0u);
   EXPECT_EQ(pool.statistics().requests, 1u);
@@ -190,8 +189,8 @@ TEST_P(MagazinesTest, ComeBackWhenTheirThreadEnds) {
 TEST_P(MagazinesTest, OutliveNeitherTheirPoolNorTheirThread) {
   // The thread has caches of pools that are gone, and of pools that are made afterwards at the same places.
   for (int round = 0; round < 20; ++round) {
-    CachingAllocator pool(memory(), {.routines = false});
-    CachingAllocator other(memory(), {.routines = false});
+    CachingAllocator pool(memory());
+    CachingAllocator other(memory());
     void* block = allocate(pool, 1000);
     deallocate(pool, block, 1000);
     EXPECT_EQ(allocate(pool, 1000), block);
@@ -201,7 +200,7 @@ TEST_P(MagazinesTest, OutliveNeitherTheirPoolNorTheirThread) {
 }
 
 TEST_P(MagazinesTest, TakeWhatAnotherThreadAllocated) {
-  CachingAllocator pool(memory(), {.routines = false});
+  CachingAllocator pool(memory());
   void* block = allocate(pool, 1000);
   void* again = nullptr;
   std::thread([&] {
@@ -227,7 +226,7 @@ TEST_P(MagazinesTest, AreOffWhereMemoryMustBeSeen) {
 }
 
 TEST_P(MagazinesTest, HoldLessOncePagesHaveGone) {
-  CachingAllocator pool(memory(), {.routines = false});
+  CachingAllocator pool(memory());
   std::vector<void*> blocks;
   for (int i = 0; i < 60; ++i) blocks.push_back(allocate(pool, 1000));
   void* large = allocate(pool, 32 * page);
@@ -239,7 +238,7 @@ TEST_P(MagazinesTest, HoldLessOncePagesHaveGone) {
 }
 
 TEST_P(MagazinesTest, AreEmptiedByTrim) {
-  CachingAllocator pool(memory(), {.routines = false});
+  CachingAllocator pool(memory());
   for (int i = 0; i < 3; ++i) deallocate(pool, allocate(pool, 1000), 1000);
   EXPECT_EQ(pool.trim(), page);
   EXPECT_EQ(pool.statistics().reserved_bytes.current, 0u);
@@ -249,7 +248,7 @@ using MagazinesDeathTest = MagazinesTest;
 INSTANTIATE_TEST_SUITE_P(Devices, MagazinesDeathTest, devices, device_name);
 
 TEST_P(MagazinesDeathTest, NameADoubleFree) {
-  CachingAllocator pool(memory(), {.routines = false});
+  CachingAllocator pool(memory());
   void* block = allocate(pool, 1000);
   deallocate(pool, block, 1000);
   ASSERT_EQ(count(pool, BlockState::magazine), 1u);
@@ -257,7 +256,7 @@ TEST_P(MagazinesDeathTest, NameADoubleFree) {
 }
 
 TEST_P(MagazinesDeathTest, NameAWrongSizeAndAStreamOfAnotherDevice) {
-  CachingAllocator pool(memory(), {.routines = false});
+  CachingAllocator pool(memory());
   void* block = allocate(pool, 1000);
   deallocate(pool, block, 1000);
   ASSERT_EQ(allocate(pool, 1000), block);
@@ -268,7 +267,7 @@ TEST_P(MagazinesDeathTest, NameAWrongSizeAndAStreamOfAnotherDevice) {
 
 TEST_P(MagazinesTest, AreTakenAwayWhileTheirOwnersWork) {
   // Owners enter and leave as fast as they can; another thread drains, looks and resets all the time.
-  CachingAllocator pool(memory(64 * page), {.routines = false});
+  CachingAllocator pool(memory(64 * page));
   std::atomic<bool> done = false;
   std::vector<std::thread> owners;
   for (std::uint64_t id = 0; id < 3; ++id) {

@@ -27,10 +27,9 @@ void join_all(std::vector<std::thread>& threads) {
 
 TEST_P(ThreadsTest, FindTheirCachesOfManyPoolsWithoutALock) {
   std::vector<std::unique_ptr<CachingAllocator>> pools;
-  for (int i = 0; i < 9; ++i)
-    pools.push_back(std::make_unique<CachingAllocator>(memory(16 * page), AllocatorConfig{.routines = false}));
+  for (int i = 0; i < 9; ++i) pools.push_back(std::make_unique<CachingAllocator>(memory(16 * page), AllocatorConfig{}));
   pools.erase(pools.begin() + 2);  // its place is free for the next
-  pools.push_back(std::make_unique<CachingAllocator>(memory(16 * page), AllocatorConfig{.routines = false}));
+  pools.push_back(std::make_unique<CachingAllocator>(memory(16 * page), AllocatorConfig{}));
   for (int round = 0; round < 100; ++round) {
     for (const auto& pool : pools) deallocate(*pool, allocate(*pool, 1 * KiB), 1 * KiB);
   }
@@ -77,7 +76,7 @@ TEST(RequestSequences, OfMoreThan65536ThreadsAreApart) {
 TEST_P(ThreadsTest, GiveBackBlocksWhoseStreamIsRenamedMeanwhile) {
   auto delayed = std::make_unique<DelayedMemory>(memory(64 * page));
   DelayedMemory* device = delayed.get();
-  CachingAllocator pool(std::move(delayed), {.routines = false});
+  CachingAllocator pool(std::move(delayed));
   std::atomic<int> step = 0;
   const auto wait_for = [&](int wanted) {
     while (step.load(std::memory_order_relaxed) != wanted) std::this_thread::yield();

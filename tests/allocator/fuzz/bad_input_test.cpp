@@ -165,7 +165,7 @@ TEST(AllocatorText, NamesUnknownKeysAndListsTheKnownOnes) {
               ThrowsMessage<ValueError>(AllOf(HasSubstr("'fancy'"), HasSubstr("alignment"), HasSubstr("budget"),
                                               HasSubstr("decay"), HasSubstr("deterministic"), HasSubstr("magazines"),
                                               HasSubstr("mode"), HasSubstr("packing"), HasSubstr("poison"),
-                                              HasSubstr("routines"), HasSubstr("stitch"), HasSubstr("trace"))));
+                                              HasSubstr("stitch"), HasSubstr("trace"))));
 }
 
 TEST(AllocatorText, RefusesMalformedValues) {
@@ -185,7 +185,6 @@ TEST(AllocatorText, ReadsBackWhatItWrites) {
   config.mode = AllocatorMode::lightweight;
   config.magazines = false;
   config.packing = false;
-  config.routines = false;
   config.stitch = false;
   config.deterministic = true;
   config.decay = 77;
@@ -198,7 +197,6 @@ TEST(AllocatorText, ReadsBackWhatItWrites) {
   EXPECT_EQ(again.mode, config.mode);
   EXPECT_EQ(again.magazines, config.magazines);
   EXPECT_EQ(again.packing, config.packing);
-  EXPECT_EQ(again.routines, config.routines);
   EXPECT_EQ(again.stitch, config.stitch);
   EXPECT_EQ(again.deterministic, config.deterministic);
   EXPECT_EQ(again.decay, config.decay);

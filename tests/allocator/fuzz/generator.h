@@ -56,7 +56,6 @@ inline PoolSetup random_setup(Random& random) {
   }
   setup.delayed = !random.one_in(3);
   setup.config.magazines = !random.one_in(3);
-  setup.config.routines = !random.one_in(3);
   setup.config.stitch = !random.one_in(4);
   setup.config.packing = !random.one_in(8);
   setup.config.deterministic = random.one_in(3);

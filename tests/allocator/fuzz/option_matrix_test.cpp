@@ -21,7 +21,6 @@ PoolSetup setup_of(const OptionRow& row) {
   const auto next = [&] { return row[option++]; };
   setup.config.mode = modes[next()];
   setup.config.magazines = next() == 0;
-  setup.config.routines = next() == 0;
   setup.config.stitch = next() == 0;
   setup.config.packing = next() == 0;
   setup.config.deterministic = next() == 0;

@@ -15,7 +15,6 @@ PoolSetup racing_setup(Random& random) {
   setup.config.budget = page * (3 + random.below(12));
   setup.config.deterministic = random.one_in(2);
   setup.config.magazines = !random.one_in(4);
-  setup.config.routines = !random.one_in(4);
   setup.delayed = !random.one_in(3);
   setup.detect_races = true;
   return setup;

@@ -41,7 +41,6 @@ inline void fuzz_pool_on(const std::function<std::unique_ptr<DeviceMemory>(std::
     setup.config.budget = page * (3 + random.below(40));
     setup.config.deterministic = random.one_in(2);
     setup.config.magazines = !random.one_in(4);
-    setup.config.routines = !random.one_in(4);
     const Shape shape{.slots = 60, .octaves = 24, .streams = 4};
     const Script script = random_script(random, setup, shape, operations);
     if (isolation == Isolation::none) {

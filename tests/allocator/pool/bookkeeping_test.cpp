@@ -192,8 +192,7 @@ void expect_counted(const CachingAllocator& pool, std::size_t heap) {
 TEST(Bookkeeping, IsWhatThePoolTakesOfTheHeap) {
   const std::size_t before = heap_bytes;
   for (const bool packed : {false, true}) {
-    CachingAllocator counted(std::make_unique<SimulatedMemory>(0, std::size_t{8} << 30),
-                             {.routines = false, .packing = packed});
+    CachingAllocator counted(std::make_unique<SimulatedMemory>(0, std::size_t{8} << 30), {.packing = packed});
     std::vector<Held> held = fill(counted, {512, 2 * KiB, 100000}, 5);
     const std::size_t own = held.capacity() * sizeof(Held);
     expect_counted(counted, heap_bytes - before - own);
@@ -246,8 +245,7 @@ TEST(Bookkeeping, OfARecordedStepAndItsPlanIsCounted) {
 TEST(Bookkeeping, OfManyStreamsIsCounted) {
   constexpr std::uint64_t streams = 300;
   const std::size_t before = heap_bytes;
-  CachingAllocator pool(std::make_unique<SimulatedMemory>(0, std::size_t{8} << 30),
-                        {.magazines = false, .routines = false});
+  CachingAllocator pool(std::make_unique<SimulatedMemory>(0, std::size_t{8} << 30), {.magazines = false});
   for (std::uint64_t id = 0; id < streams; ++id)
     deallocate(pool, allocate(pool, 100, Category::activation, id), 100, id);
   expect_counted(pool, heap_bytes - before);
@@ -264,7 +262,7 @@ TEST(Bookkeeping, OfManyStreamsIsCounted) {
 }
 
 TEST(Bookkeeping, OfThreadsAndStreamsGoesWithThem) {
-  CachingAllocator pool(std::make_unique<SimulatedMemory>(0, 64 * MiB), {.routines = false});
+  CachingAllocator pool(std::make_unique<SimulatedMemory>(0, 64 * MiB));
   deallocate(pool, allocate(pool, 100), 100);
   pool.trim();
   const std::uint64_t before = pool.statistics().bookkeeping_bytes;
@@ -280,8 +278,7 @@ TEST(Bookkeeping, OfThreadsAndStreamsGoesWithThem) {
 
 TEST(Bookkeeping, OfAgesInMillisecondsIsAFewMarksOfTheClock) {
   for (const std::size_t age : {1u, 10u, 15u, 1000u}) {
-    CachingAllocator pool(std::make_unique<SimulatedMemory>(0, 64 * MiB),
-                          {.magazines = false, .routines = false, .decay_ms = age});
+    CachingAllocator pool(std::make_unique<SimulatedMemory>(0, 64 * MiB), {.magazines = false, .decay_ms = age});
     const auto request = [&] { deallocate(pool, allocate(pool, 100), 100); };
     request();
     const std::uint64_t before = pool.statistics().bookkeeping_bytes;
@@ -428,7 +425,6 @@ class PackingTwins {
     auto one = pools_[0]->statistics();
     auto other = pools_[1]->statistics();
     one.bookkeeping_bytes = other.bookkeeping_bytes = 0;
-    one.routine_hits = other.routine_hits = 0;  // of what has been packed lately there is no routine
     auto names = named_statistics(one);
     auto others = named_statistics(other);
     for (auto* list : {&names, &others}) {
@@ -478,7 +474,6 @@ TEST(PackingTwins, CannotBeToldApart) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     AllocatorConfig config{.budget = (1 + seed % 3) * 8 * MiB};
     config.magazines = seed % 2 == 0;
-    config.routines = seed % 4 < 2;
     if (seed % 3 == 0) {
       config.trace = 2000;
       config.budget = 0;  // a refusal would replay the trace
@@ -503,11 +498,9 @@ TEST(Packing, LeavesSteadyStepsAlone) {
     for (; !step.empty(); step.pop_back()) deallocate(pool, step.back().pointer, step.back().bytes);
   };
   for (int i = 0; i < 8; ++i) run_step();
-  const std::uint64_t hits = pool.statistics().routine_hits;
   const std::uint64_t bytes = pool.statistics().bookkeeping_bytes;
   const std::size_t heap = heap_bytes;
   for (int i = 0; i < 4; ++i) run_step();
-  EXPECT_GE(pool.statistics().routine_hits - hits, 1590u);
   EXPECT_EQ(pool.statistics().bookkeeping_bytes, bytes);
   EXPECT_EQ(heap_bytes, heap);
 }

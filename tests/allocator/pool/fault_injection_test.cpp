@@ -374,43 +374,5 @@ TEST_P(AnyExceptionTest, ForWantOfMemoryOfItsOwnLeavesThePoolAsItWas) {
   }
 }
 
-// What a routine has answered is made up for when somebody looks, and that must not fail: what it takes for that was
-// set aside before. A packed block that comes out takes of it.
-TEST(PoolWithoutHostMemory, CatchesUpWithARoutineWhateverCameOutOfAPackMeanwhile) {
-  for (const std::string how : {"use", "hand on", "expand"}) {
-    CachingAllocator pool(std::make_unique<SimulatedMemory>(0, std::size_t{1} << 30), {.magazines = false});
-    const Stream stream{pool.device(), 0};
-    std::vector<void*> packed;
-    for (int i = 0; i < 20'000; ++i) packed.push_back(pool.allocate(64, 64, stream));
-    pool.trim(0);
-    std::vector<void*> wide(200);
-    const auto size = [](std::size_t i) { return 3000 + 64 * i; };
-    const auto allocate_all = [&] {
-      for (std::size_t i = 0; i < wide.size(); ++i) wide[i] = pool.allocate(size(i), 64, stream);
-    };
-    const auto round = [&] {
-      allocate_all();
-      for (const std::size_t first : {0u, 1u})
-        for (std::size_t i = first; i < wide.size(); i += 2) pool.deallocate(wide[i], size(i), 64, stream);
-    };
-    for (int i = 0; i < 4000; ++i) round();
-    ASSERT_GT(pool.statistics().routine_hits, 0u);
-    for (std::size_t i = 0; i < 50; ++i) {
-      void* const block = packed[i * 97];
-      if (how == "use") pool.use(block, stream);
-      if (how == "hand on") pool.hand_on(block, stream);
-      if (how == "expand") {
-        EXPECT_FALSE(pool.expand_in_place(block, 64, 128, {pool.device(), 1}));
-      }
-    }
-    round();
-    allocate_all();
-    all_fail = true;
-    const LiveBytes live = pool.watch();
-    all_fail = false;
-    EXPECT_GT(live.current, wide.size() * 3000) << how;
-  }
-}
-
 }  // namespace
 }  // namespace poolgrad::testing

@@ -63,12 +63,6 @@ std::unique_ptr<DeviceMemory> device(std::size_t pages) {
   return std::make_unique<SimulatedMemory>(0, pages * page, page);
 }
 
-class CountsInterruptions final : public Follower {
- public:
-  void interrupt() noexcept override { ++times; }
-  int times = 0;
-};
-
 TEST(UnlockedCall, GivesTheMutexUpWhileItCallsAndHasItAgainAfterwards) {
   PoolMutex mutex;
   PoolLock lock(mutex);
@@ -135,24 +129,6 @@ TEST(PoolSettings, LookAtTheAgeOfPagesBehindAtMostAThousandHitsAndNotAtEach) {
   EXPECT_EQ(PoolSettings(memory, {.decay = 30, .decay_ms = 20}).hits_between_looks, 30u);
   EXPECT_EQ(PoolSettings(memory, {.decay = 5000}).hits_between_looks, 1024u);
   EXPECT_FALSE(PoolSettings(memory, {}).decays);
-}
-
-TEST(PoolMutex, InterruptsAFollowerBeforeTheNextIsIn) {
-  PoolMutex mutex;
-  CountsInterruptions follower;
-  {
-    PoolLock lock(mutex);
-    mutex.follow(follower);
-    EXPECT_EQ(follower.times, 0);
-    UnlockedCall call(lock);
-    call([] {});
-    EXPECT_EQ(follower.times, 1);
-    mutex.follow(follower);
-  }
-  { const PoolLock lock(mutex); }
-  EXPECT_EQ(follower.times, 2);
-  { const PoolLock lock(mutex); }
-  EXPECT_EQ(follower.times, 2);
 }
 
 TEST(Accounts, FollowABlockFromHandToHand) {

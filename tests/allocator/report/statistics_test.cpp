@@ -93,7 +93,7 @@ TEST_P(StatisticsTest, MovingWhatLiesIdleByChoiceIsNoRetry) {
 }
 
 TEST_P(StatisticsTest, CountHitsAndMissesByCategory) {
-  CachingAllocator pool(memory(), {.routines = false});
+  CachingAllocator pool(memory());
   for (int i = 0; i < 5; ++i) deallocate(pool, allocate(pool, 1000, Category::scores), 1000);
   const Statistics statistics = pool.statistics();
   const auto scores = static_cast<std::size_t>(Category::scores);
@@ -169,34 +169,32 @@ TEST_P(StatisticsTest, HaveNoMemoryThatTheDeviceRefused) {
 }
 
 TEST_P(StatisticsTest, HaveThePeaksOfHotPathsByCategory) {
-  for (const bool routines : {false, true}) {
-    CachingAllocator pool(memory(), {.routines = routines});
-    const auto step = [&] {
-      void* one = allocate(pool, 1000, Category::gradient);
-      void* two = allocate(pool, 2000, Category::gradient);
-      void* three = allocate(pool, 500, Category::temp);
-      deallocate(pool, one, 1000);
-      deallocate(pool, two, 2000);
-      deallocate(pool, three, 500);
-    };
-    for (int i = 0; i < 200; ++i) step();
-    pool.reset_peaks();
-    const Statistics before = pool.statistics();
-    EXPECT_EQ(before.requested_bytes.peak, 0u);
-    for (int i = 0; i < 200; ++i) step();
-    deallocate(pool, allocate(pool, 500, Category::temp), 500);  // lower, and looked at before it is added up
-    const Statistics after = pool.statistics();
-    EXPECT_GT(after.magazine_hits + after.routine_hits, before.magazine_hits + before.routine_hits + 500);
-    EXPECT_EQ(after.allocation.peak, 3u);
-    EXPECT_EQ(after.requested_bytes.peak, 3500u);
-    EXPECT_EQ(after.allocated_bytes.peak, 1024u + 2048u + 512u);
-    EXPECT_EQ(after.active_bytes.peak, 1024u + 2048u + 512u);
-    EXPECT_EQ(after.category_bytes[static_cast<std::size_t>(Category::gradient)].peak, 3000u);
-    EXPECT_EQ(after.category_bytes[static_cast<std::size_t>(Category::temp)].peak, 500u);
-    EXPECT_EQ(after.category_bytes[static_cast<std::size_t>(Category::activation)].peak, 0u);
-    EXPECT_EQ(after.allocation.allocated - before.allocation.allocated, 601u);
-    EXPECT_EQ(after.requested_bytes.freed - before.requested_bytes.freed, 200u * 3500u + 500u);
-  }
+  CachingAllocator pool(memory());
+  const auto step = [&] {
+    void* one = allocate(pool, 1000, Category::gradient);
+    void* two = allocate(pool, 2000, Category::gradient);
+    void* three = allocate(pool, 500, Category::temp);
+    deallocate(pool, one, 1000);
+    deallocate(pool, two, 2000);
+    deallocate(pool, three, 500);
+  };
+  for (int i = 0; i < 200; ++i) step();
+  pool.reset_peaks();
+  const Statistics before = pool.statistics();
+  EXPECT_EQ(before.requested_bytes.peak, 0u);
+  for (int i = 0; i < 200; ++i) step();
+  deallocate(pool, allocate(pool, 500, Category::temp), 500);  // lower, and looked at before it is added up
+  const Statistics after = pool.statistics();
+  EXPECT_GT(after.magazine_hits, before.magazine_hits + 500);
+  EXPECT_EQ(after.allocation.peak, 3u);
+  EXPECT_EQ(after.requested_bytes.peak, 3500u);
+  EXPECT_EQ(after.allocated_bytes.peak, 1024u + 2048u + 512u);
+  EXPECT_EQ(after.active_bytes.peak, 1024u + 2048u + 512u);
+  EXPECT_EQ(after.category_bytes[static_cast<std::size_t>(Category::gradient)].peak, 3000u);
+  EXPECT_EQ(after.category_bytes[static_cast<std::size_t>(Category::temp)].peak, 500u);
+  EXPECT_EQ(after.category_bytes[static_cast<std::size_t>(Category::activation)].peak, 0u);
+  EXPECT_EQ(after.allocation.allocated - before.allocation.allocated, 601u);
+  EXPECT_EQ(after.requested_bytes.freed - before.requested_bytes.freed, 200u * 3500u + 500u);
 }
 
 TEST_P(StatisticsTest, ResetThePeaksOfEachCategoryToWhatItHasNow) {
