@@ -42,12 +42,15 @@ void EMA::update(CallSite) {
   }
   const std::int64_t n = updates_ + 1;
   const double ramp = static_cast<double>(1 + n) / static_cast<double>(10 + n);
-  const double decay = options_.ramp ? std::min(options_.decay, ramp) : options_.decay;
+  const double decay = options_.ramp ? std::min(options_.decay, ramp) : n == 1 ? 0.0 : options_.decay;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     Tensor& average = averages_[i].second;
     const Tensor parameter = to(parameters_[i].second, average.dtype());
-    kernels::axpby(current_stream(average.device()), average.view(), decay, average.view(), 1 - decay,
-                   parameter.view());
+    if (decay == 0)  // 0 times an average that is not finite is NaN
+      average.copy_from(parameter);
+    else
+      kernels::axpby(current_stream(average.device()), average.view(), decay, average.view(), 1 - decay,
+                     parameter.view());
     average.bump_version();
   }
   updates_ = n;

@@ -17,9 +17,10 @@ namespace poolgrad::nn {
 
 struct EMAOptions {
   double decay = 0.999;
-  /// The first updates decay less, by (1 + n) / (10 + n) at update n from 1 on, so that the values at the start are
-  /// soon forgotten; false: `decay` at once.
-  bool ramp = true;
+  /// True: update n, counted from 1, decays by at most (1 + n) / (10 + n), so that short runs forget their first
+  /// values. False: the first update copies the parameters, and later ones decay by `decay`, as PyTorch's AveragedModel
+  /// does.
+  bool ramp = false;
 };
 
 /// average = d * average + (1 - d) * parameter, in the compute dtype: f32 for half types. Buffers are not averaged.

@@ -3,10 +3,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
+#include <utility>
 
 #include "allocator/error.h"
 #include "allocator/memory_scope.h"
 #include "autograd/operators/arithmetic.h"
+#include "kernels/elementwise.h"
+#include "kernels/reduce.h"
+#include "nn/module.h"
 #include "tensor/creation.h"
 #include "tensor/grad_mode.h"
 
@@ -36,8 +42,40 @@ const double* GradientScale::on(Device device) const {
   return there->view().as<const double>();
 }
 
+Tensor gradient_norm_tensor(const std::vector<Tensor>& parameters, CallSite) {
+  const MemoryScope scope("gradient_norm", Category::workspace);
+  const auto zero_on = [](Device device) { return zeros({}, {.dtype = DType::f64, .device = device}); };
+  const Tensor total = zero_on(device_of(parameters));
+  const Stream stream = current_stream(total.device());
+  std::vector<std::pair<Device, std::vector<View>>> by_device;
+  std::vector<Tensor> gradients;  // hold the memory of the views
+  for (const Tensor& parameter : parameters) {
+    Tensor gradient = parameter.grad();
+    if (!gradient.defined()) continue;
+    const Device device = gradient.device();
+    auto alike = std::ranges::find(by_device, device, &std::pair<Device, std::vector<View>>::first);
+    if (alike == by_device.end()) alike = by_device.insert(alike, {device, {}});
+    alike->second.push_back(gradient.view());
+    gradients.push_back(std::move(gradient));
+  }
+  for (const auto& [device, views] : by_device) {
+    const Tensor sum = device == total.device() ? total : zero_on(device);
+    kernels::add_sums_of_squares(current_stream(device), sum.view(), views);
+    if (device == total.device()) continue;
+    const Tensor moved = Tensor::empty_like(total).copy_from(sum);
+    kernels::axpby(stream, total.view(), 1.0, total.view(), 1.0, moved.view());
+  }
+  kernels::unary(stream, kernels::UnaryOp::sqrt, total.view(), total.view());
+  return total;
+}
+
+double gradient_norm(const std::vector<Tensor>& parameters, CallSite) {
+  return gradient_norm_tensor(parameters).item();
+}
+
 double clip_scale(double norm, double limit) {
   check_limit(limit);
+  if (!std::isfinite(norm)) return std::numeric_limits<double>::quiet_NaN();
   return limit == 0 || norm <= limit ? 1.0 : limit / norm;
 }
 

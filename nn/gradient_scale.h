@@ -7,12 +7,11 @@
 
 namespace poolgrad::nn {
 
-/// A number of the host, or one that a device has computed, which nobody waits for.
+/// A number of the host, or one on a device, which the host does not wait for. NaN means that the step is skipped.
 class GradientScale {
  public:
   GradientScale(double number = 1.0) : number_(number) {}
-  /// (1 element) f64. Where it is NaN, the step leaves parameters and states as they are. Throws ShapeError,
-  /// DTypeError.
+  /// (1 element) f64. Throws ShapeError, DTypeError.
   GradientScale(const Tensor& of_device);
 
   /// That of the host.
@@ -25,10 +24,16 @@ class GradientScale {
   mutable std::vector<Tensor> copies_;  // the first is the original
 };
 
-/// By what gradients of this norm are multiplied so that it is at most `limit`: min(1, limit / norm). A limit of 0
-/// means no clipping. Throws ValueError for a negative limit.
+/// Returns the square root of the sum of squares of all gradients, added in f64. Parameters without a gradient count as
+/// 0. Returns 0 on sim.
+double gradient_norm(const std::vector<Tensor>& parameters, CallSite = {});
+/// Returns the same as a one-element f64 tensor on the device of the parameters, without waiting for it.
+Tensor gradient_norm_tensor(const std::vector<Tensor>& parameters, CallSite = {});
+
+/// Returns min(1, limit / norm), the factor that clips gradients of this norm at `limit`; 0 is no limit. Returns NaN,
+/// which skips the step, for a norm that is infinite or NaN. Throws ValueError for a negative limit.
 double clip_scale(double norm, double limit);
-/// The same number, to the bit, of an f64 norm on a device; NaN where the norm is not finite.
+/// Returns the same number, bit for bit, of an f64 norm on a device.
 Tensor clip_scale(Argument norm, double limit);
 
 }  // namespace poolgrad::nn

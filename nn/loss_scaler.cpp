@@ -40,7 +40,7 @@ LossScaler::LossScaler(Device device, LossScalerOptions options, CallSite) : opt
 Tensor LossScaler::scaled(const Tensor& loss, CallSite) const { return loss * to(scale_, loss.dtype()); }
 
 bool LossScaler::step(Optimizer& optimizer, double scaled_norm, double clip_norm, CallSite) {
-  if (std::isfinite(scaled_norm)) optimizer.step(clip_scale(scaled_norm / state_.scale, clip_norm) / state_.scale);
+  optimizer.step(clip_scale(scaled_norm / state_.scale, clip_norm) / state_.scale);  // skipped for a norm of NaN
   return settle(scaled_norm);
 }
 

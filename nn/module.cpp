@@ -117,7 +117,12 @@ void Module::load(const NamedTensors& state) {
   for (std::size_t i = 0; i < own.size(); ++i) Tensor(own[i].second).copy_from(sources[i]);
 }
 
-void Module::save_file(const std::string& path, CallSite) const { save_safetensors(path, {named_tensors(), {}}); }
+void Module::save_file(const std::string& path, CallSite) const {
+  const NamedTensors own = named_tensors();
+  if (own.empty())
+    throw ValueError("[save] the module has no tensors to save: a member that is a module needs add_module(): " + path);
+  save_safetensors(path, {own, {}});
+}
 
 void Module::load_file(const std::string& path, CallSite) {
   const SafetensorsReader file(path);

@@ -57,7 +57,8 @@ class Module {
   /// Throws what load() would.
   void check(const NamedTensors& state) const;
   /// To and from a safetensors file. Throw FileError; load_file() also what load() throws. A disk that fails while
-  /// parameters are read may leave some of them changed.
+  /// parameters are read may leave some of them changed. save_file() throws ValueError, writing nothing, for a module
+  /// without tensors: its layers were never registered.
   void save_file(const std::string& path, CallSite = {}) const;
   void load_file(const std::string& path, CallSite = {});
 

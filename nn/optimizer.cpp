@@ -6,20 +6,14 @@
 #include <cmath>
 #include <functional>
 #include <numeric>
-#include <tuple>
+#include <string_view>
+#include <unordered_map>
 #include <utility>
 
 #include "allocator/error.h"
 #include "allocator/memory_scope.h"
-#include "autograd/autocast.h"
-#include "autograd/operators/arithmetic.h"
 #include "autograd/operators/indexing.h"
-#include "autograd/operators/matmul.h"
-#include "autograd/operators/reductions.h"
 #include "autograd/operators/views.h"
-#include "kernels/elementwise.h"
-#include "kernels/optimizer.h"
-#include "kernels/reduce.h"
 #include "tensor/creation.h"
 #include "tensor/grad_mode.h"
 #include "tensor/graph.h"
@@ -27,22 +21,6 @@
 namespace poolgrad::nn {
 
 namespace {
-
-/// An option under its name.
-using Option = std::pair<const char*, double>;
-
-std::string said(const Option& option) { return fmt::format("{} {}", option.first, option.second); }
-
-/// Throws ValueError that names the first of the options that is negative, or no number.
-void refuse_negative(const std::string& op, std::initializer_list<Option> options) {
-  for (const Option& option : options)
-    if (!(option.second >= 0)) throw ValueError("[" + op + "] must not be negative: " + said(option));
-}
-/// The same outside [0, 1).
-void refuse_outside(const std::string& op, std::initializer_list<Option> options) {
-  for (const Option& option : options)
-    if (!(option.second >= 0 && option.second < 1)) throw ValueError("[" + op + "] must be in [0, 1): " + said(option));
-}
 
 /// Kernels write each element of a parameter once.
 void refuse_broadcast(const std::string& name, const Tensor& parameter) {
@@ -61,14 +39,24 @@ Optimizer::Optimizer(NamedTensors parameters, const Common& common, CallSite)
   for (const ParameterGroup& group : common.groups)
     if (!group.applies || !(group.rate >= 0) || !(group.weight_decay.value_or(0.0) >= 0))
       throw ValueError("[optimizer] a group needs a predicate, and a rate and a decay that are not negative: " +
-                       said({"rate", group.rate}) + ", " + said({"decay", group.weight_decay.value_or(0.0)}) +
+                       fmt::format("rate {}", group.rate) + ", " +
+                       fmt::format("decay {}", group.weight_decay.value_or(0.0)) +
                        (group.applies ? "" : ", no predicate"));
   if (parameters_.empty() && !common.may_be_empty)
     throw ValueError(
         "[optimizer] no parameters: named_parameters() has those that a module was told of, by add_module() or as its "
         "own");
+  std::unordered_map<std::string_view, const Tensor*> named;
   for (const auto& [name, parameter] : parameters_) {
     if (!parameter.defined()) throw ValueError("[optimizer] the parameter '" + name + "' is undefined");
+    const auto [same_name, is_first] = named.try_emplace(name, &parameter);
+    if (!is_first)
+      throw ValueError("[optimizer] two parameters have the name '" + name + "': " + describe(*same_name->second) +
+                       ", " + describe(parameter));
+    const auto same = std::ranges::find_if(parameters_, [&](const auto& e) { return e.second.is_same(parameter); });
+    if (same->first != name)
+      throw ValueError("[optimizer] one tensor is given twice, as '" + same->first + "' and as '" + name +
+                       "': " + describe(parameter));
     refuse_broadcast(name, parameter);
     made_with_.emplace_back(parameter);
     Pace& own = paces_.emplace_back(Pace{1.0, common.weight_decay});
@@ -85,8 +73,12 @@ Optimizer::Optimizer(NamedTensors parameters, const Common& common, CallSite)
   note_versions();
 }
 
-void Optimizer::step(const GradientScale& gradient_scale, CallSite) {
+bool Optimizer::step(const GradientScale& gradient_scale, CallSite) {
   refuse_changed();
+  if (std::isnan(gradient_scale.number())) {
+    before_.reset();
+    return false;
+  }
   const NoGradGuard no_grad;
   const MemoryScope scope(Category::temp);
   Graph* const graph = Graph::recording();  // whose replays are the steps
@@ -127,6 +119,7 @@ void Optimizer::step(const GradientScale& gradient_scale, CallSite) {
   }
   flush();
   note_versions();
+  return true;
 }
 
 void Optimizer::step_was_skipped() {
@@ -227,219 +220,6 @@ void Optimizer::load(const NamedTensors& state, std::int64_t steps, const std::v
 
 namespace {
 
-/// Calls f(kind, pointers) for items of one kind together, in the order of the first of each.
-template <class Items, class Kind, class F>
-void for_each_alike(const Items& items, const Kind& kind, const F& f) {
-  std::vector<bool> done(items.size());
-  for (std::size_t i = 0; i < items.size(); ++i) {
-    if (done[i]) continue;
-    std::vector<decltype(&items[i])> alike;
-    for (std::size_t j = i; j < items.size(); ++j) {
-      if (done[j] || kind(items[j]) != kind(items[i])) continue;
-      alike.push_back(&items[j]);
-      done[j] = true;
-    }
-    f(kind(items[i]), alike);
-  }
-}
-
-}  // namespace
-
-SGD::SGD(NamedTensors parameters, SGDOptions options, CallSite)
-    : Optimizer(std::move(parameters),
-                {options.learning_rate, options.weight_decay, false, options.master_weights, options.groups}),
-      options_(options) {
-  refuse_negative("sgd", {{"learning_rate", options.learning_rate},
-                          {"momentum", options.momentum},
-                          {"dampening", options.dampening},
-                          {"weight_decay", options.weight_decay}});
-  if (options.nesterov && (options.momentum == 0 || options.dampening != 0))
-    throw ValueError("[sgd] nesterov needs momentum and no dampening: " + said({"momentum", options.momentum}) + ", " +
-                     said({"dampening", options.dampening}));
-  if (options.momentum == 0) return;
-  for (std::size_t i = 0; i < this->parameters().size(); ++i) momentum_.push_back(add_state(i, "momentum"));
-}
-
-namespace {
-
-/// The options of an update; while a step is recorded, such that each replay asks `options` for them anew.
-template <class Options>
-auto options_of_each_step(const Options& options) {
-  auto now = options();
-  if (Graph* const graph = Graph::recording())
-    now.recorded =
-        graph->value(kernels::recorded_bytes, [options](void* to) { kernels::write_recorded(options(), to); });
-  return now;
-}
-
-/// out = a x + b y, where y is the gradient or what became of it: of a gradient, b is multiplied by the scale.
-void blend(const View& out, const GradientScale& scale, kernels::WeightedSum numbers, const View& x, const View& y,
-           Device device) {
-  const Stream stream = current_stream(device);
-  numbers.device_scale = scale.on(device);
-  if (numbers.of_gradient) numbers.b *= scale.number();
-  if (numbers.recorded != nullptr || numbers.device_scale != nullptr)
-    kernels::weighted_sum(stream, out, numbers, x, y);
-  else
-    kernels::axpby(stream, out, numbers.a, x, numbers.b, y);
-}
-
-}  // namespace
-
-void SGD::update(std::span<const Update> updates, const GradientScale& scale) {
-  for_each_alike(
-      updates, [&](const Update& u) { return std::tuple(u.parameter.device(), u.step == 1, pace(u.index)); },
-      [&](const auto& own, const std::vector<const Update*>& alike) {
-        const Device device = std::get<Device>(own);
-        std::vector<kernels::SgdOperands> operands;
-        for (const Update* u : alike)
-          operands.push_back(
-              {u->parameter.view(), u->gradient.view(), momentum_.empty() ? View{} : momentum_[u->index].view()});
-        const auto options = [this, number = scale.number(), there = scale.on(device), index = alike.front()->index] {
-          return kernels::Sgd{.learning_rate = learning_rate() * pace(index).rate,
-                              .momentum = options_.momentum,
-                              .weight_decay = pace(index).weight_decay,
-                              .dampening = options_.dampening,
-                              .nesterov = options_.nesterov,
-                              .first_step = parameter_steps()[index] == 0,
-                              .gradient_scale = number,
-                              .device_scale = there};
-        };
-        kernels::sgd(current_stream(device), options_of_each_step(options), operands);
-      });
-}
-
-AdamW::AdamW(NamedTensors parameters, AdamWOptions options, CallSite)
-    : AdamW(std::move(parameters), options, [](const std::string&, const Tensor&) { return true; }) {}
-
-AdamW::AdamW(NamedTensors parameters, AdamWOptions options, const ParameterPredicate& takes)
-    : Optimizer(std::move(parameters), {options.learning_rate, options.weight_decay, options.decay_matrices_only,
-                                        options.master_weights, options.groups}),
-      options_(options) {
-  refuse_negative(
-      "adamw",
-      {{"learning_rate", options.learning_rate}, {"epsilon", options.epsilon}, {"weight_decay", options.weight_decay}});
-  refuse_outside("adamw", {{"beta1", options.beta1}, {"beta2", options.beta2}});
-  for (std::size_t i = 0; i < this->parameters().size(); ++i) {
-    const auto& [name, parameter] = this->parameters()[i];
-    const bool own = takes(name, parameter);
-    first_.push_back(own ? add_state(i, "first_moment") : Tensor());
-    second_.push_back(own ? add_state(i, "second_moment") : Tensor());
-  }
-}
-
-void AdamW::update(std::span<const Update> updates, const GradientScale& scale) {
-  const auto kind = [&](const Update& u) { return std::tuple(u.parameter.device(), u.step, pace(u.index)); };
-  for_each_alike(updates, kind, [&](const auto& own, const std::vector<const Update*>& alike) {
-    const Device device = std::get<Device>(own);
-    std::vector<kernels::AdamWOperands> operands;
-    for (const Update* u : alike)
-      operands.push_back({u->parameter.view(), u->gradient.view(), first_[u->index].view(), second_[u->index].view()});
-    const auto options = [this, number = scale.number(), there = scale.on(device),
-                          index = alike.front()->index] {  // whose numbers are those of all
-      return kernels::AdamW{.learning_rate = learning_rate() * pace(index).rate,
-                            .beta1 = options_.beta1,
-                            .beta2 = options_.beta2,
-                            .epsilon = options_.epsilon,
-                            .weight_decay = pace(index).weight_decay,
-                            .step = parameter_steps()[index] + 1,
-                            .gradient_scale = number,
-                            .device_scale = there};
-    };
-    kernels::adamw(current_stream(device), options_of_each_step(options), operands);
-  });
-}
-
-Lion::Lion(NamedTensors parameters, LionOptions options, CallSite)
-    : Optimizer(std::move(parameters), {options.learning_rate, options.weight_decay, options.decay_matrices_only,
-                                        options.master_weights, options.groups}),
-      options_(options) {
-  refuse_negative("lion", {{"learning_rate", options.learning_rate}, {"weight_decay", options.weight_decay}});
-  refuse_outside("lion", {{"beta1", options.beta1}, {"beta2", options.beta2}});
-  for (std::size_t i = 0; i < this->parameters().size(); ++i) momentum_.push_back(add_state(i, "momentum"));
-}
-
-void Lion::update(std::span<const Update> updates, const GradientScale& scale) {
-  for (const Update& u : updates) {
-    const Device device = u.parameter.device();
-    const View p = u.parameter.view(), g = u.gradient.view(), m = momentum_[u.index].view();
-    const Tensor direction = Tensor::empty_like(u.parameter);
-    const View d = direction.view();
-    const auto step = options_of_each_step([this, index = u.index] {
-      const double rate = learning_rate() * pace(index).rate, decay = pace(index).weight_decay;
-      return kernels::WeightedSum{.a = 1 - rate * decay, .b = -rate};
-    });
-    blend(d, scale, {.a = options_.beta1, .b = 1 - options_.beta1, .of_gradient = true}, m, g, device);
-    kernels::unary(current_stream(device), kernels::UnaryOp::sign, d, d);
-    blend(p, scale, step, p, d, device);
-    blend(m, scale, {.a = options_.beta2, .b = 1 - options_.beta2, .of_gradient = true}, m, g, device);
-  }
-}
-
-namespace {
-
-ParameterPredicate taken_by_adamw(const ParameterPredicate& left_to_adamw) {
-  return [left_to_adamw](const std::string& name, const Tensor& parameter) {
-    return parameter.rank() != 2 || (left_to_adamw && left_to_adamw(name, parameter));
-  };
-}
-
-}  // namespace
-
-Muon::Muon(NamedTensors parameters, MuonOptions options, CallSite)
-    : AdamW(std::move(parameters), options.adamw, taken_by_adamw(options.left_to_adamw)), options_(options) {
-  refuse_outside("muon", {{"momentum", options.momentum}});
-  if (options.newton_schulz_steps < 1)
-    throw ValueError("[muon] there must be a step of Newton and Schulz: newton_schulz_steps " +
-                     std::to_string(options.newton_schulz_steps));
-  const ParameterPredicate not_a_matrix = taken_by_adamw(options.left_to_adamw);
-  for (std::size_t i = 0; i < this->parameters().size(); ++i) {
-    const auto& [name, parameter] = this->parameters()[i];
-    momentum_.push_back(not_a_matrix(name, parameter) ? Tensor() : add_state(i, "momentum"));
-  }
-}
-
-void Muon::update(std::span<const Update> updates, const GradientScale& scale) {
-  const AutocastScope as_it_is(autocast_off);
-  std::vector<Update> others;
-  for (const Update& u : updates) {
-    if (!momentum_[u.index].defined()) {
-      others.push_back(u);
-      continue;
-    }
-    const Device device = u.parameter.device();
-    const double rows = static_cast<double>(u.parameter.size(0)), columns = static_cast<double>(u.parameter.size(1));
-    const kernels::WeightedSum momentum{.a = options_.momentum, .b = 1 - options_.momentum, .of_gradient = true};
-    const auto step = options_of_each_step([this, index = u.index, size = 0.2 * std::sqrt(std::max(rows, columns))] {
-      const double rate = learning_rate() * pace(index).rate, decay = pace(index).weight_decay;
-      return kernels::WeightedSum{.a = 1 - rate * decay, .b = -rate * size};
-    });
-    const View p = u.parameter.view(), g = u.gradient.view(), m = momentum_[u.index].view();
-    Tensor direction = Tensor::empty_like(u.parameter);  // the momentum is kept where there is no memory to go on
-    blend(direction.view(), scale, momentum, m, g, device);
-    if (options_.nesterov) blend(direction.view(), scale, momentum, direction.view(), g, device);
-    direction = newton_schulz(direction, options_.newton_schulz_steps);
-    blend(m, scale, momentum, m, g, device);
-    blend(p, scale, step, p, direction.view(), device);
-  }
-  AdamW::update(others, scale);
-}
-
-Tensor newton_schulz(const Tensor& x, int steps, CallSite) {
-  if (x.rank() != 2) throw ShapeError("[newton_schulz] x must be a matrix: x " + describe(x));
-  constexpr double a = 3.4445, b = -4.7750, c = 2.0315;
-  const bool tall = x.size(0) > x.size(1);  // the smaller of the two products
-  Tensor y = tall ? transpose(x, 0, 1) : x;
-  y = y / (norm(y) + 1e-7);
-  for (int i = 0; i < steps; ++i) {
-    const Tensor gram = matmul(y, transpose(y, 0, 1));
-    y = a * y + matmul(b * gram + c * matmul(gram, gram), y);
-  }
-  return tall ? transpose(y, 0, 1) : y;
-}
-
-namespace {
-
 struct KnownOptimizer {
   OptimizerKind kind;
   const char* name;
@@ -468,31 +248,6 @@ double usual_learning_rate(OptimizerKind kind) {
   for (const KnownOptimizer& known : known_optimizers)
     if (kind == known.kind) return known.usual_rate;
   return 0;
-}
-
-Tensor gradient_norm_tensor(const std::vector<Tensor>& parameters, CallSite) {
-  const MemoryScope scope("gradient_norm", Category::workspace);
-  const auto zero_on = [](Device device) { return zeros({}, {.dtype = DType::f64, .device = device}); };
-  const Tensor total = zero_on(device_of(parameters));
-  const Stream stream = current_stream(total.device());
-  std::vector<Tensor> gradients;
-  for (const Tensor& parameter : parameters)
-    if (Tensor gradient = parameter.grad(); gradient.defined()) gradients.push_back(std::move(gradient));
-  for_each_alike(gradients, std::mem_fn(&Tensor::device), [&](Device device, const std::vector<const Tensor*>& alike) {
-    const Tensor sum = device == total.device() ? total : zero_on(device);
-    std::vector<View> views;
-    for (const Tensor* gradient : alike) views.push_back(gradient->view());
-    kernels::add_sums_of_squares(current_stream(device), sum.view(), views);
-    if (device == total.device()) return;
-    const Tensor moved = Tensor::empty_like(total).copy_from(sum);
-    kernels::axpby(stream, total.view(), 1.0, total.view(), 1.0, moved.view());
-  });
-  kernels::unary(stream, kernels::UnaryOp::sqrt, total.view(), total.view());
-  return total;
-}
-
-double gradient_norm(const std::vector<Tensor>& parameters, CallSite) {
-  return gradient_norm_tensor(parameters).item();
 }
 
 }  // namespace poolgrad::nn

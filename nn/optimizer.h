@@ -34,16 +34,18 @@ class Optimizer {
   Optimizer(const Optimizer&) = delete;
   Optimizer& operator=(const Optimizer&) = delete;
 
-  /// Updates every parameter that has a gradient, in one pass over its memory and together with others (a parameter
-  /// that is a transposed or sliced view, by itself, through a row-major copy). Gradients are multiplied by
-  /// `gradient_scale` on the way (clipping, averaging). Throws what the kernels throw, and has then counted what it had
-  /// updated before, such as where Lion or Muon find no memory for a parameter; gradients are left as they are. While a
-  /// Graph records, nothing is counted: each replay is a step, with the learning rate that is set then, and needs the
-  /// optimiser to be alive. Throws Error, changing nothing, where a parameter was moved to another device, cast or
-  /// given another shape since the optimiser was made, or has a gradient of another shape or device.
-  void step(const GradientScale& gradient_scale = 1.0, CallSite = {});
-  /// For whoever has read that the last step's scale on the device was NaN: it is not counted. Throws Error where no
-  /// step was taken since the last call.
+  /// Updates every parameter that has a gradient, in one pass over its memory and together with others. Multiplies each
+  /// gradient by `gradient_scale` on the way (clipping, averaging). A scale that is NaN skips the step: parameters,
+  /// state and counts stay as they are. Returns false for a skipped step. The host does not wait for a scale on the
+  /// device, and returns true: a caller that reads NaN there afterwards calls step_was_skipped().
+  ///
+  /// Throws the errors of kernels. Updates made before that are counted, and gradients stay as they are.
+  /// While a Graph records, nothing is counted: each replay is a step at the learning rate set then. Throws Error,
+  /// changing nothing, for a parameter that was moved, cast or reshaped since the optimizer was made, and for a
+  /// gradient of another shape or device.
+  bool step(const GradientScale& gradient_scale = 1.0, CallSite = {});
+  /// Takes the last step out of the counts, after its scale on the device was read as NaN. Throws Error where no step
+  /// was taken since the last call.
   void step_was_skipped();
   /// Sets every gradient to none.
   void zero_grad();
@@ -72,9 +74,10 @@ class Optimizer {
     const std::vector<ParameterGroup>& groups;
     bool may_be_empty = false;
   };
-  /// Throws ValueError where there are no parameters, for an undefined one and for a group that has no predicate or a
-  /// negative number, and ShapeError for a parameter whose elements share places (a broadcast). Frozen parameters may
-  /// learn later. With `master_weights` parameters of a half type have their f32 value among the state,
+  /// Throws ValueError for no parameters, an undefined one, two of one name, one tensor twice, and a group without a
+  /// predicate or with a negative number. Throws ShapeError for a parameter whose elements share places (a broadcast).
+  /// Frozen parameters may learn later. With `master_weights` parameters of a half type have their f32 value among the
+  /// state,
   /// "<parameter>.master".
   Optimizer(NamedTensors parameters, const Common& common, CallSite = {});
   /// Of one parameter, by its group.
@@ -228,9 +231,11 @@ class Muon : public AdamW {
   std::vector<Tensor> momentum_;  // undefined for what AdamW takes
 };
 
-/// x (m, n), floating, with singular values near 1 in place of its own: `steps` rounds of y = a y + (b G + c G^2) y
-/// with G = y y^T, a = 3.4445, b = -4.7750, c = 2.0315 (Jordan et al. 2024), from y = x / |x|. After five, values above
-/// 1/500 of the norm are between 0.68 and 1.21, and those below stay smaller. Throws ShapeError unless x is a matrix.
+/// Returns x (m, n), floating, with its singular values brought near 1: `steps` rounds of y = a y + (b G + c G^2) y
+/// with G = y y^T, a = 3.4445, b = -4.7750, c = 2.0315, from y = x / |x| (Jordan et al. 2024). After five rounds,
+/// values above 1/500 of the norm are between 0.68 and 1.21; smaller ones stay smaller. The scale of x has no effect in
+/// any dtype. A matrix of zeros gives zeros, and an element that is not finite gives NaN. Throws ShapeError unless x is
+/// a matrix.
 Tensor newton_schulz(const Tensor& x, int steps = 5, CallSite = {});
 
 enum class OptimizerKind { adamw, sgd, lion, muon };
@@ -240,10 +245,5 @@ std::string to_string(OptimizerKind kind);
 /// The peak rate that a small language model learns well with: Muon 2e-2, AdamW and Lion 3e-3, SGD 0.1
 /// (docs/measurements.md has the runs).
 double usual_learning_rate(OptimizerKind kind);
-
-/// sqrt of the sum of squares of all gradients, accumulated in f64; parameters without one count as 0. 0 on sim.
-double gradient_norm(const std::vector<Tensor>& parameters, CallSite = {});
-/// The same as a one-element f64 tensor where the parameters are, which nobody waits for.
-Tensor gradient_norm_tensor(const std::vector<Tensor>& parameters, CallSite = {});
 
 }  // namespace poolgrad::nn

@@ -118,7 +118,8 @@ Trainer::Trainer(std::unique_ptr<LanguageModel> model, Corpus corpus, TrainerOpt
       owners_(options.ranks && options.shard_optimizer ? owners_of(model_->parameters(), options.ranks->size())
                                                        : std::vector<int>()),
       optimizer_(optimizer_of(options.ranks ? options.ranks->rank() : 0)),
-      average_(options.ema != 0 ? std::make_unique<EMA>(*model_, EMAOptions{.decay = options.ema}) : nullptr),
+      average_(options.ema != 0 ? std::make_unique<EMA>(*model_, EMAOptions{.decay = options.ema, .ramp = true})
+                                : nullptr),
       schedule_{.kind = options.schedule,
                 .peak = options_.learning_rate,
                 .warmup = std::min(warmup_steps, options.steps / 2),

@@ -103,6 +103,22 @@ TEST(Module, SavesAndLoadsEveryParameter) {
   EXPECT_TRUE(loaded.first.weight().requires_grad());
 }
 
+TEST(Module, DoesNotSaveAFileWithoutTensors) {
+  struct Forgetful : Module {
+    Linear linear{2, 2};  // without add_module()
+  } forgetful;
+  struct Parent : Module {
+    Forgetful inner;
+    Parent() { add_module("inner", inner); }
+  } parent;
+  const TemporaryFolder folder;
+  for (const Module* module : {static_cast<const Module*>(&forgetful), static_cast<const Module*>(&parent)})
+    EXPECT_EQ(
+        error_of<ValueError>([&] { module->save_file(folder.file("m")); }),
+        "[save] the module has no tensors to save: a member that is a module needs add_module(): " + folder.file("m"));
+  EXPECT_TRUE(folder.names().empty());
+}
+
 TEST(Module, RefusesAStateThatDoesNotFitAndStaysAsItWas) {
   Pair pair(1);
   const Tensor before = pair.first.weight().copy();

@@ -1,5 +1,4 @@
-// SGD and AdamW against three steps computed by PyTorch in f64; Lion and Muon against NumPy; state, groups, scaling
-// and errors; clipping.
+// State, groups, scaling, errors; clipping.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -15,241 +14,16 @@
 #include "tensor/compare.h"
 #include "tensor/creation.h"
 #include "tensor/print.h"
+#include "tests/nn/optimizer_support.h"
 #include "tests/tensor/support.h"
 
 namespace poolgrad::nn {
 namespace {
 
+using optimizer_support::gradient, optimizer_support::start, optimizer_support::vector;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using testing_support::error_of;
-
-Tensor vector(std::initializer_list<double> values, DType dtype = DType::f64) {
-  const Tensor source = from_data<double>(values, {static_cast<std::int64_t>(values.size())});
-  return Tensor::empty(source.shape(), {.dtype = dtype}).copy_from(source);
-}
-
-Tensor start(DType dtype = DType::f64) { return vector({1.0, -2.0, 0.5}, dtype).set_requires_grad(); }
-
-/// The gradient of step s = 0, 1, 2.
-Tensor gradient(int s, double scale = 1.0) {
-  return vector({0.1 * (s + 1) * scale, -0.3 * scale, (0.7 - 0.5 * s) * scale});
-}
-
-void expect_steps(Optimizer& optimizer, Tensor parameter, const std::vector<Tensor>& expected) {
-  for (int s = 0; s < 3; ++s) {
-    parameter.set_grad(gradient(s, 4.0));
-    optimizer.step(0.25);
-    EXPECT_TRUE(all_close(parameter.detach(), expected[static_cast<std::size_t>(s)], 1e-13, 0))
-        << "step " << s << ": " << to_string(parameter, {.precision = 17});
-  }
-  EXPECT_EQ(optimizer.steps(), 3);
-}
-
-TEST(AdamW, TakesTheStepsOfItsDefinition) {
-  const Tensor p = start();
-  AdamW optimizer({{"p", p}}, {.learning_rate = 0.1, .beta1 = 0.8, .beta2 = 0.9, .epsilon = 1e-3, .weight_decay = 0.2});
-  expect_steps(optimizer, p,
-               {vector({0.880990099009901, -1.8603322259136212, 0.39014265335235376}),
-                vector({0.7671053179416281, -1.7234578073089701, 0.2985901404938979}),
-                vector({0.6556542784580589, -1.589320877076412, 0.2639469541996903})});
-}
-
-TEST(SGD, TakesTheStepsOfItsDefinition) {
-  const Tensor p = start();
-  SGD optimizer({{"p", p}}, {.learning_rate = 0.1, .weight_decay = 0.2});
-  expect_steps(
-      optimizer, p,
-      {vector({0.97, -1.93, 0.42}), vector({0.9306, -1.8614, 0.3916}), vector({0.881988, -1.794172, 0.413768})});
-  EXPECT_TRUE(optimizer.state().empty());
-}
-
-TEST(SGD, RemembersGradientsWithMomentum) {
-  const Tensor p = start();
-  SGD optimizer({{"p", p}}, {.learning_rate = 0.1, .momentum = 0.9, .dampening = 0.3, .weight_decay = 0.2});
-  expect_steps(optimizer, p,
-               {vector({0.97, -1.93, 0.42}), vector({0.91542, -1.81898, 0.32812}),
-                vector({0.83248212, -1.67259628, 0.26183432})});
-}
-
-TEST(SGD, LooksAheadWithNesterov) {
-  const Tensor p = start();
-  SGD optimizer({{"p", p}}, {.learning_rate = 0.1, .momentum = 0.9, .nesterov = true});
-  expect_steps(
-      optimizer, p,
-      {vector({0.981, -1.943, 0.367}), vector({0.9349, -1.8617, 0.2723}), vector({0.85441, -1.75853, 0.26207})});
-}
-
-TEST(Lion, TakesTheStepsOfItsDefinition) {
-  const Tensor p = start();
-  Lion optimizer({{"p", p}}, {.learning_rate = 0.1, .beta1 = 0.9, .beta2 = 0.5, .weight_decay = 0.2});
-  expect_steps(
-      optimizer, p,
-      {vector({0.88, -1.86, 0.39}), vector({0.7624, -1.7228, 0.2822}), vector({0.647152, -1.588344, 0.176556})});
-}
-
-TEST(Lion, MovesEveryElementByTheRateWhateverItsGradient) {
-  const Tensor p = vector({1, 1, 1}).set_requires_grad();
-  Lion optimizer({{"p", p}}, {.learning_rate = 0.25, .weight_decay = 0});
-  Tensor(p).set_grad(vector({1e-12, -1e12, 0}));
-  optimizer.step();
-  EXPECT_THAT(p.to_vector<double>(), ElementsAre(0.75, 1.25, 1)) << "but for one of 0";
-  EXPECT_EQ(optimizer.state()[0].first, "p.momentum");
-}
-
-/// Three steps of Muon on a matrix, as NumPy takes them.
-void expect_muon(const Shape& shape, bool nesterov, const std::vector<double>& expected) {
-  Tensor p = Tensor::empty(shape, {.dtype = DType::f64}), sign = p.copy();
-  for (std::int64_t i = 0; i < 6; ++i) {
-    p.data<double>()[i] = 0.5 * static_cast<double>(i + 1) - 1.0;
-    sign.data<double>()[i] = i % 2 == 0 ? 1 : -1;
-  }
-  p.set_requires_grad();
-  const Tensor slope = from_data<double>({0.3, -0.1, 0.2, 0.4, -0.5, 0.6}, shape);
-  Muon optimizer({{"p", p}},
-                 {.adamw = {.learning_rate = 0.1, .weight_decay = 0.2}, .momentum = 0.9, .nesterov = nesterov});
-  for (int s = 0; s < 3; ++s) {
-    p.set_grad((slope * (1 + 0.5 * s) + sign * (0.1 * s)) * 8.0);
-    optimizer.step(0.125);
-  }
-  EXPECT_TRUE(all_close(p.detach(), from_data(expected, shape), 1e-12, 1e-13)) << to_string(p, {.precision = 17});
-}
-
-TEST(Muon, TakesTheStepsOfItsDefinition) {
-  expect_muon({2, 3}, true,
-              {-0.5592352434541612, -0.025627753155639366, 0.4691916480144141, 0.9441928908427248, 1.4678242752084179,
-               1.8275133450677896});
-  expect_muon({2, 3}, false,
-              {-0.5604619531206417, -0.027865274226183016, 0.4698573522735184, 0.943454178467317, 1.4682695300753812,
-               1.8276821448234162});
-  expect_muon({3, 2}, true,
-              {-0.5194878572592463, 0.006019743521827275, 0.4155821633143272, 0.8806316641910525, 1.4600068407789766,
-               1.8244089391486695});
-  expect_muon({3, 2}, false,
-              {-0.5188541776807187, 0.00392223307933679, 0.4146815357020767, 0.8791383016767281, 1.4598545975865034,
-               1.8254549427566562});
-}
-
-TEST(Muon, LeavesVectorsAndWhatItIsToldToToAdamW) {
-  const AdamWOptions adamw{.learning_rate = 0.1, .weight_decay = 0.3};
-  std::vector<Tensor> here, there;
-  for (const Shape& shape : {Shape{3}, Shape{2, 2}, Shape{2, 2, 2}}) {
-    here.push_back(randn(shape, {.dtype = DType::f64}).set_requires_grad());
-    there.push_back(here.back().copy().set_requires_grad());
-  }
-  Muon muon(
-      {{"bias", here[0]}, {"embedding", here[1]}, {"cube", here[2]}},
-      {.adamw = adamw, .left_to_adamw = [](const std::string& name, const Tensor&) { return name == "embedding"; }});
-  AdamW reference({{"bias", there[0]}, {"embedding", there[1]}, {"cube", there[2]}}, adamw);
-  for (int s = 0; s < 3; ++s) {
-    for (std::size_t i = 0; i < 3; ++i) {
-      const Tensor slope = randn(here[i].shape(), here[i].options());
-      here[i].set_grad(slope);
-      there[i].set_grad(slope);
-    }
-    muon.step();
-    reference.step();
-  }
-  for (std::size_t i = 0; i < 3; ++i) EXPECT_TRUE(bit_equal(here[i].detach(), there[i].detach())) << i;
-  EXPECT_EQ(muon.state().size(), reference.state().size());
-}
-
-/// A step that is tried with more and more memory, until there is enough of it, is one step.
-void expect_one_step_of_many_tries(bool nesterov) {
-  CachingAllocator& pool = allocator_for(cpu);
-  const std::size_t budget = pool.budget();
-  const Shape shape{4096, 64};
-  Tensor matrix = randn(shape).set_requires_grad(), copy = matrix.copy().set_requires_grad();
-  const Tensor slope = randn(shape);
-  matrix.set_grad(slope);
-  copy.set_grad(slope);
-  Muon muon({{"matrix", matrix}}, {.nesterov = nesterov}), reference({{"matrix", copy}}, {.nesterov = nesterov});
-  reference.step();
-  int refused = 0;
-  pool.trim();
-  const std::size_t live = pool.statistics().reserved_bytes.current;
-  for (std::size_t room = 0; muon.steps() == 0; room += std::size_t{1} << 18) {
-    pool.set_budget(live + room);
-    try {
-      muon.step();
-    } catch (const OutOfMemoryError&) {
-      ++refused;
-    }
-    pool.set_budget(budget);
-  }
-  EXPECT_GT(refused, 4) << "the direction has 1 MiB, and so has what it is made of";
-  EXPECT_TRUE(bit_equal(muon.state()[0].second, reference.state()[0].second));
-  EXPECT_TRUE(bit_equal(matrix.detach(), copy.detach()));
-}
-
-TEST(Muon, ChangesNothingInAStepThatHasNoMemory) {
-  for (const bool nesterov : {true, false}) {
-    SCOPED_TRACE(nesterov);
-    expect_one_step_of_many_tries(nesterov);
-  }
-}
-
-TEST(Muon, CountsWhatItHadUpdatedWhereThereWasNoMemoryForTheRest) {
-  CachingAllocator& pool = allocator_for(cpu);
-  const std::size_t budget = pool.budget();
-  bool seen = false, done = false;
-  for (std::size_t room = 0; !done; room += std::size_t{1} << 18) {
-    Tensor small = ones({64, 64}).set_requires_grad(), large = ones({4096, 64}).set_requires_grad();
-    small.set_grad(randn({64, 64}));
-    large.set_grad(randn({4096, 64}));
-    Muon muon({{"small", small}, {"large", large}});
-    pool.trim();
-    pool.set_budget(pool.statistics().reserved_bytes.current + room);
-    try {
-      muon.step();
-      done = true;
-    } catch (const OutOfMemoryError&) {
-    }
-    pool.set_budget(budget);
-    const bool changed = !bit_equal(small.detach(), ones({64, 64}));
-    EXPECT_EQ(muon.parameter_steps(), (std::vector<std::int64_t>{changed, done}));
-    EXPECT_EQ(muon.steps(), changed);
-    seen |= changed && !done;
-  }
-  EXPECT_TRUE(seen);
-}
-
-TEST(Muon, KeepsAMomentumForMatricesAndMomentsForTheRest) {
-  const Tensor matrix = ones({2, 3}).set_requires_grad(), flat = ones({3}).set_requires_grad(),
-               empty = zeros({0, 3}).set_requires_grad();
-  Muon muon({{"matrix", matrix}, {"flat", flat}, {"empty", empty}});
-  std::vector<std::string> names;
-  for (const auto& [name, tensor] : muon.state()) names.push_back(name);
-  EXPECT_THAT(names, ElementsAre("flat.first_moment", "flat.second_moment", "matrix.momentum", "empty.momentum"));
-  Tensor(matrix).set_grad(zeros({2, 3}));
-  Tensor(empty).set_grad(zeros({0, 3}));
-  muon.step();
-  EXPECT_TRUE(all_close(matrix.detach(), full({2, 3}, 1 - 1e-3 * 0.01))) << "a gradient of 0 only decays";
-}
-
-TEST(NewtonSchulz, BringsSingularValuesNearOne) {
-  const std::vector<double> values{1, 0.3, 0.05, 0.003};  // of a diagonal matrix, far apart
-  Tensor x = zeros({4, 6}, {.dtype = DType::f64});
-  double norm_of_x = 0;
-  for (const double value : values) norm_of_x += value * value;
-  norm_of_x = std::sqrt(norm_of_x);
-  for (std::int64_t i = 0; i < 4; ++i) x.data<double>()[7 * i] = 100 * values[static_cast<std::size_t>(i)];
-  for (const bool tall : {false, true}) {
-    const Tensor y = newton_schulz(tall ? transpose(x, 0, 1) : x);
-    for (std::int64_t i = 0; i < 4; ++i) {
-      double expected = values[static_cast<std::size_t>(i)] / norm_of_x;
-      for (int k = 0; k < 5; ++k)
-        expected = 3.4445 * expected - 4.7750 * std::pow(expected, 3) + 2.0315 * std::pow(expected, 5);
-      const double found = select(select(y, 0, i), 0, i).item();
-      EXPECT_NEAR(found, expected, 1e-7);  // 1e-7 is added to the norm
-      EXPECT_GT(found, 0.68);
-      EXPECT_LT(found, 1.21);
-    }
-    EXPECT_EQ(y.shape(), tall ? Shape({6, 4}) : Shape({4, 6}));
-  }
-  EXPECT_EQ(error_of<ShapeError>([] { newton_schulz(ones({3})); }),
-            "[newton_schulz] x must be a matrix: x (3,) f32 on cpu");
-}
 
 TEST(ParameterGroups, HaveARateAndADecayOfTheirOwn) {
   const auto is = [](const char* wanted) {
@@ -566,6 +340,22 @@ TEST(Optimizer, RefusesOptionsThatMakeNoSense) {
             "[muon] there must be a step of Newton and Schulz: newton_schulz_steps 0");
 }
 
+TEST(Optimizer, RefusesTwoParametersOfOneNameAndOneTensorTwice) {
+  const Tensor a = start(), b = vector({1, 2}).set_requires_grad();
+  const std::function<void(NamedTensors)> makers[] = {[](NamedTensors p) { SGD{p}; }, [](NamedTensors p) { AdamW{p}; },
+                                                      [](NamedTensors p) { Lion{p}; }, [](NamedTensors p) { Muon{p}; }};
+  for (const auto& make : makers) {
+    EXPECT_EQ(error_of<ValueError>([&] {
+                make({{"w", a}, {"v", b}, {"w", b}});
+              }),
+              "[optimizer] two parameters have the name 'w': (3,) f64 on cpu, (2,) f64 on cpu");
+    EXPECT_EQ(error_of<ValueError>([&] {
+                make({{"w", a}, {"v", b}, {"u", a}});
+              }),
+              "[optimizer] one tensor is given twice, as 'w' and as 'u': (3,) f64 on cpu");
+  }
+}
+
 TEST(Optimizer, RefusesToHaveNothingToOptimise) {
   struct Forgetful : Module {
     Linear linear{2, 2};  // without add_module()
@@ -621,6 +411,8 @@ TEST(GradientClipping, ScalesDownOnly) {
   EXPECT_DOUBLE_EQ(clip_scale(4.0, 1.0), 0.25);
   EXPECT_DOUBLE_EQ(clip_scale(0.5, 1.0), 1.0);
   EXPECT_DOUBLE_EQ(clip_scale(100.0, 0.0), 1.0);
+  for (const double norm : {std::numeric_limits<double>::infinity(), std::nan("")})
+    for (const double limit : {0.0, 1.0}) EXPECT_TRUE(std::isnan(clip_scale(norm, limit))) << "the step is skipped";
   EXPECT_THAT(error_of<ValueError>([] { clip_scale(1.0, -1.0); }), HasSubstr("must not be negative"));
 }
 
@@ -656,6 +448,28 @@ std::vector<Tensor> after_three_steps(OptimizerKind kind, const std::function<vo
   std::vector<Tensor> found{parameters[0].second.detach(), parameters[1].second.detach()};
   for (const auto& [name, tensor] : optimizer->state()) found.push_back(tensor);
   return found;
+}
+
+TEST(GradientClipping, SkipsAStepWhoseGradientsAreNotFinite) {
+  for (const DType dtype : {DType::f64, DType::f32, DType::bf16, DType::f16})
+    for (const double bad :
+         {std::numeric_limits<double>::infinity(), -std::numeric_limits<double>::infinity(), std::nan("")})
+      for (const double limit : {0.0, 1.0}) {
+        Tensor p = vector({1, 2}, dtype).set_requires_grad();
+        AdamW optimizer({{"p", p}}, {.learning_rate = 0.1});
+        p.set_grad(vector({0.5, 0.25}, dtype));
+        EXPECT_TRUE(optimizer.step(clip_scale(gradient_norm({p}), limit)));
+        std::vector<Tensor> before{p.detach().copy()};
+        for (const auto& [name, tensor] : optimizer.state()) before.push_back(tensor.copy());
+        p.set_grad(vector({bad, 1}, dtype));
+        EXPECT_FALSE(optimizer.step(clip_scale(gradient_norm({p}), limit) / 3));
+        EXPECT_TRUE(bit_equal(p.detach(), before[0])) << to_string(dtype) << " " << bad << " " << limit;
+        for (std::size_t i = 1; i < before.size(); ++i)
+          EXPECT_TRUE(bit_equal(optimizer.state()[i - 1].second, before[i]));
+        EXPECT_EQ(optimizer.steps(), 1);
+        EXPECT_THAT(optimizer.parameter_steps(), ElementsAre(1));
+        EXPECT_THROW(optimizer.step_was_skipped(), Error) << "it is not in the counts";
+      }
 }
 
 TEST(GradientScale, OfADeviceStepsToTheBitsOfTheNumberAndNotAtAllWhereItIsNone) {

@@ -162,7 +162,7 @@ TEST(Trainer, ScoresThePositionsOfTheHeldOutText) {
 
 TEST(Trainer, IsJudgedAndWritesByTheAverageOfItsParametersWhereItKeepsOneButLearnsAsWithout) {
   SmallTraining plain, averaged = averaging(0.8);
-  EMA average(plain.trainer.model(), {.decay = 0.8});
+  EMA average(plain.trainer.model(), {.decay = 0.8, .ramp = true});
   for (int i = 0; i < 6; ++i) {
     EXPECT_EQ(averaged.trainer.step().loss, plain.trainer.step().loss);
     average.update();
