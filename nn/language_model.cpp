@@ -191,9 +191,11 @@ Tensor LanguageModel::hidden(const Tensor& tokens, State* state, CallSite) {
     throw ValueError("[language_model] the state has " + plural(std::ssize(*state), "block") + ", the model " +
                      std::to_string(blocks_.size()) + ": tokens " + describe(tokens));
   const std::int64_t seen = state ? state->front().length : 0;
-  if (tokens.rank() != 2 || tokens.size(1) > config_.context || (positions_ && seen + tokens.size(1) > config_.context))
-    throw ShapeError("[language_model] tokens must be (B, T) with at most " + std::to_string(config_.context) +
-                     " positions, " + std::to_string(seen) + " of them seen before: tokens " + describe(tokens));
+  if (tokens.rank() != 2) throw ShapeError("[language_model] tokens must be (B, T): tokens " + describe(tokens));
+  if (positions_ && seen + tokens.size(1) > config_.context)
+    throw ShapeError(
+        fmt::format("[language_model] there are {} learned positions, {} of them seen before, too few for tokens {}",
+                    config_.context, seen, describe(tokens)));
   const MemoryScope scope("model", Category::activation);
   const SequencePart part = next_part(state ? state->data() : nullptr, part_);
   std::vector<Stage> stages{[this, seen, part](const Tensor& in) { return embed(in, seen, part); }};

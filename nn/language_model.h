@@ -53,7 +53,8 @@ enum class Positions { rope, learned };
 
 struct LanguageModelConfig {
   std::int64_t vocabulary = 256;
-  std::int64_t context = 4096;  // longest sequence
+  /// Positions that are trained on, and the most that learned positions have.
+  std::int64_t context = 4096;
   std::int64_t layers = 2;
   std::int64_t width = 128;
   std::int64_t heads = 4;
@@ -100,8 +101,8 @@ class LanguageModel : public Module {
   /// other way).
   State new_state(std::int64_t whole = 0) const;
 
-  /// tokens (B, T) i64 -> (B, T, width) after the final norm. ShapeError where T (with the state's positions, if
-  /// positions are learned) exceeds the context, ValueError for the state of a model with another number of blocks.
+  /// tokens (B, T) i64 -> (B, T, width) after the final norm. T may exceed the context, but ShapeError where positions
+  /// are learned and those of the state and T do. ValueError for the state of a model with another number of blocks.
   Tensor hidden(const Tensor& tokens, State* state = nullptr, CallSite = {});
   /// hidden (..., width), all positions of it or some -> (..., vocabulary).
   Tensor logits_of(const Tensor& hidden, CallSite = {});

@@ -239,6 +239,9 @@ nn::MixerFactory attention_mixer(const Pattern& pattern, const MultiheadOptions&
                                  const RingSetup& ring) {
   return [=](const nn::LanguageModelConfig& config,
              const nn::ParameterOptions& parameters) -> std::unique_ptr<nn::SequenceMixer> {
+    if (pattern.length() < config.context)
+      throw ValueError(fmt::format("[language_model] the pattern is made for {} positions, and the context has {}: {}",
+                                   pattern.length(), config.context, pattern.to_string()));
     CoreOptions of_model = core;
     if (!of_model.generator) of_model.generator = parameters.generator;
     return std::make_unique<MultiheadAttention>(config.width, config.heads, as_mixer(options, config), parameters,

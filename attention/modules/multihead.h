@@ -151,7 +151,8 @@ nn::MixerFactory attention_mixer(const Pattern& pattern,
                                  const MultiheadOptions& options = {.layer_norm = false, .post_norm = false},
                                  const CoreOptions& core = {}, const RingSetup& ring = {});
 
-/// nn::LanguageModel with attention_mixer(): ValueError for a pattern that looks ahead, unless config.looks_ahead.
+/// nn::LanguageModel with attention_mixer(): ValueError for a pattern that looks ahead, unless config.looks_ahead, and
+/// for one whose length() is below the context.
 std::unique_ptr<nn::LanguageModel> make_language_model(const nn::LanguageModelConfig& config, const Pattern& pattern,
                                                        const nn::ParameterOptions& parameters = {}, CallSite = {});
 

@@ -53,6 +53,11 @@ RingAttention::RingAttention(const Pattern& pattern, const RingSetup& ring, cons
     : OnRing(ring, options, choose_memory_mode(0, true, options.memory_mode)), pattern_(pattern) {}
 
 Tensor RingAttention::forward(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionCall& call) {
+  const std::int64_t rows = k.defined() && k.rank() == 4 ? k.size(1) : 0;  // attend() refuses the rest
+  const std::int64_t length = ring_.whole_length(call.key_positions.length(rows), call.whole);
+  if (length > pattern_.length())
+    throw ValueError(fmt::format("[ring_attention] the pattern is made for {} positions, and the sequence has {}: {}",
+                                 pattern_.length(), length, pattern_.to_string()));
   return ring_.attend(pattern_.causally(call.causal), q, k, v, attend_options(call), call.whole);
 }
 

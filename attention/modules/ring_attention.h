@@ -86,7 +86,7 @@ class RingAttention : public OnRing<AttentionCore> {
   explicit RingAttention(const Pattern& pattern = Pattern::dense(), const RingSetup& ring = {},
                          const CoreOptions& options = {});
 
-  /// A bias is refused: ValueError.
+  /// A bias is refused: ValueError. So are sequences longer than the pattern's length().
   Tensor forward(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionCall& call = {}) override;
   std::optional<Pattern> fixed_pattern(std::int64_t, bool) const override { return ring_.of_one_process(pattern_); }
   bool looks_ahead(bool causal) const override { return pattern_.causally(causal).looks_ahead(); }

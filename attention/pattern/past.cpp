@@ -84,11 +84,49 @@ Pattern::Past Pattern::past(std::int64_t position) const {
   return all;
 }
 
+namespace {
+
+/// Whether block `n` of the lists, on the diagonal, has a pair above it.
+bool looks_ahead_within(const BlockLists& lists, std::size_t n, std::int64_t size) {
+  const std::int32_t bitmap = lists.column_bitmap.empty() ? -1 : lists.column_bitmap[n];
+  if (bitmap < 0) return size > 1;
+  const std::uint64_t* const rows = lists.bits.data() + std::int64_t{bitmap} * size;
+  for (std::int64_t row = 0; row + 1 < size; ++row)
+    if (rows[row] >> (row + 1) != 0) return true;
+  return false;
+}
+
+bool looks_ahead(const BlockLists& lists, std::int64_t size) {
+  for (std::int64_t l = 0; l < lists.lists; ++l)
+    for (std::int64_t b = 0; b < lists.block_rows; ++b) {
+      const auto row = static_cast<std::size_t>(l * (lists.block_rows + 1) + b);
+      if (lists.row_begin[row] == lists.row_begin[row + 1]) continue;
+      const auto last = static_cast<std::size_t>(lists.row_begin[row + 1] - 1);
+      if (lists.columns[last] > b || (lists.columns[last] == b && looks_ahead_within(lists, last, size))) return true;
+    }
+  return false;
+}
+
+}  // namespace
+
 bool Pattern::looks_ahead() const {
   if (right_ == 0) return false;
   if (!terms_ || terms_->terms.empty()) return true;
-  return std::any_of(terms_->terms.begin(), terms_->terms.end(),
-                     [](const PatternTerms::Term& term) { return term.term.right != 0; });
+  return std::any_of(terms_->terms.begin(), terms_->terms.end(), [](const PatternTerms::Term& term) {
+    if (term.term.right == 0) return false;
+    return !term.lists || attention::looks_ahead(*term.lists, term.term.size);
+  });
+}
+
+std::int64_t Pattern::length() const {
+  if (!terms_ || terms_->terms.empty()) return unbounded;
+  std::int64_t longest = 0;
+  for (const PatternTerms::Term& term : terms_->terms) {
+    if (!term.lists) return unbounded;
+    const BlockLists& lists = *term.lists;
+    longest = std::max(longest, lists.positions > 0 ? lists.positions : lists.block_rows * term.term.size);
+  }
+  return longest;
 }
 
 }  // namespace poolgrad::attention

@@ -118,9 +118,12 @@ class Pattern {
   /// For patterns that are the same in all heads: in the only head of one.
   std::int64_t multiplicity(std::int64_t i, std::int64_t j) const { return multiplicity(0, 1, i, j); }
 
-  /// Whether a query may see a key behind its own position, as far as the form shows it: a pattern does not that is cut
-  /// by causal(), or all of whose parts are.
+  /// Whether a query may see a key behind its own position, as far as the form shows it. It shows that nothing does of
+  /// patterns cut by causal(), of where() and listed blocks that are causal, and of unions of these.
   bool looks_ahead() const;
+  /// Positions that the pattern is made for, beyond which queries see nothing: where() and listed blocks have a length,
+  /// the longest in a union. All others are `unbounded`, documents too.
+  std::int64_t length() const;
   /// Of the keys before `position`, those that queries from there on may see, at most: [0, first) and [recent,
   /// position), first < recent or 0. Windows, segments, blocks and documents have a short past; strides, random blocks
   /// and what is dense see everything. A key that has fallen out never comes back.

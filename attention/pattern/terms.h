@@ -24,6 +24,7 @@ struct Boundaries {
 /// is columns[row_begin[l * (block_rows + 1) + b] .. row_begin[... + 1]), ascending.
 struct BlockLists {
   std::int32_t lists = 0, block_rows = 0, block_columns = 0;
+  std::int64_t positions = 0;  // of queries that they are made for; 0: those of all rows
   std::vector<std::int64_t> row_begin, column_begin;
   std::vector<std::int32_t> columns, rows;
   std::vector<std::int32_t> column_bitmap, row_bitmap;  // which says what counts in a block; -1, or empty: all of it

@@ -76,6 +76,7 @@ Pattern Pattern::where(std::int64_t length, std::int64_t heads,
   }
   BlockLists listed = make_block_lists(lists, std::move(numbers));
   listed.bits = bitmaps.take();
+  listed.positions = length;
   auto terms = std::make_shared<PatternTerms>();
   PatternTerms::Term& term = terms->terms.emplace_back();
   term.term.kind = TermKind::listed;

@@ -121,11 +121,18 @@ class PairCounts {
     }
   };
 
-  /// Counts the pairs of a word, or, with sign -1, no longer. Pairs with the token `made` (-1: all) are new to it.
+  /// Counts the pairs of a word, or, with sign -1, no longer. Pairs with the token `made` (-1: all) are new to it. Of
+  /// three equal tokens in a row the second pair overlaps the first: a merge replaces one, so one is counted.
   void add(std::size_t index, std::int64_t sign, std::int32_t made) {
     const Word& word = words_[index];
+    bool overlaps = false;  // the pair before is counted and shares a token with an equal one
     for (std::size_t i = 0; i + 1 < word.tokens.size(); ++i) {
       const Merge pair{word.tokens[i], word.tokens[i + 1]};
+      if (overlaps && pair.first == pair.second) {
+        overlaps = false;
+        continue;
+      }
+      overlaps = pair.first == pair.second;
       Pair& found = pairs_[pair];
       found.count += sign * word.count;
       if (sign < 0 || (made >= 0 && pair.first != made && pair.second != made)) continue;

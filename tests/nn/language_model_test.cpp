@@ -145,11 +145,27 @@ TEST(LanguageModel, RefusesConfigurationsThatMakeNoModel) {
   EXPECT_THROW(LanguageModel(LanguageModelConfig{.width = 7}, running_mean()), ValueError);
 }
 
-TEST(LanguageModel, RefusesMorePositionsThanItsContext) {
-  LanguageModel model(tiny(), running_mean());
+TEST(LanguageModel, RefusesMorePositionsThanAreLearned) {
+  LanguageModelConfig config = tiny();
+  config.positions = Positions::learned;
+  LanguageModel model(config, running_mean());
   EXPECT_EQ(error_of<ShapeError>([&] { model.hidden(some_tokens(2, 9)); }),
-            "[language_model] tokens must be (B, T) with at most 8 positions, 0 of them seen before: tokens (2, 9) i64 "
-            "on cpu");
+            "[language_model] there are 8 learned positions, 0 of them seen before, too few for tokens (2, 9) i64 on "
+            "cpu");
+  LanguageModel::State state = model.new_state();
+  state.front().length = 5;
+  EXPECT_EQ(error_of<ShapeError>([&] { model.hidden(some_tokens(2, 4), &state); }),
+            "[language_model] there are 8 learned positions, 5 of them seen before, too few for tokens (2, 4) i64 on "
+            "cpu");
+  EXPECT_EQ(error_of<ShapeError>([&] { model.hidden(zeros({4}, {.dtype = DType::i64})); }),
+            "[language_model] tokens must be (B, T): tokens (4,) i64 on cpu");
+}
+
+TEST(LanguageModel, TakesMorePositionsThanItsContextWhereNoneAreLearned) {
+  LanguageModel model(tiny(), running_mean());
+  LanguageModel::State state = model.new_state();
+  EXPECT_EQ(model.hidden(some_tokens(2, 20)).shape(), (Shape{2, 20, 8}));
+  EXPECT_EQ(model.hidden(some_tokens(2, 20), &state).shape(), (Shape{2, 20, 8}));
 }
 
 TEST(LanguageModel, RefusesTheStateOfAnotherModel) {

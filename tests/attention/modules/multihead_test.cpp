@@ -469,7 +469,11 @@ TEST(LanguageModelWithAttention, IsRefusedWhereAPatternLooksAhead) {
   EXPECT_EQ(refused(attention_mixer(Pattern::dense())), text);
   EXPECT_EQ(refused(attention_mixer(Pattern::dilated({8}, {2}))), text);
   EXPECT_EQ(refused(attention_mixer(Pattern::sink_tokens(2) | Pattern::window(4, 0))), text);
-  for (const Pattern& pattern : {Pattern::window(4, 0), Pattern::dilated({8}, {2}) & Pattern::causal()})
+  const auto until = [](std::int64_t last) {  // keys up to the query's position and `last` more
+    return Pattern::where(16, 2, [=](std::int64_t, std::int64_t i, std::int64_t j) { return j <= i + last; });
+  };
+  EXPECT_EQ(refused(attention_mixer(until(1))), text);
+  for (const Pattern& pattern : {Pattern::window(4, 0), Pattern::dilated({8}, {2}) & Pattern::causal(), until(0)})
     EXPECT_EQ(refused(attention_mixer(pattern)), "no exception") << pattern.to_string();
   EXPECT_EQ(refused(attention_mixer(Pattern::dense(), {.layer_norm = false, .post_norm = false, .causal = true})),
             "no exception");
@@ -487,6 +491,44 @@ TEST(LanguageModelWithAttention, HasKeysAndValuesOfEveryHeadWhereNothingElseIsSa
   EXPECT_EQ(parameters(8, 0), parameters(8, 8));
   EXPECT_EQ(parameters(2, 0), parameters(2, 2));
   EXPECT_GT(parameters(8, 0), parameters(8, 4));
+}
+
+TEST(LanguageModelWithAttention, IsRefusedWhereAPatternIsShorterThanTheContext) {
+  const nn::LanguageModelConfig config{.context = 128, .layers = 1, .width = 16};
+  const auto causal = [](std::int64_t i, std::int64_t j) { return j <= i; };
+  const auto refused = [&](const Pattern& pattern) {
+    return error_of<ValueError>([&] { make_language_model(config, pattern); });
+  };
+  EXPECT_EQ(refused(Pattern::where(100, causal)),
+            "[language_model] the pattern is made for 100 positions, and the context has 128: " +
+                Pattern::where(100, causal).to_string());
+  EXPECT_THAT(refused(Pattern::where(64, causal) & Pattern::causal()), HasSubstr("made for 64 positions"));
+  EXPECT_THAT(refused(Pattern::blocks(16, {0, 1, 2, 3}, {0, 0, 1}) & Pattern::causal()),
+              HasSubstr("made for 48 positions"));
+  for (const Pattern& pattern : {Pattern::where(128, causal), Pattern::where(64, causal) | Pattern::window(3, 0)})
+    EXPECT_EQ(refused(pattern), "no exception") << pattern.to_string();
+  const auto model = make_language_model(config, Pattern::where(130, causal));
+  EXPECT_EQ(model->hidden(randint(0, 256, {1, 130})).shape(), (Shape{1, 130, 16}));
+  EXPECT_THAT(error_of<ValueError>([&] {
+                model->hidden(randint(0, 256, {1, 131}));
+              }),
+              HasSubstr("[ring_attention] the pattern is made for 130 positions, and the sequence has 131: "));
+}
+
+TEST(LanguageModelWithAttention, GoesBeyondItsContextWithAndWithoutAStateAlike) {
+  const NoGradGuard no_grad;
+  for (const Pattern& pattern :
+       {Pattern::causal(), Pattern::window(5, 0), Pattern::dilated({4, 8}, {1, 2}) & Pattern::causal()}) {
+    const auto model = make_language_model({.vocabulary = 12, .context = 8, .width = 16, .dtype = DType::f64}, pattern);
+    for (Tensor parameter : model->parameters()) parameter.copy_from(randn(parameter.shape(), parameter.options()));
+    const Tensor tokens = randint(0, 12, {2, 20}), whole = model->logits(tokens);
+    auto at_once = model->new_state(), in_pieces = model->new_state();
+    EXPECT_TRUE(all_close(model->logits(tokens, &at_once), whole, 1e-10, 1e-11)) << pattern.to_string();
+    std::vector<Tensor> pieces;
+    for (std::int64_t t = 0; t < 20; t += 5) pieces.push_back(model->logits(slice(tokens, 1, t, t + 5), &in_pieces));
+    EXPECT_TRUE(all_close(cat(pieces, 1), whole, 1e-10, 1e-11)) << pattern.to_string();
+    EXPECT_TRUE(all_close(slice(whole, 1, 0, 8), model->logits(slice(tokens, 1, 0, 8)), 1e-10, 1e-11));
+  }
 }
 
 TEST(LanguageModelWithAttention, ContinuesASequenceFromItsState) {

@@ -178,8 +178,7 @@ TEST(ChunkedAttention, TakesMoreThanTheContextOfTheModel) {
   nn::LanguageModelConfig config = three_layers();
   config.context = 20;
   InChunks both(attention_mixer(Pattern::window(11, 0)), config);
-  EXPECT_GT(both.in_chunks(20).loss, 0);
-  EXPECT_THROW(both.whole(), ShapeError);
+  EXPECT_NEAR(both.in_chunks(20).loss, both.whole().loss, 1e-9);
 }
 
 /// Peak of live bytes of a step over `positions`, beyond the step's tokens, in an f32 model.

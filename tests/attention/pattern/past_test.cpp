@@ -89,13 +89,36 @@ TEST(PatternPast, IsNoLongerThanTheFormSays) {
 
 TEST(PatternPast, KnowsByTheFormWhatLooksAhead) {
   const Pattern window = Pattern::window(11, 0), causal = Pattern::causal();
-  for (const Pattern& pattern : {causal, window, window + window, window | (Pattern::sink_tokens(3) & causal),
-                                 Pattern::dilated({16}, {2}) & causal})
+  const auto behind = [](std::int64_t least) {
+    return [least](std::int64_t i, std::int64_t j) { return i - j >= least; };
+  };
+  const auto of_head = [](std::int64_t ahead) {  // of the second head alone
+    return [ahead](std::int64_t h, std::int64_t i, std::int64_t j) { return j <= i + (h == 1 ? ahead : 0); };
+  };
+  for (const Pattern& pattern :
+       {causal, window, window + window, window | (Pattern::sink_tokens(3) & causal),
+        Pattern::dilated({16}, {2}) & causal, Pattern::where(100, behind(0)), Pattern::where(100, behind(3)) | window,
+        Pattern::where(70, 3, of_head(-1)), Pattern::blocks(16, {0, 0, 1, 3}, {0, 0, 1})})
     EXPECT_FALSE(pattern.looks_ahead()) << pattern.to_string();
   for (const Pattern& pattern :
        {Pattern::dense(), Pattern::window(11, 1), Pattern::documents({0, 9}), window | Pattern::sink_tokens(3),
-        Pattern::dilated({16}, {2}), Pattern::random_blocks(16, 0.5)})
+        Pattern::dilated({16}, {2}), Pattern::random_blocks(16, 0.5), Pattern::where(100, behind(-1)),
+        Pattern::where(200, behind(-64)), window | Pattern::where(100, behind(-1)), Pattern::where(70, 3, of_head(2)),
+        Pattern::blocks(16, {0, 1, 2}, {0, 0}), Pattern::blocks(16, {0, 1, 1}, {1})})
     EXPECT_TRUE(pattern.looks_ahead()) << pattern.to_string();
+}
+
+TEST(PatternLength, IsThatOfListsAndOfTheLongestInAUnion) {
+  const Pattern of_100 = Pattern::where(100, [](auto, auto) { return true; }),
+                of_64 = Pattern::blocks(32, {0, 1, 1}, {1});
+  EXPECT_EQ(of_100.length(), 100);
+  EXPECT_EQ(of_64.length(), 64);
+  EXPECT_EQ((of_64 | of_100).length(), 100);
+  EXPECT_EQ((of_64 + of_100).length(), 100);
+  EXPECT_EQ((of_100 & Pattern::causal()).length(), 100);
+  for (const Pattern& pattern : {Pattern::dense(), Pattern::window(2, 0), of_100 | Pattern::sink_tokens(1),
+                                 Pattern::documents({0, 9}), Pattern::dilated({16}, {2})})
+    EXPECT_EQ(pattern.length(), Pattern::unbounded) << pattern.to_string();
 }
 
 }  // namespace

@@ -59,7 +59,10 @@ std::vector<Tokenizer::Merge> merges_by_hand(const std::string& text, std::int64
   while (256 + std::ssize(merges) < vocabulary) {
     std::map<Tokenizer::Merge, std::int64_t> counts;
     for (const auto& word : words)
-      for (std::size_t i = 0; i + 1 < word.size(); ++i) ++counts[{word[i], word[i + 1]}];
+      for (std::size_t i = 0; i + 1 < word.size(); ++i) {
+        ++counts[{word[i], word[i + 1]}];
+        if (i + 2 < word.size() && word[i] == word[i + 1] && word[i] == word[i + 2]) ++i;  // the next one overlaps
+      }
     std::pair<Tokenizer::Merge, std::int64_t> best{{}, 1};
     for (const auto& entry : counts)
       if (entry.second > best.second) best = entry;  // of equals the smaller pair: it comes first
@@ -93,6 +96,14 @@ TEST(Tokenizer, LearnsTheMostFrequentPairFirstAndOfEqualsTheSmaller) {
   EXPECT_THAT(made, ElementsAre("lo", "low", "er", "lower"));
   EXPECT_EQ(tokenizer.size(), 260) << "no other pair comes twice";
   EXPECT_THAT(pieces(tokenizer, "slower lows"), ElementsAre("s", "lower", " ", "low", "s"));
+}
+
+TEST(Tokenizer, CountsAPairOfEqualTokensAsOftenAsAMergeReplacesIt) {
+  // "aa" is replaced three times in the words of a's, once in each; "xy" comes four times.
+  const Tokenizer tokenizer = Tokenizer::learn(text_from("aaa aaa aaa\nxy xy xy xy"), 257);
+  EXPECT_EQ(tokenizer.bytes_of(256), "xy");
+  EXPECT_EQ(Tokenizer::learn(text_from("aaaa aaaa\nxy xy xy"), 257).bytes_of(256), "aa") << "twice in a word of four";
+  EXPECT_EQ(Tokenizer::learn(text_from("aaa"), 257).size(), 256) << "no pair comes twice";
 }
 
 TEST(Tokenizer, LearnsWhatTheDefinitionLearns) {
