@@ -16,7 +16,7 @@ Tolerance::Tolerance(const GradcheckOptions& options, double roundoff) {
   const double left = std::pow(roundoff, 2.0 / 3.0);
   relative = options.relative.value_or(exact ? 1e-5 : 4.0 * left);
   absolute = options.absolute.value_or(exact ? 1e-7 : left);
-  grows = !exact && !options.absolute;
+  grows = !options.absolute;
 }
 
 double Tolerance::absolute_beside(double steepest) const {
@@ -29,11 +29,14 @@ ComparedGradient::ComparedGradient(FiniteDifference& by, std::size_t of_input, c
       input(of_input),
       epsilon(step),
       values(gradient.to_vector<double>()),
+      steps(values.size(), step),
       exact(tolerance.exact),
+      grows(tolerance.grows),
       relative(tolerance.relative) {
   double steepest = 0.0;
   for (std::size_t e = 0; e < values.size(); ++e) {
     slopes.push_back(difference.central(input, static_cast<std::int64_t>(e), epsilon));
+    if (exact) slopes.back().rounding = 0.0;
     steepest = std::max(steepest, std::abs(slopes.back().value));
   }
   absolute = tolerance.absolute_beside(steepest);
@@ -55,11 +58,14 @@ bool ComparedGradient::all_agree() const {
   return true;
 }
 
+bool ComparedGradient::is_lost(std::size_t e) const {
+  const double hidden = slopes[e].hidden;
+  return hidden > 0.0 && std::isfinite(hidden) && std::abs(slopes[e].value) <= hidden && std::abs(values[e]) <= hidden;
+}
+
 bool ComparedGradient::is_lost() const {
-  for (std::size_t e = 0; e < values.size(); ++e) {
-    const auto& [numeric, rounding, hidden, distance] = slopes[e];
-    if (!(hidden > 0.0 && std::abs(numeric) <= rounding && std::abs(values[e]) <= hidden)) return false;
-  }
+  for (std::size_t e = 0; e < values.size(); ++e)
+    if (!is_lost(e) || std::abs(slopes[e].value) > slopes[e].rounding) return false;
   return !values.empty();
 }
 
@@ -80,27 +86,60 @@ void ComparedGradient::allow_for_noise() {
   }
 }
 
-bool ComparedGradient::extrapolate(std::size_t e, double step) {
+void ComparedGradient::extrapolate(std::size_t e) {
   const auto central = [&](double width) {
     return difference.central(input, static_cast<std::int64_t>(e), width).value;
   };
   FiniteDifference::Derivative& slope = slopes[e];
   const FiniteDifference::Derivative before = slope;
-  slope.value = (4.0 * central(step) - central(2.0 * step)) / 3.0;
+  slope.value = (4.0 * central(epsilon) - central(2.0 * epsilon)) / 3.0;
   slope.rounding = 1.5 * before.rounding;  // (4 + 1 / 2) / 3
-  if (agrees(e)) return true;
-  slope = before;
-  return false;
+  if (!agrees(e)) slope = before;
 }
 
-void ComparedGradient::try_other_steps(std::size_t e) {
-  constexpr double widest = 1.0;
-  const double distance = slopes[e].distance, narrow = epsilon * (2.0 * epsilon / distance);
-  for (double step = epsilon; step > 0.5 * narrow; step /= 8.0)
-    if (extrapolate(e, step)) return;
-  const double rounded = slopes[e].rounding + deviations * std::sqrt(2.0 * noise(e)) / distance;
-  const double wide = std::min(epsilon * rounded / tolerated(e), widest);
-  if (wide > epsilon) extrapolate(e, wide);
+void ComparedGradient::search_step(std::size_t e) {
+  constexpr double ratio = 4.0, widest = 1.0, trusted = 1e-3;
+  const auto element = static_cast<std::int64_t>(e);
+  const auto central = [&](double step) { return difference.central(input, element, step); };
+  const auto beside = [&](const FiniteDifference::Derivative& slope) {
+    return std::max(std::abs(slope.value), std::abs(values[e]));
+  };
+  const FiniteDifference::Derivative first = slopes[e], wider = central(epsilon * ratio),
+                                     narrower = central(epsilon / ratio);
+  const double apart = std::max(std::abs(wider.value - first.value), std::abs(narrower.value - first.value));
+  if (apart <= 1e-7 * beside(first) + 10.0 * narrower.hidden &&
+      off(e) > 100.0 * (apart + tolerated(e) + narrower.hidden))
+    return;
+
+  // From narrow to wide. Wide steps may leave the domain of the function: they are taken while they help.
+  const double narrowest = is_lost(e) ? epsilon / ratio : difference.narrowest_step(input, element);
+  std::vector<double> tried{epsilon};
+  while (tried.back() / ratio >= narrowest) tried.push_back(tried.back() / ratio);
+  std::ranges::reverse(tried);
+  std::vector<FiniteDifference::Derivative> found;
+  for (const double step : tried) found.push_back(central(step));
+  double least = std::numeric_limits<double>::infinity();
+  int worse = 0;
+  for (std::size_t k = 1; k < found.size() && worse < 3; ++k) {
+    if (k + 1 == found.size() && tried.back() * ratio <= widest) {
+      tried.push_back(tried.back() * ratio);
+      found.push_back(central(tried.back()));
+    }
+    if (k + 1 == found.size()) break;
+    const double disagreement =
+        std::max(std::abs(found[k - 1].value - found[k].value), std::abs(found[k + 1].value - found[k].value));
+    const double uncertain = disagreement + found[k].hidden;
+    if (!(uncertain < least)) {  // also where it is not a number
+      if (tried[k] >= epsilon) ++worse;
+      continue;
+    }
+    worse = 0;
+    least = uncertain;
+    slopes[e] = found[k];
+    slopes[e].value += (found[k].value - found[k + 1].value) / (ratio * ratio - 1.0);
+    slopes[e].rounding = grows ? found[k].hidden + std::min(disagreement, trusted * beside(slopes[e])) : 0.0;
+    steps[e] = tried[k];
+  }
 }
 
 }  // namespace poolgrad

@@ -1,4 +1,4 @@
-// The gradient of one input beside the differences that it is held against: what gradcheck decides by.
+// Compares the gradient of one input with differences, element by element. gradcheck decides by it.
 #pragma once
 
 #include <cstddef>
@@ -13,13 +13,13 @@ namespace poolgrad {
 
 /// Options for tensors of one unit roundoff.
 struct Tolerance {
-  bool exact;  // f64: nothing is allowed for rounding, so that a wrong gradient has no room
+  bool exact;  // f64
   double relative, absolute;
-  bool grows;  // the absolute one, with the gradient up to 1: no small gradient is hidden by it
+  bool grows;  // the absolute tolerance grows with the gradient up to 1, so that it hides no small gradient
 
   Tolerance(const GradcheckOptions& options, double roundoff);
 
-  /// Of an input whose largest numeric derivative is `steepest`.
+  /// The absolute tolerance of an input whose largest derivative is `steepest`.
   double absolute_beside(double steepest) const;
 };
 
@@ -31,13 +31,15 @@ struct ComparedGradient {
 
   double off(std::size_t e) const;
   double tolerated(std::size_t e) const;
-  /// What is allowed for rounding besides.
-  double rounding(std::size_t e) const { return exact ? 0.0 : slopes[e].rounding; }
-  /// In parts of what is allowed.
+  /// The allowance for rounding. In f64 it is 0 until search_step() chooses a step.
+  double rounding(std::size_t e) const { return slopes[e].rounding; }
+  /// The error in parts of the allowance.
   double excess(std::size_t e) const;
   bool agrees(std::size_t e) const { return excess(e) <= 1.0; }
   bool all_agree() const;
-  /// Whether every difference may be rounding, and so may the gradient.
+  /// Whether the difference and the gradient of an element may both be the rounding of outputs.
+  bool is_lost(std::size_t e) const;
+  /// The same of all elements.
   bool is_lost() const;
   bool is_flat() const;
 
@@ -46,22 +48,24 @@ struct ComparedGradient {
   void allow_for_noise();
   /// Holds an element that does not agree against a difference without the third derivative, which steps leave there
   /// (Richardson's extrapolation), if it agrees with that.
-  bool extrapolate(std::size_t e) { return extrapolate(e, epsilon); }
-  /// The same with other steps, where nothing is allowed for rounding: smaller ones, down to what |x| does not widen,
-  /// for functions that bend within it; and one so wide that rounding is less than what is tolerated, for derivatives
-  /// that are small beside the outputs.
-  void try_other_steps(std::size_t e);
+  void extrapolate(std::size_t e);
+  /// For f64: tries steps from 1e-16 to 1 and takes the difference that those of neighboring steps confirm best,
+  /// without its third derivative. The step so follows the function's own scale: narrow where it bends or has a kink
+  /// nearby, wide where its slope is small beside its values. Allows for the rounding of outputs, and for the
+  /// disagreement of neighbors up to a thousandth of the slope, unless the options have an absolute tolerance. Ends
+  /// early where the first differences agree and the gradient does not.
+  void search_step(std::size_t e);
 
   FiniteDifference& difference;
   std::size_t input;
   double epsilon;
   std::vector<double> values;
   std::vector<FiniteDifference::Derivative> slopes;
-  bool exact;
+  std::vector<double> steps;  // of the differences in `slopes`, as epsilon
+  bool exact, grows;
   double relative, absolute;
 
  private:
-  bool extrapolate(std::size_t e, double step);
   double noise(std::size_t e) const { return difference.noise(input, static_cast<std::int64_t>(e), epsilon); }
 };
 

@@ -145,6 +145,22 @@ FiniteDifference::Derivative FiniteDifference::central(std::size_t input, std::i
   return {rise(high, low) / distance, rounding / distance, hidden / distance, distance};
 }
 
+void FiniteDifference::visit_both_sides(std::size_t input, std::int64_t index, double epsilon,
+                                        const std::function<void(const std::vector<Tensor>&)>& visit) {
+  const NoGradGuard guard;
+  const Tensor place = element(point_[input], index);
+  const double x = place.item();
+  for (const double there : {x + step(x, epsilon), x - step(x, epsilon)}) {
+    const Perturbation perturbation(place, there);
+    visit(point_);
+  }
+}
+
+double FiniteDifference::narrowest_step(std::size_t input, std::int64_t index) const {
+  const double x = std::abs(element(point_[input], index).item());
+  return std::max(1e-16, std::ldexp(x, -42) / std::max(1.0, x));
+}
+
 std::pair<double, double> FiniteDifference::one_sided(std::size_t input, std::int64_t index, double epsilon) {
   const double x = element(point_[input], index).item();
   const Sample high = at(input, index, x + step(x, epsilon)), low = at(input, index, x - step(x, epsilon));

@@ -1,7 +1,8 @@
-// Derivatives by differences: what gradcheck holds analytic gradients against.
+// Derivatives by differences. gradcheck compares analytic gradients with them.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <utility>
 #include <vector>
 
@@ -32,8 +33,15 @@ class FiniteDifference {
   /// the input's dtype holds them. Where `depends` says of a number that the function gives that it depends on the
   /// element, it is taken for one that moved: rounding may have hidden it.
   Derivative central(std::size_t input, std::int64_t index, double epsilon, const std::vector<bool>& depends = {});
+  /// The least epsilon whose step reaches 2^10 numbers beyond the element in f64, and at least 1e-16.
+  double narrowest_step(std::size_t input, std::int64_t index) const;
   /// (f(x + h) - f(x)) / h and (f(x) - f(x - h)) / h. They disagree near a kink.
   std::pair<double, double> one_sided(std::size_t input, std::int64_t index, double epsilon);
+  /// Calls `visit` with the inputs, that element at x + h and then at x - h. Grad mode is off.
+  void visit_both_sides(std::size_t input, std::int64_t index, double epsilon,
+                        const std::function<void(const std::vector<Tensor>&)>& visit);
+  /// The inputs that the function is given.
+  const std::vector<Tensor>& point() const { return point_; }
   /// The variance of <weights, f(x)> near the element for what the function rounds on its way, beyond that of its
   /// outputs' own rounding; 0 where it may be no more than that. From fourth differences of nine points between those
   /// of central(), so close that little else is left of them (R. W. Hamming, Introduction to Applied Numerical

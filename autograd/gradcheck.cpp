@@ -13,6 +13,7 @@
 #include "autograd/compared_gradient.h"
 #include "autograd/engine/engine.h"
 #include "autograd/finite_difference.h"
+#include "autograd/gradient_blame.h"
 #include "tensor/creation.h"
 #include "tensor/generator.h"
 #include "tensor/grad_mode.h"
@@ -125,6 +126,17 @@ class Dependences {
   std::vector<std::vector<std::vector<bool>>> numbers_;  // by number, checked input and element; empty: of none
 };
 
+double largest(const Tensor& x) {
+  double most = 0.0;
+  for (const double value : x.to_vector<double>()) most = std::max(most, std::abs(value));
+  return most;
+}
+
+/// Whether two gradients agree, with an absolute tolerance that follows their size.
+bool are_close(const Tensor& found, const Tensor& expected, const Tolerance& tolerance) {
+  return all_close(found, expected, tolerance.relative, tolerance.absolute_beside(largest(expected)), true);
+}
+
 /// What the report calls an input.
 std::string input_label(const GradcheckOptions& options, std::size_t input) {
   return input < options.names.size() ? options.names[input] : fmt::format("input {}", input);
@@ -149,7 +161,7 @@ class Check {
 
   GradcheckReport run() {
     const Evaluation evaluation(function_, inputs_);
-    if (!check_numbers(evaluation)) return std::move(report_);
+    if (!check_numbers(evaluation) || !check_backward(evaluation)) return std::move(report_);
     roundoff_ = std::max(coarsest(evaluation.wanted), coarsest(evaluation.outputs));
     tolerance_ = Tolerance(options_, roundoff_);
     const Tensors weights = random_weights(evaluation.outputs, options_.seed);
@@ -166,7 +178,7 @@ class Check {
   /// Only whether there is something to compare.
   GradcheckReport run_contributions() {
     const Evaluation evaluation(function_, inputs_);
-    if (!check_numbers(evaluation)) return std::move(report_);
+    if (!check_numbers(evaluation) || !check_backward(evaluation)) return std::move(report_);
     const Tensors weights = random_weights(evaluation.outputs, options_.seed);
     check_contributions(evaluation, of_elements(evaluation, weights, {}));
     return std::move(report_);
@@ -194,6 +206,19 @@ class Check {
       for (const Tensor& x : tensors)
         if (x.device().is_sim())
           fail(fmt::format("{} has no arithmetic: there is nothing to compare", to_string(x.device())));
+    return report_.passed;
+  }
+
+  /// A backward that throws, as it does for a gradient of another shape than its input, is a wrong one.
+  bool check_backward(const Evaluation& evaluation) {
+    const Tensors weights = random_weights(evaluation.outputs, options_.seed);
+    try {
+      gradients_or_zeros(evaluation.outputs, evaluation.wanted, weights, {.retain_graph = true});
+    } catch (const OutOfMemoryError&) {
+      throw;
+    } catch (const Error& error) {
+      fail(error.what());
+    }
     return report_.passed;
   }
 
@@ -245,7 +270,7 @@ class Check {
 
   void expect_close(const char* what, const Tensors& found, const Tensors& expected) {
     for (std::size_t i = 0; i < checked_.size(); ++i)
-      if (!all_close(found[i], expected[i], tolerance_.relative, tolerance_.absolute, true))
+      if (!are_close(found[i], expected[i], tolerance_))
         fail(fmt::format("{} gives another gradient of {} than the same numbers in a row (differs by {:.3g})", what,
                          label(checked_[i]), max_difference(found[i], expected[i])));
   }
@@ -277,7 +302,8 @@ class Check {
               slope.rounding,
               difference.central(checked_[k], static_cast<std::int64_t>(e), epsilon(), dependences.of(k, e)).rounding);
         if (coarse && !compared.agrees(e)) compared.extrapolate(e);
-        if (tolerance_.exact && !compared.agrees(e)) compared.try_other_steps(e);
+        if (tolerance_.exact && (!compared.agrees(e) || (tolerance_.grows && compared.is_lost(e))))
+          compared.search_step(e);
         const double excess = compared.excess(e);
         if (excess > 1.0) ++wrong;
         if (excess <= worst) continue;
@@ -287,8 +313,12 @@ class Check {
         report_.analytic = compared.values[e];
         report_.numeric = compared.slopes[e].value;
         rounding_ = compared.rounding(e);
+        hidden_ = compared.slopes[e].hidden;
         absolute_ = compared.absolute;
+        epsilon_ = compared.steps[e];
       }
+      if (wrong > 0 && report_.input == static_cast<int>(checked_[k]))
+        ratio_ = describe_ratio(compared, static_cast<std::size_t>(worst_index), inputs_[checked_[k]].shape());
       elements += analytic[k].count();
       wrong_elements += wrong;
       wrong_by_input +=
@@ -304,25 +334,69 @@ class Check {
                                                 plural(elements, "element"), plural(std::ssize(checked_), "input"),
                                                 relative_error_of_worst(), place())
                                   : failure(difference, worst_index, wrong_by_input);
+    if (!report_.passed) {
+      const auto line = [&](const char* head, const std::string& text) {
+        if (!text.empty()) report_.text += fmt::format("\n  {:<15} {}", head, text);
+      };
+      line("operator", blamed_operators(function_, difference, static_cast<std::size_t>(report_.input), worst_index,
+                                        std::min(epsilon_, epsilon()), 4.0 * tolerance_.relative));
+      line("Jacobian", jacobians(weights));
+    }
   }
 
   std::string failure(FiniteDifference& difference, std::int64_t index, const std::string& wrong_by_input) const {
     const auto input = static_cast<std::size_t>(report_.input);
-    const auto [right, left] = difference.one_sided(input, index, epsilon());
-    const double curved = std::max(1e-2, 4.0 * epsilon()) * std::max(std::abs(right), std::abs(left));
-    const bool kink = !(std::abs(right - left) <= curved + 1e-4 + 4.0 * rounding_);
+    const auto [right, left] = difference.one_sided(input, index, epsilon_);
+    const double curved =
+        std::max(1e-2, 4.0 * std::min(epsilon_, epsilon())) * std::max(std::abs(right), std::abs(left));
+    const bool kink = !(std::abs(right - left) <= curved + 4.0 * (rounding_ + hidden_));
     const std::string of_rounding = rounding_ == 0.0 ? "" : fmt::format(" + {:.3g} for rounding", rounding_);
     return fmt::format(
         "{} failed{}\n"
         "  analytic        {:.10g}\n"
-        "  numeric         {:.10g}  (central difference, epsilon {:g})\n"
-        "  relative error  {:.3g}  (allowed: {:g} + {:g} |numeric|{})\n"
+        "  numeric         {:.10g}  (central difference, epsilon {:.3g})\n"
+        "  ratio           {}\n"
+        "  relative error  {:.3g}  (allowed: {:.3g} + {:g} |numeric|{})\n"
         "  one-sided       {:.10g} from the right, {:.10g} from the left: {}\n"
         "  wrong elements  {}",
-        name_, place(), report_.analytic, report_.numeric, epsilon(), relative_error_of_worst(), absolute_,
+        name_, place(), report_.analytic, report_.numeric, epsilon_, ratio_, relative_error_of_worst(), absolute_,
         tolerance_.relative, of_rounding, right, left,
         kink ? "they disagree, a kink or jump is near; check at another point" : "they agree, no kink is near",
         wrong_by_input);
+  }
+
+  /// Both Jacobians by the input with the worst element, side by side; empty beyond 6 x 6.
+  std::string jacobians(const Tensors& weights) const {
+    constexpr std::int64_t most = 6;
+    std::int64_t rows = 0;
+    for (const Tensor& weight : weights) rows += weight.count();
+    const std::int64_t columns = input().count();
+    if (rows > most || columns > most) return "";
+    const Evaluation evaluation(function_, inputs_);
+    const auto k = static_cast<std::size_t>(std::ranges::find(checked_, static_cast<std::size_t>(report_.input)) -
+                                            checked_.begin());
+    std::vector<Tensors> seeds;
+    std::vector<std::string> lines;
+    for (std::size_t o = 0; o < weights.size(); ++o)
+      for (std::int64_t i = 0; i < weights[o].count(); ++i) {
+        Tensors& one = seeds.emplace_back();
+        for (const Tensor& weight : weights) one.push_back(zeros(weight.shape(), weight.options()));
+        one[o].alias({{}, {}, i}).fill(1.0);
+        lines.emplace_back();
+        for (const double value :
+             gradients_or_zeros(evaluation.outputs, evaluation.wanted, one, {.retain_graph = true})[k]
+                 .to_vector<double>())
+          lines.back() += fmt::format("{:<12.4g}", value);
+      }
+    std::string text = fmt::format("{:<{}}numeric", "analytic", 12 * columns);
+    for (std::size_t row = 0; row < lines.size(); ++row) {  // last: it moves tensors that the graph above has saved
+      FiniteDifference difference(function_, inputs_, seeds[row]);
+      for (std::int64_t e = 0; e < columns; ++e)
+        lines[row] +=
+            fmt::format("{:<12.4g}", difference.central(static_cast<std::size_t>(report_.input), e, epsilon_).value);
+      text += fmt::format("\n{:<17} {}", "", lines[row].substr(0, lines[row].find_last_not_of(' ') + 1));
+    }
+    return text;
   }
 
   std::string place() const {
@@ -344,7 +418,10 @@ class Check {
   double roundoff_ = unit_roundoff(DType::f64);  // the coarsest of checked inputs and outputs
   Tolerance tolerance_;
   double rounding_ = 0.0;  // of the worst element
+  double hidden_ = 0.0;    // of the worst element: the rounding of all outputs
   double absolute_ = 0.0;  // of its input
+  double epsilon_ = 0.0;   // of the worst element
+  std::string ratio_;
   std::vector<std::size_t> checked_;
   GradcheckReport report_;
 };
@@ -387,7 +464,7 @@ GradcheckReport gradgradcheck(const TensorFunction& function, const std::vector<
   const Tensors plain = gradient(point);
   const Tolerance tolerance(options, coarsest(plain));
   for (std::size_t i = 0; i < plain.size(); ++i)
-    if (!all_close(recorded[i], plain[i], tolerance.relative, tolerance.absolute, true))
+    if (!are_close(recorded[i], plain[i], tolerance))
       return {{false, fmt::format("gradgradcheck failed: gradient {} differs by {:.3g} with create_graph", i,
                                   max_difference(recorded[i], plain[i]))}};
   return check.run();

@@ -19,17 +19,18 @@
 
 namespace poolgrad {
 
-/// What is left out fits the coarsest dtype of checked inputs and outputs: in f64 a step of 1e-6, 1e-5 and 1e-7; in
-/// f32, f16 and bf16, of unit roundoff u, a step of u^(1/3), 4 u^(2/3) and u^(2/3), which is what such a step and its
-/// rounding leave of a difference; the last times the largest numeric derivative of the input where that is below 1, so
-/// that a small gradient is no zero. An output takes part if the step moves it, or if the tape says that it depends on
-/// the element: rounding may hide that. Where that does not do, the third derivative is extrapolated away, and what the
-/// function rounds on its way measured, by nine more points for each element of the input: in less than f64 it is
-/// allowed for, in f64 the step is widened until it is no matter, or narrowed where |x| made it wide.
+/// Defaults fit the coarsest dtype of checked inputs and outputs. f64 has a step of 1e-6, a relative tolerance of 1e-5
+/// and an absolute one of 1e-7. f32, f16 and bf16, of unit roundoff u, have u^(1/3), 4 u^(2/3) and u^(2/3). The
+/// absolute default is multiplied by the largest numeric derivative of the input where that is below 1: it hides no
+/// small gradient. In f64 the step follows the function: an element that does not agree is compared again with the step
+/// whose neighbors confirm it best, from 1e-16 to 1. In f32, f16 and bf16 the rounding of each output that takes part
+/// is allowed for. An output takes part if the step moves it, or if it depends on the element by the tape. For an
+/// element that does not agree, the third derivative is extrapolated away and the rounding inside the function is
+/// measured.
 struct GradcheckOptions {
   std::optional<double> epsilon = {};   // step of the central difference, times max(1, |x|)
-  std::optional<double> relative = {};  // |analytic - numeric| <= absolute + relative * |numeric|, and in f32, f16 and
-  std::optional<double> absolute = {};  // bf16 what the rounding of each output that takes part adds
+  std::optional<double> relative = {};  // |analytic - numeric| <= absolute + relative * |numeric| + rounding
+  std::optional<double> absolute = {};
   bool allow_low_precision = false;     // less than f64 is refused otherwise: coarse differences miss small mistakes
   std::uint64_t seed = 0;               // of the random output gradient
   bool allow_unused = false;            // an input on which no output depends is passed over, as in grad()
@@ -37,7 +38,8 @@ struct GradcheckOptions {
 };
 
 /// The verdict, and everything needed to find the fault. The text has the worst element, its input and index, analytic
-/// and numeric derivative, epsilon, and whether a kink is near.
+/// and numeric derivative, their ratio, epsilon, whether a kink is near, the operator whose backward disagrees with
+/// differences of it alone, and both Jacobians where they are at most 6 x 6.
 struct GradcheckReport : Verdict {
   int input = -1;  // of the worst element; -1 where no element is to blame
   Shape index = {};
@@ -55,7 +57,8 @@ using TensorFunction = std::function<std::vector<Tensor>(const std::vector<Tenso
 /// in less than f64 an input whose differences are all within the rounding of the outputs (a gradient of zero passes
 /// there with `allow_unused`). Also checks that gradients have the shape of their inputs, that two runs and two
 /// backward passes over one graph give equal bits, and that strided and expanded output gradients give the same as
-/// dense ones. What `function` throws goes through.
+/// dense ones. What `function` throws goes through; an Error of a backward, such as a gradient of the wrong shape, is a
+/// verdict.
 GradcheckReport gradcheck(const TensorFunction& function, const std::vector<Tensor>& inputs,
                           GradcheckOptions options = {});
 /// The same for the gradient itself, as a function of the inputs and the output gradient (double backward). Also checks
@@ -81,7 +84,7 @@ concept FunctionOfTensors = sizeof...(Inputs) > 0 && (std::same_as<Inputs, Tenso
 }
 &&std::invocable<F&, const Inputs&...>;
 
-/// The same for f(x0, x1, ...), which gives a tensor or several.
+/// The same for f(x0, x1, ...), which gives a tensor or several. Options follow up to three tensors.
 template <class F, class... Inputs>
 requires FunctionOfTensors<std::remove_reference_t<F>, Inputs...> GradcheckReport gradcheck(F&& f,
                                                                                             const Inputs&... inputs) {
@@ -91,6 +94,36 @@ template <class F, class... Inputs>
 requires FunctionOfTensors<std::remove_reference_t<F>, Inputs...> GradcheckReport
 gradgradcheck(F&& f, const Inputs&... inputs) {
   return gradgradcheck(tensor_function<sizeof...(Inputs)>(f), {inputs...});
+}
+template <class F>
+requires FunctionOfTensors<std::remove_reference_t<F>, Tensor> GradcheckReport
+gradcheck(F&& f, const Tensor& a, const GradcheckOptions& options) {
+  return gradcheck(tensor_function<1>(f), {a}, options);
+}
+template <class F>
+requires FunctionOfTensors<std::remove_reference_t<F>, Tensor, Tensor> GradcheckReport
+gradcheck(F&& f, const Tensor& a, const Tensor& b, const GradcheckOptions& options) {
+  return gradcheck(tensor_function<2>(f), {a, b}, options);
+}
+template <class F>
+requires FunctionOfTensors<std::remove_reference_t<F>, Tensor, Tensor, Tensor> GradcheckReport
+gradcheck(F&& f, const Tensor& a, const Tensor& b, const Tensor& c, const GradcheckOptions& options) {
+  return gradcheck(tensor_function<3>(f), {a, b, c}, options);
+}
+template <class F>
+requires FunctionOfTensors<std::remove_reference_t<F>, Tensor> GradcheckReport
+gradgradcheck(F&& f, const Tensor& a, const GradcheckOptions& options) {
+  return gradgradcheck(tensor_function<1>(f), {a}, options);
+}
+template <class F>
+requires FunctionOfTensors<std::remove_reference_t<F>, Tensor, Tensor> GradcheckReport
+gradgradcheck(F&& f, const Tensor& a, const Tensor& b, const GradcheckOptions& options) {
+  return gradgradcheck(tensor_function<2>(f), {a, b}, options);
+}
+template <class F>
+requires FunctionOfTensors<std::remove_reference_t<F>, Tensor, Tensor, Tensor> GradcheckReport
+gradgradcheck(F&& f, const Tensor& a, const Tensor& b, const Tensor& c, const GradcheckOptions& options) {
+  return gradgradcheck(tensor_function<3>(f), {a, b, c}, options);
 }
 
 }  // namespace poolgrad

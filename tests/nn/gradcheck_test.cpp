@@ -119,5 +119,21 @@ TEST(ModuleGradcheck, TakesIndicesAndLayersOfLayers) {
   EXPECT_GRADCHECK(swiglu, input({2, 3}));
 }
 
+TEST(ModuleGradcheck, TakesMixersPointersTemporariesAndOptions) {
+  struct Shift : SequenceMixer {
+    Tensor scale = constant_parameter("scale", {3}, 0.5, in_f64);
+    Tensor forward(const Tensor& x, SequenceState*) override { return tanh(x * scale) + roll(x, 1, 1); }
+  } shift;
+  SequenceMixer& mixer = shift;
+  const Tensor x = input({1, 2, 3});
+  EXPECT_THAT(gradcheck(mixer, x).text, StartsWith("gradcheck passed: 9 elements of 2 inputs"));
+  EXPECT_TRUE(gradgradcheck(mixer, x));
+  EXPECT_TRUE(gradcheck(mixer, x, {.epsilon = 1e-5}));
+  const auto owned = std::make_unique<Linear>(3, 2, LinearOptions{}, in_f64);
+  EXPECT_THAT(gradcheck(owned, x).text, StartsWith("gradcheck passed: 14 elements of 3 inputs"));
+  EXPECT_TRUE(gradcheck(*owned, x));
+  EXPECT_TRUE(gradcheck(Linear(3, 2), to(x, DType::f32).detach(), {.allow_low_precision = true}));
+}
+
 }  // namespace
 }  // namespace poolgrad::nn
