@@ -9,7 +9,9 @@
 #include <cerrno>
 #include <limits>
 #include <system_error>
+#include <vector>
 
+#include "allocator/base/printable.h"
 #include "allocator/error.h"
 #include "tensor/host_bytes.h"
 
@@ -67,18 +69,29 @@ Tensor InputFile::read_tensor(std::uint64_t offset, const Shape& shape, DType dt
 void InputFile::read_into(const Tensor& tensor, std::uint64_t offset) const {
   write_bytes(tensor, [&](void* piece, std::size_t bytes) {
     read(offset, piece, bytes);
-    const auto* const data = static_cast<const unsigned char*>(piece);
-    if (tensor.dtype() == DType::boolean) {
-      const unsigned char* wrong = std::find_if(data, data + bytes, [](unsigned char byte) { return byte > 1; });
-      if (wrong != data + bytes)
-        fail_at(offset + static_cast<std::uint64_t>(wrong - data), "a bool of value " + std::to_string(*wrong));
-    }
+    if (tensor.dtype() == DType::boolean) refuse_other_than_bools(piece, bytes, offset);
     offset += bytes;
   });
 }
 
+void InputFile::check_bools(std::uint64_t offset, std::uint64_t bytes) const {
+  std::vector<char> piece(std::min<std::uint64_t>(bytes, 1 << 16));
+  for (; bytes > 0; bytes -= piece.size(), offset += piece.size()) {
+    piece.resize(std::min<std::uint64_t>(bytes, piece.size()));
+    read(offset, piece.data(), piece.size());
+    refuse_other_than_bools(piece.data(), piece.size(), offset);
+  }
+}
+
+void InputFile::refuse_other_than_bools(const void* data, std::size_t bytes, std::uint64_t offset) const {
+  const auto* const begin = static_cast<const unsigned char*>(data);
+  const unsigned char* wrong = std::find_if(begin, begin + bytes, [](unsigned char byte) { return byte > 1; });
+  if (wrong != begin + bytes)
+    fail_at(offset + static_cast<std::uint64_t>(wrong - begin), "a bool of value " + std::to_string(*wrong));
+}
+
 void InputFile::fail(const std::string& reason) const {
-  throw FileError("[" + std::string(op_) + "] " + path_ + ": " + reason);
+  throw FileError("[" + std::string(op_) + "] " + printable_path(path_) + ": " + reason);
 }
 
 void InputFile::fail_at(std::uint64_t offset, const std::string& reason) const {

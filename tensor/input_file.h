@@ -25,11 +25,15 @@ class InputFile {
   Tensor read_tensor(std::uint64_t offset, const Shape& shape, DType dtype, Device device) const;
   /// The same into a tensor that is there; one of a simulated device stays as it is.
   void read_into(const Tensor& tensor, std::uint64_t offset) const;
+  /// Throws FileError for a byte of [offset, offset + bytes) that is neither 0 nor 1.
+  void check_bools(std::uint64_t offset, std::uint64_t bytes) const;
 
   [[noreturn]] void fail(const std::string& reason) const;
   [[noreturn]] void fail_at(std::uint64_t offset, const std::string& reason) const;
 
  private:
+  void refuse_other_than_bools(const void* data, std::size_t bytes, std::uint64_t offset) const;
+
   const char* op_;
   std::string path_;
   int descriptor_;

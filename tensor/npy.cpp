@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "allocator/base/atomic_file.h"
+#include "allocator/base/printable.h"
 #include "allocator/error.h"
 #include "tensor/host_bytes.h"
 #include "tensor/input_file.h"
@@ -23,10 +24,10 @@ DType dtype_from(const std::string& descr) {
     if (descr.size() == 3 && descr.substr(1) == code.substr(1)) {
       // The byte order of one byte says nothing.
       if (size_of(dtype) == 1 && std::string_view("|<>=").find(descr[0]) != std::string_view::npos) return dtype;
-      if (descr[0] == '>') throw ValueError("big-endian data ('" + descr + "') is not supported");
+      if (descr[0] == '>') throw ValueError("big-endian data (" + in_quotes(descr) + ") is not supported");
       if (descr[0] == '<') return dtype;
     }
-  throw ValueError("dtype '" + descr + "' is not supported (f2 f4 f8 i4 i8 u1 b1 are)");
+  throw ValueError("dtype " + in_quotes(descr) + " is not supported (f2 f4 f8 i4 i8 u1 b1 are)");
 }
 
 /// A reader of the few Python literals that occur.
@@ -120,7 +121,7 @@ NpyHeader parse_npy_header(std::string_view text) {
   while (!parser.take('}')) {
     const std::string key = parser.string();
     bool& seen = key == "descr" ? descr : key == "fortran_order" ? order : shape;
-    if (seen || (&seen == &shape && key != "shape")) parser.fail("unexpected key '" + key + "'");
+    if (seen || (&seen == &shape && key != "shape")) parser.fail("unexpected key " + in_quotes(key));
     seen = true;
     parser.expect(':');
     parser.skip_space();

@@ -6,6 +6,8 @@
 #include <unordered_set>
 
 #include "allocator/base/atomic_file.h"
+#include "allocator/base/json_events.h"
+#include "allocator/base/printable.h"
 #include "allocator/base/salted_map.h"
 #include "allocator/error.h"
 #include "tensor/host_bytes.h"
@@ -18,8 +20,9 @@ namespace {
 struct SafetensorsEntry {
   std::string name;
   DType dtype = DType::f32;
-  std::string unsupported;  // the name of a dtype that there is no DType for; "" where `dtype` is the tensor's
-  Shape shape;
+  Shape shape = {};
+  std::string_view foreign = {};     // the name of a dtype without a DType; empty: the tensor is of `dtype`
+  unsigned bits = 0;                 // of an element
   std::uint64_t begin = 0, end = 0;  // bytes, relative to the end of the header
 };
 
@@ -32,86 +35,96 @@ constexpr std::pair<DType, std::string_view> safetensors_types[] = {
     {DType::f64, "F64"}, {DType::f32, "F32"}, {DType::f16, "F16"}, {DType::bf16, "BF16"},
     {DType::i64, "I64"}, {DType::i32, "I32"}, {DType::u8, "U8"},   {DType::boolean, "BOOL"}};
 
-/// Receives the events of the JSON parser and refuses whatever does not belong where it stands. The depth of the
+/// Of the format, and not of poolgrad: bits of an element, and the name.
+constexpr std::pair<unsigned, std::string_view> foreign_types[] = {
+    {4, "F4"},          {6, "F6_E2M3"},     {6, "F6_E3M2"}, {8, "I8"},   {8, "F8_E4M3"}, {8, "F8_E5M2"}, {8, "F8_E8M0"},
+    {8, "F8_E4M3FNUZ"}, {8, "F8_E5M2FNUZ"}, {16, "I16"},    {16, "U16"}, {32, "U32"},    {64, "U64"},    {64, "C64"}};
+
+std::string names_of(const auto& types) {
+  std::string names;
+  for (const auto& [type, name] : types) names += (names.empty() ? "" : " ") + std::string(name);
+  return names;
+}
+
+/// Receives the events of the JSON reader and refuses whatever does not belong where it stands. The depth of the
 /// structure is bounded by the states, so deep nesting is refused at its first bracket too many.
-class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
+class HeaderReader : public JsonEvents {
  public:
   SafetensorsHeader header;
 
-  bool start_object(std::size_t) override {
+  void start_object() override {
     if (state_ == State::outside) return go(State::top);
     if (state_ == State::entry_value) return go(State::entry);
     if (state_ == State::metadata_value) return go(State::metadata);
     refuse("unexpected object");
   }
-  bool end_object() override {
+  void end_object() override {
     if (state_ == State::top) return go(State::outside);
     if (state_ == State::entry && keys_.size() != 3) refuse("needs dtype, shape and data_offsets");
-    return go(State::top);
+    go(State::top);
   }
-  bool start_array(std::size_t) override {
+  void start_array() override {
     if (state_ == State::shape_value) return go(State::shape);
     if (state_ == State::offsets_value) return go(State::offsets);
     refuse("unexpected array");
   }
-  bool end_array() override {
+  void end_array() override {
     if (state_ == State::offsets && offsets_ != 2) refuse("data_offsets needs two numbers");
-    return go(State::entry);
+    go(State::entry);
   }
-  bool key(string_t& name) override {
+  void key(const std::string& name) override {
     if (state_ == State::top) {
-      if (!names_.insert(name).second) refuse("duplicate name '" + name + "'");
+      if (!names_.insert(name).second) refuse("duplicate name " + in_quotes(name));
       keys_.clear();
       if (name == "__metadata__") return go(State::metadata_value);
-      header.entries.push_back({.name = name, .dtype = {}, .unsupported = {}, .shape = {}});
+      header.entries.emplace_back().name = name;
       return go(State::entry_value);
     }
     if (state_ == State::metadata) {
       key_ = name;
-      if (!header.metadata.emplace(name, "").second) refuse("duplicate key '" + name + "' in __metadata__");
+      if (!header.metadata.emplace(name, "").second) refuse("duplicate key " + in_quotes(name) + " in __metadata__");
       return go(State::metadata_text);
     }
-    if (!keys_.insert(name).second) refuse("duplicate key '" + name + "'");
+    if (!keys_.insert(name).second) refuse("duplicate key " + in_quotes(name));
     offsets_ = 0;
     if (name == "dtype") return go(State::dtype_value);
     if (name == "shape") return go(State::shape_value);
     if (name == "data_offsets") return go(State::offsets_value);
-    refuse("unknown key '" + name + "'");
+    refuse("unknown key " + in_quotes(name));
   }
-  bool string(string_t& text) override {
+  void string(const std::string& text) override {
     if (state_ == State::metadata_text) {
       header.metadata[key_] = text;
       return go(State::metadata);
     }
     if (state_ != State::dtype_value) refuse("unexpected string");
-    if (text.empty()) refuse("dtype '' is none");
-    const auto* type = std::ranges::find(safetensors_types, text, &std::pair<DType, std::string_view>::second);
-    if (type == std::end(safetensors_types))
-      header.entries.back().unsupported = text;
-    else
-      header.entries.back().dtype = type->first;
-    return go(State::entry);
+    SafetensorsEntry& entry = header.entries.back();
+    for (const auto& [dtype, name] : safetensors_types)
+      if (name == text) entry.dtype = dtype, entry.bits = 8 * static_cast<unsigned>(size_of(dtype));
+    for (const auto& [bits, name] : foreign_types)
+      if (name == text) entry.foreign = name, entry.bits = bits;
+    if (entry.bits == 0)
+      refuse("unknown dtype " + in_quotes(text) + "; known are " + names_of(safetensors_types) + " " +
+             names_of(foreign_types));
+    go(State::entry);
   }
-  bool number_unsigned(number_unsigned_t value) override {
+  void number_unsigned(std::uint64_t value) override {
     if (value > INT64_MAX) refuse("a number beyond 2^63 - 1");
     if (state_ == State::shape) {
       Shape& shape = header.entries.back().shape;
       if (shape.rank() == max_rank) refuse("more than " + std::to_string(max_rank) + " dimensions");
-      shape.append(static_cast<std::int64_t>(value));
-      return true;
+      return shape.append(static_cast<std::int64_t>(value));
     }
     if (state_ != State::offsets || offsets_ == 2) refuse("unexpected number");
     (offsets_++ ? header.entries.back().end : header.entries.back().begin) = value;
-    return true;
   }
-  bool number_integer(number_integer_t) override { refuse("negative number"); }
-  bool number_float(number_float_t, const string_t&) override { refuse("a number that is no whole number below 2^63"); }
-  bool null() override { refuse("unexpected null"); }
-  bool boolean(bool) override { refuse("unexpected boolean"); }
-  bool binary(binary_t&) override { refuse("unexpected binary data"); }
-  bool parse_error(std::size_t position, const std::string&, const nlohmann::detail::exception&) override {
-    throw ValueError("invalid JSON at character " + std::to_string(position) + " of the header");
+  void number_negative(std::int64_t) override { refuse("negative number"); }
+  void number_float(double) override { refuse("a number that is no whole number below 2^63"); }
+  void null() override {
+    if (state_ != State::metadata_value) refuse("unexpected null");
+    go(State::top);  // no metadata
   }
+  void boolean(bool) override { refuse("unexpected boolean"); }
 
  private:
   enum class State {
@@ -129,13 +142,10 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
     metadata_text
   };
 
-  bool go(State state) {
-    state_ = state;
-    return true;
-  }
+  void go(State state) { state_ = state; }
   [[noreturn]] void refuse(const std::string& reason) const {
     const bool inside = state_ > State::top && state_ < State::metadata_value;
-    throw ValueError(inside ? "tensor '" + header.entries.back().name + "': " + reason : reason);
+    throw ValueError(inside ? "tensor " + in_quotes(header.entries.back().name) + ": " + reason : reason);
   }
 
   State state_ = State::outside;
@@ -147,7 +157,8 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
 /// Throws ValueError with the reason; sizes and offsets are not compared here. Refuses duplicates and unknown keys.
 SafetensorsHeader parse_safetensors_header(std::string_view text) {
   HeaderReader reader;
-  nlohmann::json::sax_parse(text.begin(), text.end(), &reader);
+  if (const auto fault = parse_json(text, reader))
+    throw ValueError("invalid JSON at character " + std::to_string(*fault) + " of the header");
   return std::move(reader.header);
 }
 
@@ -195,18 +206,24 @@ const Tensor* find(const SafetensorsFile& file, const std::string& name) {
   return nullptr;
 }
 
+/// Whether the elements of the tensor take so many bytes.
+bool fits(const SafetensorsEntry& entry, std::uint64_t bytes) {
+  std::uint64_t elements = 0;
+  return tensor_bytes(entry.shape, DType::u8, elements) && elements <= UINT64_MAX / entry.bits &&
+         elements * entry.bits % 8 == 0 && elements * entry.bits / 8 == bytes;
+}
+
 /// Data must cover the file from the header to its end, without holes and overlaps.
 void check_layout(const InputFile& file, std::uint64_t data, const std::vector<SafetensorsEntry>& entries) {
   std::uint64_t next = 0;
   for (const SafetensorsEntry& entry : entries) {
-    const std::string who = "tensor '" + entry.name + "'";
-    std::uint64_t bytes = 0;
+    const std::string who = "tensor " + in_quotes(entry.name);
     if (entry.end < entry.begin || entry.end > file.size() - data)
       file.fail(who + ": data_offsets [" + std::to_string(entry.begin) + ", " + std::to_string(entry.end) +
                 ") outside the " + std::to_string(file.size() - data) + " bytes of data");
-    const bool known = entry.unsupported.empty();
-    if (known && (!tensor_bytes(entry.shape, entry.dtype, bytes) || bytes != entry.end - entry.begin))
-      file.fail(who + ": shape " + to_string(entry.shape) + " " + std::string(to_string(entry.dtype)) +
+    if (!fits(entry, entry.end - entry.begin))
+      file.fail(who + ": shape " + to_string(entry.shape) + " " +
+                std::string(entry.foreign.empty() ? to_string(entry.dtype) : entry.foreign) +
                 " does not fit data_offsets [" + std::to_string(entry.begin) + ", " + std::to_string(entry.end) + ")");
     if (entry.begin != next)
       file.fail_at(data + std::min(next, entry.begin),
@@ -228,14 +245,14 @@ void SafetensorsFile::check_complete(std::string_view start) const {
 const Tensor& SafetensorsFile::at(const std::string& name) const {
   if (const Tensor* tensor = find(*this, name)) return *tensor;
   if (const auto odd = unsupported.find(name); odd != unsupported.end())
-    throw FileError("[safetensors] tensor '" + name + "' was left out: its dtype " + odd->second.substr(0, 40) +
-                    " is not supported (F64 F32 F16 BF16 I64 I32 U8 BOOL are)");
+    throw FileError("[safetensors] tensor " + in_quotes(name) + " was left out: its dtype " + printable(odd->second) +
+                    " is not supported (" + names_of(safetensors_types) + " are)");
   std::vector<std::pair<std::size_t, std::string>> near;
   for (const auto& [key, tensor] : tensors) near.emplace_back(distance(key, name), key);
   std::stable_sort(near.begin(), near.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
   near.resize(std::min<std::size_t>(near.size(), 3));
-  std::string text = "[safetensors] no tensor is called '" + name + "'";
-  for (std::size_t i = 0; i < near.size(); ++i) text += (i ? ", '" : "; near: '") + near[i].second + "'";
+  std::string text = "[safetensors] no tensor is called " + in_quotes(name);
+  for (std::size_t i = 0; i < near.size(); ++i) text += (i ? ", " : "; near: ") + in_quotes(near[i].second);
   throw FileError(text);
 }
 
@@ -243,13 +260,18 @@ struct SafetensorsReader::Impl {
   explicit Impl(const std::string& path) : file("load_safetensors", path) {
     std::uint64_t length = 0;
     if (file.size() > sizeof length) file.read(0, &length, sizeof length);
-    if (length == 0 || length > longest_header || file.read_text(sizeof length, 1) != "{")
+    const auto refuse = [&] {
       file.fail("no safetensors file: its " + std::to_string(file.size()) +
                 " bytes do not begin with the length of a header and '{'");
+    };
+    if (length == 0 || length > longest_header) refuse();
+    const std::string text = file.read_text(sizeof length, length);
+    if (const std::size_t first = text.find_first_not_of(" \t\r\n"); first == std::string::npos || text[first] != '{')
+      refuse();
     data = sizeof length + length;
     SafetensorsHeader header;
     try {
-      header = parse_safetensors_header(file.read_text(sizeof length, length));
+      header = parse_safetensors_header(text);
     } catch (const ValueError& error) {
       file.fail(error.what());
     }
@@ -259,13 +281,14 @@ struct SafetensorsReader::Impl {
     check_layout(file, data, header.entries);
     outline.metadata = std::move(header.metadata);
     for (SafetensorsEntry& entry : header.entries) {
-      if (entry.unsupported.empty()) {
+      if (entry.foreign.empty()) {
+        if (entry.dtype == DType::boolean) file.check_bools(data + entry.begin, entry.end - entry.begin);
         const Tensor element = Tensor::empty({1}, {entry.dtype, cpu});
         places.emplace(entry.name, Place{outline.tensors.size(), data + entry.begin});
         outline.tensors.emplace_back(std::move(entry.name),
                                      element.alias({entry.shape, Strides::filled(entry.shape.rank(), 0), 0}));
       } else {
-        outline.unsupported.emplace(std::move(entry.name), std::move(entry.unsupported));
+        outline.unsupported.emplace(std::move(entry.name), entry.foreign);
       }
     }
   }
@@ -291,10 +314,10 @@ void SafetensorsReader::read(const std::string& name, Tensor into, CallSite) con
   if (place == impl_->places.end()) outline().at(name);  // throws
   const Tensor& there = outline().tensors[place->second.index].second;
   if (there.shape() != into.shape() || there.dtype() != into.dtype())
-    throw ValueError("[read] tensor '" + name + "' does not fit: in the file " + describe(there) + ", wanted " +
+    throw ValueError("[read] tensor " + in_quotes(name) + " does not fit: in the file " + describe(there) + ", wanted " +
                      describe(into));
   if (repeats_elements(into.geometry()))
-    throw ValueError("[read] tensor '" + name + "' cannot go where elements share memory: " + describe(into));
+    throw ValueError("[read] tensor " + in_quotes(name) + " cannot go where elements share memory: " + describe(into));
   impl_->file.read_into(into, place->second.begin);
   into.bump_version();
 }
@@ -315,9 +338,9 @@ void save_safetensors(const std::string& path, const SafetensorsFile& file, Call
   std::vector<const std::pair<std::string, Tensor>*> order;
   std::unordered_set<std::string> names{"__metadata__"};
   for (const auto& named : file.tensors) {
-    if (!named.second.defined()) throw ValueError("[save_safetensors] tensor '" + named.first + "' is undefined");
+    if (!named.second.defined()) throw ValueError("[save_safetensors] tensor " + in_quotes(named.first) + " is undefined");
     if (!names.insert(named.first).second)
-      throw ValueError("[save_safetensors] duplicate or reserved name '" + named.first + "'");
+      throw ValueError("[save_safetensors] duplicate or reserved name " + in_quotes(named.first));
     order.push_back(&named);
   }
   std::stable_sort(order.begin(), order.end(), [](const auto* a, const auto* b) {
@@ -329,18 +352,23 @@ void save_safetensors(const std::string& path, const SafetensorsFile& file, Call
   std::uint64_t next = 0;
   for (const auto* named : order) {
     const std::uint64_t end = next + bytes_of(named->second);
-    header.entries.push_back({named->first, named->second.dtype(), "", named->second.shape(), next, end});
+    header.entries.push_back({.name = named->first,
+                              .dtype = named->second.dtype(),
+                              .shape = named->second.shape(),
+                              .begin = next,
+                              .end = end});
     next = end;
   }
   std::string text;
   try {
     text = safetensors_header(header);
   } catch (const ValueError& error) {
-    throw ValueError("[save_safetensors] " + path + ": " + error.what());
+    throw ValueError("[save_safetensors] " + printable_path(path) + ": " + error.what());
   }
   text.append((8 - text.size() % 8) % 8, ' ');
   const std::uint64_t length = text.size();
-  if (length > longest_header) throw ValueError("[save_safetensors] " + path + ": the header is above 100 MB");
+  if (length > longest_header)
+    throw ValueError("[save_safetensors] " + printable_path(path) + ": the header is above 100 MB");
 
   AtomicFile out(path);
   out.write(&length, sizeof length);

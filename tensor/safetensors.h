@@ -16,7 +16,7 @@ namespace poolgrad {
 struct SafetensorsFile {
   std::vector<std::pair<std::string, Tensor>> tensors;  // in file order
   std::map<std::string, std::string> metadata;
-  /// Tensors of the file that were left out, with their dtypes, which poolgrad has none of ("U32", "F8_E4M3").
+  /// Tensors of the file that were left out, with their dtypes, which poolgrad has none of ("U32", "F4", "F8_E8M0").
   std::map<std::string, std::string> unsupported = {};
 
   /// Throws FileError that lists near names where it is missing, and that names the dtype of one that was left out.
@@ -47,8 +47,8 @@ class SafetensorsReader {
   const std::unique_ptr<const Impl> impl_;
 };
 
-/// Throws FileError: path, reason, and offset where there is one. Tensors of dtypes that poolgrad has none of are left
-/// out.
+/// Throws FileError: path, reason, and offset where there is one. Leaves out the tensors whose dtype the format knows
+/// and poolgrad does not.
 SafetensorsFile load_safetensors(const std::string& path, Device device = cpu, CallSite = {});
 /// Throws FileError, and ValueError for what could not be read again.
 void save_safetensors(const std::string& path, const SafetensorsFile& file, CallSite = {});

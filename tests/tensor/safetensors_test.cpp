@@ -130,6 +130,47 @@ TEST_F(Safetensors, LeavesATensorOfAForeignDtypeOutAndLoadsTheOthers) {
             "tensor 'c': data_offsets [10, 13) outside the 12 bytes of data");
 }
 
+// The sizes that safetensors 0.8.0 for Python accepts.
+TEST_F(Safetensors, NamesEveryForeignDtypeOfTheFormatAndChecksItsSize) {
+  struct Case {
+    const char* dtype;
+    int elements, bytes;
+  };
+  for (const auto& [dtype, elements, bytes] : {Case{"F4", 6, 3},
+                                               {"F6_E2M3", 4, 3},
+                                               {"F6_E3M2", 8, 6},
+                                               {"I8", 3, 3},
+                                               {"F8_E4M3", 3, 3},
+                                               {"F8_E5M2", 3, 3},
+                                               {"F8_E8M0", 3, 3},
+                                               {"F8_E4M3FNUZ", 3, 3},
+                                               {"F8_E5M2FNUZ", 3, 3},
+                                               {"I16", 3, 6},
+                                               {"U16", 3, 6},
+                                               {"U32", 3, 12},
+                                               {"U64", 3, 24},
+                                               {"C64", 3, 24}}) {
+    const auto file = [&, &dtype = dtype, &bytes = bytes](int count) {
+      return with_header("{\"a\":{\"dtype\":\"" + std::string(dtype) + "\",\"shape\":[" + std::to_string(count) +
+                             "],\"data_offsets\":[0," + std::to_string(bytes) + "]}}",
+                         std::string(static_cast<std::size_t>(bytes), 'x'));
+    };
+    EXPECT_EQ(error_of<FileError>([&] { load(file(elements)).at("a"); }),
+              "[safetensors] tensor 'a' was left out: its dtype " + std::string(dtype) +
+                  " is not supported (F64 F32 F16 BF16 I64 I32 U8 BOOL are)");
+    EXPECT_EQ(refusal(file(elements - 1)), "tensor 'a': shape (" + std::to_string(elements - 1) + ",) " + dtype +
+                                               " does not fit data_offsets [0, " + std::to_string(bytes) + ")");
+  }
+}
+
+TEST_F(Safetensors, ShowsNamesEscapedAndCut) {
+  const std::string evil = "\\u001b[2J\\n[train] saved", long_name(1'000'000, 'n');
+  EXPECT_EQ(refusal(with_header("{\"" + evil + "\":3}")), "tensor '\\x1b[2J\\n[train] saved': unexpected number");
+  EXPECT_LT(refusal(with_header("{\"" + long_name + "\":3}")).size(), 200u);
+  EXPECT_LT(refusal(with_header("{\"a\":{\"dtype\":\"" + long_name + "\"}}")).size(), 300u);
+  EXPECT_LT(error_of<FileError>([&] { SafetensorsFile().at(long_name); }).size(), 200u);
+}
+
 TEST_F(Safetensors, RefusesToWriteWhatCouldNotBeRead) {
   const Tensor x = zeros({1});
   const auto refused = [&](const SafetensorsFile& file) {
@@ -186,7 +227,10 @@ TEST_F(Safetensors, RefusesHeadersThatSayAnythingElse) {
   EXPECT_EQ(entry(dtype + "," + dtype), "tensor 'a': duplicate key 'dtype'");
   EXPECT_EQ(entry("\"stride\":1"), "tensor 'a': unknown key 'stride'");
   EXPECT_EQ(entry("\"dtype\":\"F8_E4M3\""), "tensor 'a': needs dtype, shape and data_offsets");
-  EXPECT_EQ(entry("\"dtype\":\"\""), "tensor 'a': dtype '' is none");
+  for (const std::string name : {"", "f32", "X9", "F4\\u001b[2J"})
+    EXPECT_THAT(entry("\"dtype\":\"" + name + "\""),
+                testing::MatchesRegex("tensor 'a': unknown dtype '.*'; known are F64 F32 .* F4 .* F8_E8M0 .*"))
+        << name;
   EXPECT_EQ(entry("\"dtype\":3"), "tensor 'a': unexpected number");
   EXPECT_EQ(entry("\"dtype\":[]"), "tensor 'a': unexpected array");
   EXPECT_EQ(entry("\"shape\":{}"), "tensor 'a': unexpected object");
@@ -199,6 +243,12 @@ TEST_F(Safetensors, RefusesHeadersThatSayAnythingElse) {
   const auto header = [&](const std::string& json) { return refusal(with_header(json)); };
   EXPECT_EQ(header("{}"), "no exception");
   EXPECT_EQ(header("{}   "), "no exception");
+  EXPECT_EQ(header(" \t\r\n{}"), "no exception");
+  EXPECT_EQ(header("{\"__metadata__\":null}"), "no exception") << "none, as the reference reader has it";
+  EXPECT_EQ(header("{\"__metadata__\":{\"a\":null}}"), "unexpected null");
+  EXPECT_EQ(header("{\"__metadata__\":null,\"__metadata__\":{}}"), "duplicate name '__metadata__'");
+  EXPECT_EQ(header("{}\0"s), "invalid JSON at character 3 of the header");
+  EXPECT_EQ(header("{}\0{\"b\":1}"s), "invalid JSON at character 3 of the header");
   EXPECT_EQ(header("{} {}"), "invalid JSON at character 4 of the header");
   EXPECT_EQ(header("{\"a\""), "invalid JSON at character 5 of the header");
   EXPECT_EQ(header("{\"\xFF\":1}"), "invalid JSON at character 3 of the header");
@@ -219,7 +269,9 @@ TEST_F(Safetensors, RefusesWhatIsNoSafetensorsFile) {
   EXPECT_EQ(refusal(text), none(text.size()));
   EXPECT_EQ(refusal(""), none(0));
   EXPECT_EQ(refusal(with_header("")), none(8));
-  EXPECT_EQ(refusal(with_header(" {}")), none(11));
+  EXPECT_EQ(refusal(with_header("   ")), none(11));
+  EXPECT_EQ(refusal(with_header("\xef\xbb\xbf{}")), none(13)) << "a byte order mark";
+  EXPECT_EQ(refusal(with_header("\f{}")), none(11)) << "no white space of JSON";
   EXPECT_EQ(refusal("\377\377\377\377\377\377\377\377{}"), none(10));
   EXPECT_EQ(refusal("\003\000\000\000\000\000\000\000{}"s), "the file ends in the middle of the header (at byte 10)")
       << "one that was cut off";

@@ -1,8 +1,10 @@
-// JSON as nlohmann's library reads and writes it.
+// JSON of memory snapshots, in and out.
 #include <algorithm>
 #include <bit>
 #include <nlohmann/json.hpp>
 
+#include "allocator/base/json_events.h"
+#include "allocator/base/printable.h"
 #include "allocator/error.h"
 #include "allocator/trace/internal/emitters.h"
 #include "allocator/trace/internal/value_tree.h"
@@ -11,63 +13,48 @@ namespace poolgrad {
 
 namespace {
 
-// Receives the parser's events; the parser keeps no stack of calls, whatever the depth.
-class TreeBuilder {
+class TreeBuilder : public JsonEvents {
  public:
-  explicit TreeBuilder(ValueTree& tree) : tree_(tree) {}
+  TreeBuilder(ValueTree& tree, const std::string& path) : tree_(tree), path_(path) {}
 
-  bool null() { return push({}); }
-  bool boolean(bool value) { return push({ValueKind::boolean, false, value}); }
-  bool number_integer(std::int64_t value) {
-    return push({ValueKind::integer, value < 0, static_cast<std::uint64_t>(value)});
+  void start_object() override { start(); }
+  void key(const std::string& name) override { push(tree_.text(name)); }
+  void end_object() override { end(ValueKind::dict); }
+  void start_array() override { start(); }
+  void end_array() override { end(ValueKind::list); }
+  void string(const std::string& text) override { push(tree_.text(text)); }
+  void number_unsigned(std::uint64_t value) override { push({ValueKind::integer, false, value}); }
+  void number_negative(std::int64_t value) override {
+    push({ValueKind::integer, value < 0, static_cast<std::uint64_t>(value)});
   }
-  bool number_unsigned(std::uint64_t value) { return push({ValueKind::integer, false, value}); }
-  bool number_float(double value, const std::string&) {
-    return push({ValueKind::real, false, std::bit_cast<std::uint64_t>(value)});
-  }
-  bool string(const std::string& value) { return push(tree_.text(value)); }
-  bool binary(const std::vector<std::uint8_t>&) { return false; }
-  bool start_object(std::size_t) { return start(); }
-  bool key(const std::string& value) { return push(tree_.text(value)); }
-  bool end_object() { return end(ValueKind::dict); }
-  bool start_array(std::size_t) { return start(); }
-  bool end_array() { return end(ValueKind::list); }
-  bool parse_error(std::size_t position, const std::string&, const nlohmann::json::exception& error) {
-    position_ = position;
-    reason_ = error.what();
-    return false;
-  }
+  void number_float(double value) override { push({ValueKind::real, false, std::bit_cast<std::uint64_t>(value)}); }
+  void boolean(bool value) override { push({ValueKind::boolean, false, value}); }
+  void null() override { push({}); }
 
-  void finish(bool parsed, const std::string& path) {
-    if (!parsed)
-      throw FileError("[read] " + path + ": byte " + std::to_string(position_) + ": " +
-                      (reason_.empty() ? "more lists and dictionaries than a snapshot of this size has" : reason_));
-    tree_.root = stack_.at(0);
+  void finish() { tree_.root = stack_.at(0); }
+  [[noreturn]] void fail(std::size_t position, const std::string& reason) const {
+    throw FileError("[read] " + printable_path(path_) + ": byte " + std::to_string(position) + ": " + reason);
   }
 
  private:
-  bool push(Value value) {
-    stack_.push_back(value);
-    return true;
-  }
-  bool start() {
+  void push(Value value) { stack_.push_back(value); }
+  void start() {
     starts_.push_back(stack_.size());
-    return tree_.may_grow();
+    if (!tree_.may_grow()) fail(0, "more lists and dictionaries than a snapshot of this size has");
   }
-  bool end(ValueKind kind) {
+  void end(ValueKind kind) {
     const auto from = stack_.begin() + static_cast<std::ptrdiff_t>(starts_.back());
     starts_.pop_back();
     const Value container = tree_.container(kind);
     tree_.items(container).assign(from, stack_.end());
     stack_.erase(from, stack_.end());
-    return push(container);
+    push(container);
   }
 
   ValueTree& tree_;
+  const std::string& path_;
   std::vector<Value> stack_;
   std::vector<std::size_t> starts_;
-  std::size_t position_ = 0;
-  std::string reason_;
 };
 
 }  // namespace
@@ -82,8 +69,9 @@ std::string utf8_text(std::string_view text) { return nlohmann::json::parse(json
 
 ValueTree read_json(std::string_view bytes, const std::string& path) {
   ValueTree tree(bytes.size());
-  TreeBuilder builder(tree);
-  builder.finish(nlohmann::json::sax_parse(bytes.begin(), bytes.end(), &builder), path);
+  TreeBuilder builder(tree, path);
+  if (const auto fault = parse_json(bytes, builder)) builder.fail(*fault, "not JSON");
+  builder.finish();
   return tree;
 }
 
