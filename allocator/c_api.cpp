@@ -54,6 +54,8 @@ Result guarded(Result failed, const Work& work) noexcept {
     return work();
   } catch (const OutOfMemoryError& error) {
     last_error.set(error.what(), true);
+  } catch (const std::bad_alloc&) {
+    last_error.set("[poolgrad] the machine has no memory left for what the call keeps", true);
   } catch (const std::exception& error) {
     last_error.set(error.what());
   } catch (...) {
@@ -100,6 +102,12 @@ std::size_t checked_size(ssize_t size, const char* function) {
 }
 
 PrivatePools::Id id_of(poolgrad_pool_id id) { return {id.first, id.second}; }
+
+ValueError no_private_pool(const std::string& function, const std::string& fault, const CachingAllocator& pool,
+                           poolgrad_pool_id id) {
+  return ValueError("[" + function + "] the private pool (" + std::to_string(id.first) + ", " +
+                    std::to_string(id.second) + ") of " + to_string(pool.device()) + " " + fault);
+}
 
 void* allocate(int kind, ssize_t size, int index, void* stream) {
   const std::size_t bytes = checked_size(size, "allocate");
@@ -228,7 +236,8 @@ void poolgrad_torch_end_pool(int device, poolgrad_pool_id id) {
 }
 
 void poolgrad_torch_release_pool(int device, poolgrad_pool_id id) {
-  thrown_if_failed(poolgrad_release_pool(POOLGRAD_CUDA, device, id));
+  // PyTorch calls this from destructors, also for a pool that nothing was allocated in.
+  thrown_if_failed(done([&] { private_pools().release(pool_of(POOLGRAD_CUDA, device), id_of(id)); }));
 }
 
 int poolgrad_begin_pool(int kind, int index, poolgrad_pool_id id, int (*filter)(void*, void*), void* context) {
@@ -240,11 +249,18 @@ int poolgrad_begin_pool(int kind, int index, poolgrad_pool_id id, int (*filter)(
 }
 
 int poolgrad_end_pool(int kind, int index, poolgrad_pool_id id) {
-  return done([&] { private_pools().end(pool_of(kind, index), id_of(id)); });
+  return done([&] {
+    CachingAllocator& pool = pool_of(kind, index);
+    if (!private_pools().end(pool, id_of(id))) throw no_private_pool("poolgrad_end_pool", "was not begun", pool, id);
+  });
 }
 
 int poolgrad_release_pool(int kind, int index, poolgrad_pool_id id) {
-  return done([&] { private_pools().release(pool_of(kind, index), id_of(id)); });
+  return done([&] {
+    CachingAllocator& pool = pool_of(kind, index);
+    if (!private_pools().release(pool, id_of(id)))
+      throw no_private_pool("poolgrad_release_pool", "does not exist", pool, id);
+  });
 }
 
 int poolgrad_use(int kind, int index, void* pointer, void* stream) {

@@ -82,6 +82,7 @@ struct poolgrad_pool_id {
 /* See poolgrad_begin_pool(); `filter` is a std::function<bool(cudaStream_t)>. */
 POOLGRAD_API void poolgrad_torch_begin_pool(int device, struct poolgrad_pool_id id, void* filter);
 POOLGRAD_API void poolgrad_torch_end_pool(int device, struct poolgrad_pool_id id);
+/* Does nothing for a pool that does not exist: PyTorch calls it from destructors, which must not throw. */
 POOLGRAD_API void poolgrad_torch_release_pool(int device, struct poolgrad_pool_id id);
 
 /* The functions below name a device by kind (enum poolgrad_device_kind) and index. */
@@ -100,13 +101,16 @@ POOLGRAD_API int poolgrad_stream_destroyed(int kind, int index, void* stream);
  * private pool `id`: when it is given back it is kept for that pool, for requests of exactly the same size on the same
  * stream, as a recorded graph needs it that uses its address again and again. What another stream uses too is reused
  * behind that stream's work, as ever, and not while the stream is being recorded: a graph waits for nothing outside.
- * `filter` may be called by several threads at once, until poolgrad_end_pool() returns. */
+ * `filter` may be called by several threads at once, until poolgrad_end_pool() returns. The thread that calls it holds
+ * a lock: a filter must not allocate from any pool of this library, nor call poolgrad_begin_pool() or
+ * poolgrad_end_pool(), nor wait for a thread that does. An `id` that is open already is opened once more. */
 POOLGRAD_API int poolgrad_begin_pool(int kind, int index, struct poolgrad_pool_id id,
                                      int (*filter)(void* stream, void* context), void* context);
+/* Ends what all calls of poolgrad_begin_pool() for `id` began. An error if there was none. */
 POOLGRAD_API int poolgrad_end_pool(int kind, int index, struct poolgrad_pool_id id);
 /* The counterpart of one poolgrad_begin_pool(), for the graph that was recorded then: its work is done, or what is
  * queued next comes after it. With the last, the private pool's blocks become ordinary ones; those in use when they are
- * given back. */
+ * given back. An error if there is no such pool. */
 POOLGRAD_API int poolgrad_release_pool(int kind, int index, struct poolgrad_pool_id id);
 
 /* Returns cached pages to the device until `bytes` (SIZE_MAX: all) are released; `released`, if not NULL, says how many

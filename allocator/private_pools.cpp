@@ -20,24 +20,27 @@ void PrivatePools::begin(CachingAllocator& pool, Id id, Filter filter) {
   open_count_.store(open_.size(), std::memory_order_release);
 }
 
-void PrivatePools::end(CachingAllocator& pool, Id id) {
+bool PrivatePools::end(CachingAllocator& pool, Id id) {
   const std::lock_guard filters(filters_);
-  std::erase_if(open_, [&](const Open& open) { return open.key == Key(&pool, id); });
+  const std::size_t ended = std::erase_if(open_, [&](const Open& open) { return open.key == Key(&pool, id); });
   open_count_.store(open_.size(), std::memory_order_release);
+  return ended > 0;
 }
 
-void PrivatePools::release(CachingAllocator& pool, Id id) {
+bool PrivatePools::release(CachingAllocator& pool, Id id) {
   std::map<Key, Kept>::node_type released;
   {
     const std::lock_guard lock(mutex_);
     const auto entry = kept_.find({&pool, id});
-    if (entry == kept_.end() || --entry->second.begun != 0) return;
+    if (entry == kept_.end()) return false;
+    if (--entry->second.begun != 0) return true;
     released = kept_.extract(entry);
     for (const Block& block : released.mapped().blocks) blocks_.set(key_of(block.pointer, block.stream), nullptr);
     block_count_ -= released.mapped().blocks.size();
   }
   for (const Block& block : released.mapped().blocks)
     if (!block.live) pool.deallocate(block.pointer, block.bytes, block.alignment, block.stream);
+  return true;
 }
 
 std::optional<PrivatePools::Key> PrivatePools::taken_by(CachingAllocator& pool, Stream stream) {

@@ -29,11 +29,11 @@ class PrivatePools {
 
   /// From now on until end(), what the filter accepts (all, if it is empty) is the private pool's.
   void begin(CachingAllocator& pool, Id id, Filter filter);
-  /// No thread is inside the filter any more.
-  void end(CachingAllocator& pool, Id id);
+  /// Returns when no thread is inside the filter any more; false if no such pool is open.
+  bool end(CachingAllocator& pool, Id id);
   /// The counterpart of one begin(). With the last, its blocks become the pool's; those in use when they are given
-  /// back.
-  void release(CachingAllocator& pool, Id id);
+  /// back. False if there is no such pool.
+  bool release(CachingAllocator& pool, Id id);
 
   /// As the pool's own. A call that no private pool is about takes no lock but, while one is open, a shared one in
   /// which the filters are asked.

@@ -12,6 +12,7 @@
 #include <filesystem>
 #include <system_error>
 
+#include "allocator/base/printable.h"
 #include "allocator/error.h"
 
 namespace poolgrad {
@@ -32,24 +33,24 @@ void sync_folder_of(const std::string& path) {
 std::string target_of(const std::string& path) {
   constexpr int most_links = 40;  // as the system follows
   std::filesystem::path target = path;
-  for (int i = 0; i < most_links; ++i) {
+  for (int i = 0; i <= most_links; ++i) {
     std::error_code is_none;
     const std::filesystem::path next = std::filesystem::read_symlink(target, is_none);
-    if (is_none) break;
+    if (is_none) return target.string();
     target = target.parent_path() / next;  // which may be absolute
   }
-  return target.string();
+  throw FileError("[write] " + printable_path(path) + ": " + std::generic_category().message(ELOOP));
 }
 
 AtomicFile::AtomicFile(const std::string& path) : path_(target_of(path)) {
   struct stat old = {};
   const bool replaces = stat(path_.c_str(), &old) == 0;
-  if (replaces && !S_ISREG(old.st_mode)) throw FileError("[write] " + path_ + ": not a regular file");
+  if (replaces && !S_ISREG(old.st_mode)) throw FileError("[write] " + printable_path(path_) + ": not a regular file");
 
   static std::atomic<unsigned> number{0};
   do {
     temporary_ = path_ + ".tmp." + std::to_string(getpid()) + "." + std::to_string(number++);
-    descriptor_ = open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    descriptor_ = open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
   } while (descriptor_ < 0 && (errno == EEXIST || errno == EINTR));
   if (descriptor_ < 0) fail("cannot create a temporary file beside it");
   if (replaces) fchmod(descriptor_, old.st_mode & 07777);
@@ -62,7 +63,7 @@ AtomicFile::~AtomicFile() {
 
 void AtomicFile::fail(const char* what) const {
   const int error = errno;
-  throw FileError("[write] " + path_ + ": " + what + ": " + std::generic_category().message(error));
+  throw FileError("[write] " + printable_path(path_) + ": " + what + ": " + std::generic_category().message(error));
 }
 
 void AtomicFile::write(const void* data, std::size_t bytes) {

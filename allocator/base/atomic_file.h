@@ -10,7 +10,7 @@
 namespace poolgrad {
 
 /// The file that `path` really names, through symbolic links, also to what is not there yet: renaming onto a link would
-/// replace the link.
+/// replace the link. Throws FileError for links that lead in a circle.
 std::string target_of(const std::string& path);
 
 class AtomicFile {

@@ -1,8 +1,11 @@
 #include "allocator/report/inspector.h"
 
 #include <algorithm>
+#include <new>
 
 #include "allocator/base/rounding.h"
+#include "allocator/caching_allocator.h"
+#include "allocator/error.h"
 #include "allocator/replay/advice.h"
 #include "allocator/report/oom_report.h"
 
@@ -133,8 +136,22 @@ std::vector<BlockSnapshot> Inspector::all_blocks(bool number_scratch) const {
 void Inspector::start_trace(std::size_t events) {
   const PoolLock lock(ground_.mutex);
   const Standstill standstill(front_);
-  ground_.recorder.start(events);
-  front_.start_recording();
+  const auto refusal = [&] {
+    return OutOfMemoryError("[start_trace] the machine has no memory for rings of " + std::to_string(events) +
+                            " events, " + format_bytes(events * sizeof(TraceEvent)) + " for each thread");
+  };
+  try {
+    ground_.recorder.start(events);
+  } catch (const std::bad_alloc&) {
+    throw refusal();
+  }
+  try {
+    front_.start_recording();
+  } catch (const std::bad_alloc&) {
+    front_.stop_recording();
+    ground_.recorder.stop({});
+    throw refusal();
+  }
 }
 
 void Inspector::stop_trace() {

@@ -349,6 +349,10 @@ TEST_F(CInterface, WritesWhatItRecorded) {
   EXPECT_EQ(CALL(poolgrad_snapshot)(POOLGRAD_SIM, 7, "/nowhere/at/all", "pgt"), -1);
   EXPECT_THAT(last_error(), HasSubstr("/nowhere/at/all"));
   EXPECT_EQ(CALL(poolgrad_snapshot)(POOLGRAD_SIM, 7, nullptr, "pgt"), -1);
+  std::filesystem::create_symlink(folder / "circle", folder / "circle");
+  EXPECT_EQ(CALL(poolgrad_snapshot)(POOLGRAD_SIM, 7, (folder / "circle").c_str(), "pgt"), -1);
+  EXPECT_THAT(last_error(), HasSubstr("Too many levels of symbolic links"));
+  EXPECT_TRUE(std::filesystem::is_symlink(folder / "circle"));
   std::filesystem::remove_all(folder);
 }
 
@@ -369,6 +373,32 @@ TEST_F(CInterface, ServesManyThreads) {
   }
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(statistics(POOLGRAD_CPU, 0)["requested_bytes.all.current"], 0);
+}
+
+TEST_F(CInterface, RefusesToEndOrReleaseAPoolThatDoesNotExist) {
+  const poolgrad_pool_id graph{3, 14};
+  const auto end = [&] { return CALL(poolgrad_end_pool)(POOLGRAD_SIM, 12, graph); };
+  const auto release = [&] { return CALL(poolgrad_release_pool)(POOLGRAD_SIM, 12, graph); };
+  EXPECT_EQ(end(), -1);
+  EXPECT_EQ(last_error(), "[poolgrad_end_pool] the private pool (3, 14) of sim:12 was not begun");
+  EXPECT_EQ(release(), -1);
+  EXPECT_EQ(last_error(), "[poolgrad_release_pool] the private pool (3, 14) of sim:12 does not exist");
+  ASSERT_EQ(CALL(poolgrad_begin_pool)(POOLGRAD_SIM, 12, graph, nullptr, nullptr), 0);
+  ASSERT_EQ(CALL(poolgrad_begin_pool)(POOLGRAD_SIM, 12, graph, nullptr, nullptr), 0);
+  EXPECT_EQ(end(), 0);
+  EXPECT_EQ(end(), -1) << "one call ends both";
+  EXPECT_EQ(release(), 0);
+  EXPECT_EQ(release(), 0) << "each is released";
+  EXPECT_EQ(release(), -1);
+}
+
+TEST_F(CInterface, HasASentenceWhereTheMachineHasNoMemory) {
+  // Rings of 64 TiB: more than any machine promises.
+  EXPECT_EQ(CALL(poolgrad_start_trace)(POOLGRAD_SIM, 13, std::size_t{1} << 40), -1);
+  EXPECT_EQ(last_error(),
+            "[start_trace] the machine has no memory for rings of 1099511627776 events, 64.00 TiB for each thread");
+  EXPECT_EQ(CALL(poolgrad_start_trace)(POOLGRAD_SIM, 13, 16), 0) << last_error();
+  EXPECT_EQ(CALL(poolgrad_stop_trace)(POOLGRAD_SIM, 13), 0);
 }
 
 TEST_F(CInterface, EndsTheProgramOnAWrongFree) {

@@ -136,6 +136,16 @@ TEST(AtomicFile, FollowsLinksToWhatIsNotThereYet) {
   EXPECT_TRUE(std::filesystem::is_symlink(folder.file("latest")));
 }
 
+TEST(AtomicFile, RefusesLinksThatLeadInACircle) {
+  const TemporaryFolder folder;
+  std::filesystem::create_symlink(folder.file("b"), folder.file("a"));
+  std::filesystem::create_symlink(folder.file("a"), folder.file("b"));
+  EXPECT_EQ(error_of<FileError>([&] { write_file_atomically(folder.file("a"), "new"); }),
+            "[write] " + folder.file("a") + ": Too many levels of symbolic links");
+  EXPECT_TRUE(std::filesystem::is_symlink(folder.file("a")));
+  EXPECT_THAT(folder.names(), ElementsAre("a", "b"));
+}
+
 TEST(AtomicFile, SaysWhyItCannotBeMade) {
   const TemporaryFolder folder;
   const std::string inside = folder.file("none/a");
