@@ -3,11 +3,11 @@
 #include <cctype>
 #include <charconv>
 #include <cmath>
-#include <cstdio>
 #include <cstdlib>
 #include <string_view>
 
 #include "allocator/base/number.h"
+#include "allocator/base/printable.h"
 #include "allocator/caching_allocator.h"
 #include "allocator/error.h"
 
@@ -43,8 +43,8 @@ std::string_view trimmed(std::string_view text) {
 
 std::size_t parse_bytes(const std::string& text) {
   const auto refuse = [&](const char* reason) -> ValueError {
-    return ValueError("[parse_bytes] " + std::string(reason) + ": '" + text +
-                      "' (examples: 8GiB, 512MiB, 1.5GB, 4096)");
+    return ValueError("[parse_bytes] " + std::string(reason) + ": " + in_quotes(text) +
+                      " (examples: 8GiB, 512MiB, 1.5GB, 4096)");
   };
   const std::string_view number = trimmed(text);
   const char* end = number.data() + number.size();
@@ -83,8 +83,8 @@ std::string format_bytes(std::size_t bytes) {
     ++unit;
   }
   std::array<char, 32> text{};
-  std::snprintf(text.data(), text.size(), "%.2f %s", value, names[unit]);
-  return text.data();
+  const auto end = std::to_chars(text.data(), text.data() + text.size(), value, std::chars_format::fixed, 2).ptr;
+  return std::string(text.data(), end) + " " + names[unit];
 }
 
 namespace {
@@ -98,19 +98,19 @@ std::size_t read_bytes(std::string_view, std::string_view value) { return parse_
 // A plain number of events or allocations.
 std::size_t read_count(std::string_view key, std::string_view value) {
   if (const auto count = number_in<std::size_t>(value)) return *count;
-  throw ValueError("[allocator] " + std::string(key) + " must be a whole number, got '" + std::string(value) + "'");
+  throw ValueError("[allocator] " + std::string(key) + " must be a whole number, got " + in_quotes(value));
 }
 
 bool read_switch(std::string_view key, std::string_view value) {
   if (value == "on" || value == "1" || value == "true") return true;
   if (value == "off" || value == "0" || value == "false") return false;
-  throw ValueError("[allocator] " + std::string(key) + " must be on or off, got '" + std::string(value) + "'");
+  throw ValueError("[allocator] " + std::string(key) + " must be on or off, got " + in_quotes(value));
 }
 
 AllocatorMode read_mode(std::string_view, std::string_view value) {
   const auto* known = std::ranges::find(mode_names, value);
   if (known != mode_names.end()) return static_cast<AllocatorMode>(known - mode_names.begin());
-  throw ValueError("[allocator] mode must be default, lightweight, none or planned, got '" + std::string(value) + "'");
+  throw ValueError("[allocator] mode must be default, lightweight, none or planned, got " + in_quotes(value));
 }
 
 std::string value_text(std::size_t value) { return std::to_string(value); }
@@ -172,8 +172,8 @@ AllocatorConfig AllocatorConfig::parse(const std::string& text) {
     if (option == options.end()) {
       std::string known;
       for (const Option& each : options) known += (known.empty() ? "" : ", ") + std::string(each.key);
-      throw ValueError("[allocator] unknown option '" + std::string(key) + "' in '" + text +
-                       "'; known options: " + known);
+      throw ValueError("[allocator] unknown option " + in_quotes(key) + " in " + in_quotes(text) +
+                       "; known options: " + known);
     }
     option->read(config, key, value);
   }

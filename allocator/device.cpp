@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "allocator/base/number.h"
+#include "allocator/base/printable.h"
 #include "allocator/error.h"
 #include "allocator/stream.h"
 
@@ -11,8 +12,8 @@ namespace poolgrad {
 namespace {
 
 [[noreturn]] void refuse(std::string_view text) {
-  throw ValueError("[device] expected cpu, cuda, cuda:N, sim or sim:N with N from 0 to 255, got '" + std::string(text) +
-                   "'");
+  throw ValueError("[device] expected cpu, cuda, cuda:N, sim or sim:N with N from 0 to 255, got " + in_quotes(text) +
+                   "");
 }
 
 }  // namespace

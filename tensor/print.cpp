@@ -3,13 +3,13 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <cstdio>
 #include <cstdlib>
 #include <functional>
 #include <ostream>
 #include <string_view>
 #include <vector>
 
+#include "allocator/base/number.h"
 #include "kernels/with_type.h"
 
 namespace poolgrad {
@@ -36,11 +36,11 @@ int decimal_digits(DType dtype) {
   return (significant_bits(dtype) - 1) * 301 / 1000;  // by log10(2), as std::numeric_limits has it
 }
 
-std::string printed(const char* format, int digits, double value) {
-  const int length = std::snprintf(nullptr, 0, format, digits, value);
-  std::string text(static_cast<std::size_t>(length) + 1, '\0');
-  std::snprintf(text.data(), text.size(), format, digits, value);
-  text.pop_back();
+/// The same in every locale.
+std::string printed(std::chars_format format, int digits, double value) {
+  std::string text(400 + static_cast<std::size_t>(digits), '\0');  // the largest double has 309 digits
+  text.resize(static_cast<std::size_t>(
+      std::to_chars(text.data(), text.data() + text.size(), value, format, digits).ptr - text.data()));
   return text;
 }
 
@@ -57,7 +57,7 @@ int shortest_digits(double value, DType dtype) {
     return point == std::string_view::npos ? 0 : static_cast<int>(text.find('e') - point) - 1;
   }
   int digits = 0;
-  while (rounded(std::strtod(printed("%.*e", digits, value).c_str(), nullptr), dtype) != value) ++digits;
+  while (rounded(*number_in<double>(printed(std::chars_format::scientific, digits, value)), dtype) != value) ++digits;
   return digits;
 }
 
@@ -77,7 +77,8 @@ Parts split(const std::string& text) {
 }
 
 Parts scientific(double value, DType dtype, int precision) {
-  Parts parts = split(printed("%.*e", std::min(precision, shortest_digits(value, dtype)), value));
+  Parts parts =
+      split(printed(std::chars_format::scientific, std::min(precision, shortest_digits(value, dtype)), value));
   parts.fraction.erase(parts.fraction.find_last_not_of('0') + 1);
   return parts;
 }
@@ -85,8 +86,8 @@ Parts scientific(double value, DType dtype, int precision) {
 /// Only for values below 10^decimal_digits, whose whole part is exact.
 Parts positional(double value, DType dtype, int precision) {
   const int digits = shortest_digits(value, dtype);
-  const int exponent = std::atoi(split(printed("%.*e", digits, value)).exponent.c_str() + 1);
-  Parts parts = split(printed("%.*f", std::clamp(digits - exponent, 0, precision), value));
+  const int exponent = std::atoi(split(printed(std::chars_format::scientific, digits, value)).exponent.c_str() + 1);
+  Parts parts = split(printed(std::chars_format::fixed, std::clamp(digits - exponent, 0, precision), value));
   parts.fraction.erase(parts.fraction.find_last_not_of('0') + 1);
   return parts;
 }
@@ -137,7 +138,7 @@ NumberWriter float_writer(const std::vector<double>& values, DType dtype, int pr
     if (!std::isfinite(value))
       return padded_left(std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf", widths.whole + 1 + right);
     if (exponents) {
-      const Parts parts = split(printed("%.*e", static_cast<int>(widths.fraction), value));
+      const Parts parts = split(printed(std::chars_format::scientific, static_cast<int>(widths.fraction), value));
       std::string power = parts.exponent;
       power.insert(2, widths.exponent - power.size(), '0');
       return padded_left(parts.whole, widths.whole) + "." + parts.fraction + power;

@@ -2,13 +2,15 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <chrono>
-#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <sstream>
 
+#include "allocator/base/number.h"
+#include "allocator/base/printable.h"
 #include "allocator/error.h"
 #include "allocator/memory/cuda_memory.h"
 
@@ -41,16 +43,7 @@ constexpr double longest = 1e12;                                  // a quarter o
 constexpr std::uintmax_t largest_file = std::uintmax_t{1} << 20;  // bytes; a table is a few hundred
 
 [[noreturn]] void fail(const std::string& path, std::size_t line, const std::string& reason) {
-  throw FileError("[latency] " + path + ", line " + std::to_string(line) + ": " + reason);
-}
-
-// What a message may show of a hostile file: one short line of printable characters.
-std::string shown(std::string_view text) {
-  std::string result(text.substr(0, 40));
-  for (char& c : result) {
-    if (c < ' ' || c > '~') c = '?';
-  }
-  return "'" + result + "'";
+  throw FileError("[latency] " + printable_path(path) + ", line " + std::to_string(line) + ": " + reason);
 }
 
 std::string key_list() {
@@ -60,27 +53,31 @@ std::string key_list() {
 }
 
 double nanoseconds(const std::string& text, const std::string& path, std::size_t line) {
-  std::size_t used = 0;
-  double value = -1;
-  try {
-    value = std::stod(text, &used);
-  } catch (const std::exception&) {
-    used = 0;
-  }
-  if (used == 0 || used != text.size() || !(value >= 0 && value <= longest)) {
-    fail(path, line, "nanoseconds from 0 to 1e12 expected, got " + shown(text));
-  }
-  return value;
+  const auto value = number_in<double>(text);
+  if (!value || !(*value >= 0 && *value <= longest))
+    fail(path, line, "nanoseconds from 0 to 1e12 expected, got " + in_quotes(text));
+  return *value;
+}
+
+/// With `digits` behind the point, right-aligned in `width` characters; the same in every locale.
+std::string fixed(double value, int digits, std::size_t width) {
+  std::array<char, 400> text{};  // the largest double has 309 digits
+  const auto end = std::to_chars(text.data(), text.data() + text.size(), value, std::chars_format::fixed, digits).ptr;
+  const std::string number(text.data(), end);
+  return std::string(width - std::min(width, number.size()), ' ') + number;
 }
 
 std::string read_file(const std::string& path) {
   std::error_code error;
   const std::uintmax_t bytes = std::filesystem::file_size(path, error);
-  if (error) throw FileError("[latency] " + path + ": cannot be read: " + error.message());
-  if (bytes > largest_file) throw FileError("[latency] " + path + ": too large for a latency table");
+  const auto refuse = [&](const std::string& reason) {
+    throw FileError("[latency] " + printable_path(path) + ": " + reason);
+  };
+  if (error) refuse("cannot be read: " + error.message());
+  if (bytes > largest_file) refuse("too large for a latency table");
   std::ifstream file(path, std::ios::binary);
   std::string text{std::istreambuf_iterator<char>(file), {}};
-  if (!file) throw FileError("[latency] " + path + ": cannot be read");
+  if (!file) refuse("cannot be read");
   return text;
 }
 
@@ -90,13 +87,12 @@ LatencyTable LatencyTable::parse(std::string_view text, const std::string& path)
   LatencyTable table;
   table.name = std::filesystem::path(path).stem().string();
   std::array<bool, keys.size()> seen{};
-  std::istringstream lines{std::string(text)};
-  std::string line;
   std::size_t number = 0;
-  while (std::getline(lines, line)) {
+  for (std::string& line : split(text, '\n')) {
     ++number;
     if (!line.empty() && line.back() == '\r') line.pop_back();
     std::istringstream words(line);
+    words.imbue(std::locale::classic());
     std::string key;
     if (!(words >> key) || key.front() == '#') continue;
     if (key == "source") {
@@ -106,19 +102,19 @@ LatencyTable LatencyTable::parse(std::string_view text, const std::string& path)
     }
     const auto* known = std::ranges::find_if(keys, [&](const Key& candidate) { return key == candidate.name; });
     if (known == keys.end()) {
-      fail(path, number, "unknown call " + shown(key) + "; known are source, " + key_list());
+      fail(path, number, "unknown call " + in_quotes(key) + "; known are source, " + key_list());
     }
     bool& already = seen[static_cast<std::size_t>(known - keys.begin())];
     if (already) fail(path, number, "a second line for " + key);
     already = true;
     std::string call, per_mib, more;
     if (!(words >> call >> per_mib) || (words >> more && more.front() != '#')) {
-      fail(path, number, "expected '" + key + " <ns per call> <ns per MiB>', got " + shown(line));
+      fail(path, number, "expected '" + key + " <ns per call> <ns per MiB>', got " + in_quotes(line));
     }
     table.*(known->cost) = {.call = nanoseconds(call, path, number), .per_mib = nanoseconds(per_mib, path, number)};
   }
   for (std::size_t i = 0; i < keys.size(); ++i) {
-    if (!seen[i]) fail(path, number + 1, "the file ends without a line for " + std::string(keys[i].name));
+    if (!seen[i]) fail(path, number, "the file ends without a line for " + std::string(keys[i].name));
   }
   return table;
 }
@@ -131,7 +127,8 @@ LatencyTable LatencyTable::named(const std::string& name) {
   if (!std::filesystem::is_regular_file(name, ignored)) {
     std::string list;
     for (const std::string& known : names()) list += (list.empty() ? "" : ", ") + known;
-    throw ValueError("[latency] no table has this name, and no file this path: " + name + "; known are " + list);
+    throw ValueError("[latency] no table has this name, and no file this path: " + printable_path(name) +
+                     "; known are " + list);
   }
   return parse(read_file(name), name);
 }
@@ -147,9 +144,9 @@ std::string LatencyTable::text() const {
   result += "# call               ns       ns per MiB\n";
   for (const Key& key : keys) {
     const Cost& cost = this->*(key.cost);
-    std::array<char, 96> line{};
-    std::snprintf(line.data(), line.size(), "%-12s %10.1f %16.3f\n", key.name, cost.call, cost.per_mib);
-    result += line.data();
+    std::string call = key.name;
+    call.resize(std::max<std::size_t>(call.size(), 12), ' ');
+    result += call + " " + fixed(cost.call, 1, 10) + " " + fixed(cost.per_mib, 3, 16) + "\n";
   }
   return result;
 }

@@ -6,6 +6,7 @@
 
 #include "allocator/base/number.h"
 #include "allocator/caching_allocator.h"
+#include "allocator/base/printable.h"
 #include "allocator/error.h"
 #include "allocator/replay/policy.h"
 
@@ -98,8 +99,8 @@ const std::vector<PolicyEntry>& policies() {
 }
 
 void PolicyContext::refuse(std::string_view parameter, const std::string& what) const {
-  throw ValueError("[policy] " + std::string(policy) + ": " + std::string(parameter) + " must be " + what + ", got '" +
-                   parameters.find(parameter)->second + "'");
+  throw ValueError("[policy] " + std::string(policy) + ": " + std::string(parameter) + " must be " + what + ", got " +
+                   in_quotes(parameters.find(parameter)->second));
 }
 
 std::size_t PolicyContext::bytes(std::string_view parameter, std::size_t otherwise, std::size_t multiple) const {
@@ -155,11 +156,11 @@ std::map<std::string, std::string, std::less<>> parse_parameters(const PolicyEnt
     const std::size_t equals = item.find('=');
     const std::string name(item.substr(0, equals));
     const auto fail = [&](const std::string& kind, const std::string& reason) {
-      throw ValueError("[policy] " + kind + " '" + name + "' of " + std::string(entry.name) + reason);
+      throw ValueError("[policy] " + kind + " " + in_quotes(name) + " of " + std::string(entry.name) + reason);
     };
     if (std::ranges::find(entry.parameters, name, &PolicyParameter::name) == entry.parameters.end())
       fail("unknown parameter", "; known parameters: " + names_of(entry.parameters));
-    if (equals == std::string_view::npos) fail("parameter", " has no value: write " + name + "=...");
+    if (equals == std::string_view::npos) fail("parameter", " has no value: write " + printable(name) + "=...");
     given.insert_or_assign(name, std::string(item.substr(equals + 1)));
   }
   return given;
@@ -168,7 +169,7 @@ std::map<std::string, std::string, std::less<>> parse_parameters(const PolicyEnt
 const PolicyEntry& plain_policy(std::string_view name) {
   const auto entry = std::ranges::find(policies(), name, &PolicyEntry::name);
   if (entry != policies().end()) return *entry;
-  throw ValueError("[policy] unknown policy '" + std::string(name) + "'; known policies: " + names_of(policies()));
+  throw ValueError("[policy] unknown policy " + in_quotes(name) + "; known policies: " + names_of(policies()));
 }
 
 }  // namespace

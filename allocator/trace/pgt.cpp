@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "allocator/base/fnv1a.h"
+#include "allocator/base/printable.h"
 #include "allocator/trace/internal/bytes.h"
 
 namespace poolgrad {
@@ -265,7 +266,7 @@ Trace decode_pgt(std::string_view bytes, const std::string& path) {
     const std::uint64_t expected = in.u64("section");
     const std::size_t begin = in.offset();
     const std::string_view payload = in.take(size, "section");
-    if (checksum(payload) != expected) in.fail_at(begin, "the checksum of section " + std::string(name) + " is wrong");
+    if (checksum(payload) != expected) in.fail_at(begin, "the checksum of section " + in_quotes(name) + " is wrong");
     if (name == section_names[next]) {
       ByteReader section(payload, path, begin);
       Loader loader(section);

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "allocator/base/number.h"
+#include "allocator/base/printable.h"
 #include "allocator/error.h"
 #include "allocator/trace/internal/trace_parts.h"
 #include "allocator/trace/internal/value_tree.h"
@@ -87,16 +88,18 @@ class SnapshotReader {
     Frames& frames = entry->second;
     if (!added) return frames;
     bool in_python = false;
+    std::vector<std::string_view> scopes;  // innermost first
     for (const Value item : std::as_const(tree_).items(list)) {
       const Value frame = in_.dictionary(item);
       const std::string_view file = in_.text(frame, "filename", "");
       if (file == "scope" && in_.number(frame, "line", 0) == 0) {
-        frames.scope = copy(in_.text(frame, "name", "")) + (frames.scope.empty() ? "" : ".") + copy(frames.scope);
+        scopes.push_back(in_.text(frame, "name", ""));
       } else if (!frames.innermost || (file.ends_with(".py") && !in_python)) {
         frames.innermost = frame;
         in_python = file.ends_with(".py");
       }
     }
+    for (std::size_t i = scopes.size(); i-- > 0;) frames.scope += copy(scopes[i]) + (i > 0 ? "." : "");
     return frames;
   }
 
@@ -155,7 +158,7 @@ class SnapshotReader {
     } else if (state == "active_pending_free" || state == "active_awaiting_free") {
       entry.state = BlockState::pending;
     } else {
-      in_.fail("unknown state '" + std::string(state) + "'");
+      in_.fail("unknown state " + in_quotes(state));
     }
     // In old snapshots a block has the history of its address, newest first.
     Value source = block;

@@ -5,6 +5,7 @@
 #include <charconv>
 #include <utility>
 
+#include "allocator/base/printable.h"
 #include "allocator/base/rounding.h"
 #include "allocator/error.h"
 #include "allocator/trace/internal/address_map.h"
@@ -70,7 +71,7 @@ class CsvReader {
 
  private:
   [[noreturn]] void fail(const std::string& reason) const {
-    throw FileError("[read] " + path_ + ": line " + std::to_string(line_) + ": " + reason);
+    throw FileError("[read] " + printable_path(path_) + ": line " + std::to_string(line_) + ": " + reason);
   }
 
   bool next_line(std::string_view& line) {
@@ -87,7 +88,7 @@ class CsvReader {
     std::uint64_t value = 0;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value, base);
     if (text.empty() || error != std::errc() || end != text.data() + text.size())
-      fail("'" + std::string(text) + "' is no " + what);
+      fail(in_quotes(text) + " is no " + what);
     return value;
   }
   // Streams and pointers as printf and iostreams show them.
@@ -99,7 +100,7 @@ class CsvReader {
 
   // "12:34:56.123456", in microseconds; fewer digits of the fraction are fine.
   std::uint64_t time_of_day(std::string_view text) const {
-    const auto bad = [&] { fail("'" + std::string(text) + "' is no time HH:MM:SS.ffffff"); };
+    const auto bad = [&] { fail(in_quotes(text) + " is no time HH:MM:SS.ffffff"); };
     if (text.size() < 8 || text.size() > 15 || text[2] != ':' || text[5] != ':') bad();
     const std::uint64_t hours = number(text.substr(0, 2), "hour"), minutes = number(text.substr(3, 2), "minute"),
                         seconds = number(text.substr(6, 2), "second");
@@ -150,7 +151,7 @@ class CsvReader {
       event.kind = TraceKind::out_of_memory;
       event.address = 0;
     } else {
-      fail("unknown action '" + std::string(action) + "'");
+      fail("unknown action " + in_quotes(action));
     }
     trace_.events.push_back(event);
   }

@@ -4,6 +4,7 @@
 #include <map>
 #include <utility>
 
+#include "allocator/base/printable.h"
 #include "allocator/error.h"
 #include "allocator/trace/internal/value_tree.h"
 
@@ -141,7 +142,7 @@ class SnapshotChecker {
       return;
     }
     const bool waits = state == "active_pending_free" || state == "active_awaiting_free";
-    if (!waits && state != "active_allocated") return report("unknown state '" + std::string(state) + "'");
+    if (!waits && state != "active_allocated") return report("unknown state " + in_quotes(state));
     if (!waits) sums.allocated += size;
     sums.active += size;
     sums.requested += requested;
@@ -202,7 +203,7 @@ class SnapshotChecker {
       undo_map(device, address, end);
       check_unused(device, address, end);
     } else if (action != "snapshot") {
-      report("unknown action '" + std::string(action) + "'");
+      report("unknown action " + in_quotes(action));
     }
   }
 

@@ -5,12 +5,18 @@
 #include <cerrno>
 #include <filesystem>
 #include <fstream>
+#include <new>
+#include <stdexcept>
 #include <system_error>
 #include <utility>
 
 #include "allocator/base/atomic_file.h"
+#include "allocator/base/printable.h"
+#include "allocator/caching_allocator.h"
 #include "allocator/error.h"
+#include "allocator/memory/host_memory.h"
 #include "allocator/trace/internal/bytes.h"
+#include "allocator/trace/internal/trace_parts.h"
 
 namespace poolgrad {
 
@@ -18,6 +24,7 @@ namespace {
 
 constexpr std::array<std::string_view, 5> names = {"pgt", "pickle", "json", "csv", "chrome"};
 constexpr std::size_t shown_by_viewers = 300'000;
+constexpr std::size_t longest_head = 4096;  // bytes that show the format
 
 TraceFormat format_of_bytes(std::string_view bytes, const std::string& path) {
   if (bytes.starts_with(pgt_magic)) return TraceFormat::pgt;
@@ -32,7 +39,38 @@ TraceFormat format_of_bytes(std::string_view bytes, const std::string& path) {
                         (text.starts_with('[') && head.find("\"ph\"") != std::string_view::npos);
     return chrome ? TraceFormat::chrome : TraceFormat::pytorch_json;
   }
-  throw FileError("[read] " + path + ": byte 0: neither a .pgt file, a memory snapshot, an RMM log nor JSON");
+  throw FileError("[read] " + printable_path(path) +
+                  ": byte 0: neither a .pgt file, a memory snapshot, an RMM log nor JSON");
+}
+
+std::vector<Trace> decode(std::string_view bytes, TraceFormat format, const std::string& path) {
+  switch (format) {
+    case TraceFormat::pgt: return {decode_pgt(bytes, path)};
+    case TraceFormat::pytorch_pickle:
+    case TraceFormat::pytorch_json: return decode_pytorch_snapshot(bytes, path);
+    case TraceFormat::rmm_csv: return {decode_rmm_csv(bytes, path)};
+    case TraceFormat::chrome:
+      throw FileError("[read] " + printable_path(path) + ": a Chrome trace cannot be read back");
+  }
+  return {};
+}
+
+/// Returns read(), which takes at least `bytes` of memory. Throws FileError if the machine does not have them: a system
+/// that promises more than it has would end the process.
+template <class Read>
+auto with_memory_for(const std::string& path, std::uintmax_t bytes, const Read& read) {
+  const auto refusal = [&] {
+    return FileError("[read] " + printable_path(path) + ": this machine has no memory to read a trace of " +
+                     format_bytes(bytes));
+  };
+  if (bytes > HostMemory().info().total) throw refusal();
+  try {
+    return read();
+  } catch (const std::bad_alloc&) {
+    throw refusal();
+  } catch (const std::length_error&) {
+    throw refusal();
+  }
 }
 
 std::string encode(const WindowedTrace& window, TraceFormat format) {
@@ -48,18 +86,22 @@ std::string encode(const WindowedTrace& window, TraceFormat format) {
 
 }  // namespace
 
-std::string read_whole_file(const std::string& path) {
-  const auto fail = [&](const std::string& reason) { throw FileError("[read] " + path + ": " + reason); };
+std::string read_whole_file(const std::string& path, std::uintmax_t most) {
+  const auto fail = [&](const std::string& reason) {
+    throw FileError("[read] " + printable_path(path) + ": " + reason);
+  };
   std::error_code error;
   const std::filesystem::file_status status = std::filesystem::status(path, error);
   if (error) fail("cannot open: " + error.message());
   if (!std::filesystem::is_regular_file(status)) fail("not a regular file");
   std::ifstream file(path, std::ios::binary);
-  const std::uintmax_t size = file ? std::filesystem::file_size(path, error) : 0;
+  const std::uintmax_t size = file ? std::min(std::filesystem::file_size(path, error), most) : 0;
   if (!file || error) fail("cannot open: " + std::generic_category().message(errno));
-  std::string bytes(static_cast<std::size_t>(size), '\0');
-  if (!file.read(bytes.data(), static_cast<std::streamsize>(bytes.size()))) fail("became shorter while it was read");
-  return bytes;
+  return with_memory_for(path, size, [&] {
+    std::string bytes(static_cast<std::size_t>(size), '\0');
+    if (!file.read(bytes.data(), static_cast<std::streamsize>(bytes.size()))) fail("became shorter while it was read");
+    return bytes;
+  });
 }
 
 std::string_view to_string(TraceFormat format) {
@@ -70,25 +112,28 @@ std::string_view to_string(TraceFormat format) {
 TraceFormat parse_trace_format(std::string_view name) {
   for (std::size_t i = 0; i < names.size(); ++i)
     if (names[i] == name) return static_cast<TraceFormat>(i);
-  throw ValueError("[trace] unknown format '" + std::string(name) + "'; known formats: pgt, pickle, json, csv, chrome");
+  throw ValueError("[trace] unknown format " + in_quotes(name) + "; known formats: pgt, pickle, json, csv, chrome");
 }
 
-TraceFormat format_of(const std::string& path) { return format_of_bytes(read_whole_file(path), path); }
+TraceFormat format_of(const std::string& path) { return format_of_bytes(read_whole_file(path, longest_head), path); }
 
 std::vector<Trace> load_traces(const std::string& path) {
+  const TraceFormat format = format_of(path);  // by its first bytes, before all are read
   const std::string bytes = read_whole_file(path);
-  std::vector<Trace> traces;
-  switch (format_of_bytes(bytes, path)) {
-    case TraceFormat::pgt: traces.push_back(decode_pgt(bytes, path)); break;
-    case TraceFormat::pytorch_pickle:
-    case TraceFormat::pytorch_json: return decode_pytorch_snapshot(bytes, path);
-    case TraceFormat::rmm_csv: traces.push_back(decode_rmm_csv(bytes, path)); break;
-    case TraceFormat::chrome: throw FileError("[read] " + path + ": a Chrome trace cannot be read back");
-  }
-  return traces;
+  return with_memory_for(path, bytes.size(), [&] {
+    std::vector<Trace> traces = decode(bytes, format, path);
+    const auto naming = format == TraceFormat::pgt ? AllocationNames::numbers : AllocationNames::addresses;
+    for (const Trace& trace : traces)
+      if (const auto fault = fault_of(trace, naming))
+        throw FileError("[read] " + printable_path(path) + ": the trace contradicts itself: " + *fault);
+    return traces;
+  });
 }
 
-std::vector<std::string> check_snapshot(const std::string& path) { return check_snapshot(read_whole_file(path), path); }
+std::vector<std::string> check_snapshot(const std::string& path) {
+  const std::string bytes = read_whole_file(path);
+  return with_memory_for(path, bytes.size(), [&] { return check_snapshot(bytes, path); });
+}
 
 Trace load_trace(const std::string& path) {
   for (Trace& trace : load_traces(path))

@@ -31,7 +31,8 @@ TraceFormat parse_trace_format(std::string_view name);
 /// By content, never by name. Throws FileError for a file that is none of them.
 TraceFormat format_of(const std::string& path);
 
-/// One trace for each device in the file. Throws FileError.
+/// One trace for each device in the file. Throws FileError, also for a trace that contradicts itself: blocks that
+/// overlap, or are freed twice, ranges beyond 2^63 bytes, times beyond 2^53 microseconds.
 std::vector<Trace> load_traces(const std::string& path);
 /// The first of them that has any event or block; an empty trace where there is none.
 Trace load_trace(const std::string& path);

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "allocator/base/printable.h"
 #include "allocator/error.h"
 #include "allocator/replay/zoo/transformer.h"
 
@@ -424,7 +425,7 @@ Workload zoo_workload(std::string_view name) {
     }
     known += (known.empty() ? "" : ", ") + std::string(kind.entry.name);
   }
-  throw ValueError("[zoo_workload] unknown workload '" + std::string(name) + "'; known workloads: " + known);
+  throw ValueError("[zoo_workload] unknown workload " + in_quotes(name) + "; known workloads: " + known);
 }
 
 }  // namespace poolgrad

@@ -10,12 +10,14 @@
 #include <string>
 #include <string_view>
 
+#include "allocator/base/printable.h"
 #include "allocator/error.h"
 
 namespace poolgrad {
 
-/// The content of a file. Throws FileError for what is no regular file or cannot be read.
-std::string read_whole_file(const std::string& path);
+/// The content of a file, or its first `most` bytes. Throws FileError for a file that is not regular, cannot be read,
+/// or does not fit into memory.
+std::string read_whole_file(const std::string& path, std::uintmax_t most = UINTMAX_MAX);
 
 /// Reads the bytes of a file that may be hostile: every access is checked, every error names the path and the offset.
 class ByteReader {
@@ -61,7 +63,7 @@ class ByteReader {
   std::string_view text(const char* what) { return take(varint(what), what); }
 
   [[noreturn]] void fail_at(std::size_t offset, const std::string& reason) const {
-    throw FileError("[read] " + path_ + ": byte " + std::to_string(offset) + ": " + reason);
+    throw FileError("[read] " + printable_path(path_) + ": byte " + std::to_string(offset) + ": " + reason);
   }
   [[noreturn]] void fail(const std::string& reason) const { fail_at(offset(), reason); }
 

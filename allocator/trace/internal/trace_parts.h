@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -51,6 +52,18 @@ class TraceNames {
 /// Numbers the allocations of a trace in order, as decode_pytorch_snapshot() says, and gives frees and final blocks
 /// what their allocation knows: number, category, scope and (frees) size.
 void number_allocations(Trace& trace);
+
+/// Which events of a trace are about one allocation.
+enum class AllocationNames : std::uint8_t {
+  numbers,   // those of one `allocation`, or of one address where that is 0
+  addresses  // those at one address, from one allocate to the next
+};
+
+/// The first fault of a trace that was read from a file; none for a trace that exports, replays and histories can be
+/// made of: times, sizes and ends of ranges that fit into 53 and 63 bits; blocks that do not overlap and are as large
+/// as their requests; no block allocated while it is live, freed twice, used after it was freed, or live at the end
+/// although it was freed.
+std::optional<std::string> fault_of(const Trace& trace, AllocationNames naming);
 
 /// A range of committed addresses of a window.
 struct CommittedPiece {

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <utility>
 
+#include "allocator/base/printable.h"
 #include "allocator/error.h"
 
 namespace poolgrad {
@@ -40,7 +41,7 @@ std::string to_string(const ElementPath& path) {
 }
 
 void SnapshotElements::fail(const std::string& reason) const {
-  throw FileError("[read] " + path_ + ": " + to_string(at) + ": " + reason);
+  throw FileError("[read] " + printable_path(path_) + ": " + to_string(at) + ": " + reason);
 }
 
 Value SnapshotElements::dictionary(Value value) const {

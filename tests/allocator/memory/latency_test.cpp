@@ -6,8 +6,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <clocale>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <locale>
 #include <thread>
 
 #include "allocator/error.h"
@@ -73,6 +76,31 @@ TEST(LatencyTable, ComesBackFromItsText) {
   EXPECT_EQ(again.create.per_mib, 0.125);
   EXPECT_EQ(again.synchronize.call, table.synchronize.call);
   EXPECT_EQ(again.text(), table.text());
+}
+
+// With the comma of many languages before fractions, in C and in C++.
+TEST(LatencyTable, IsWrittenAndReadInTheCLocale) {
+  struct Comma : std::numpunct<char> {
+    char do_decimal_point() const override { return ','; }
+    std::string do_grouping() const override { return "\3"; }
+  };
+  LatencyTable table = LatencyTable::named("h200");
+  table.create = {.call = 12345.5, .per_mib = 0.125};
+  const std::string text = table.text();
+  const std::filesystem::path locales = std::filesystem::temp_directory_path() / "poolgrad_latency_locales";
+  std::filesystem::create_directories(locales);
+  const std::string make = "localedef -i de_DE -f UTF-8 " + (locales / "de_DE.UTF-8").string() + " 2>/dev/null >&2";
+  setenv("LOCPATH", locales.c_str(), 1);
+  const bool made = std::system(make.c_str()) == 0 && std::setlocale(LC_ALL, "de_DE.UTF-8") != nullptr;
+  const std::locale before = std::locale::global(std::locale(std::locale::classic(), new Comma));
+  EXPECT_EQ(table.text(), text);
+  EXPECT_EQ(LatencyTable::parse(text, "a").create.call, 12345.5);
+  EXPECT_EQ(LatencyTable::parse(text, "a").create.per_mib, 0.125);
+  std::locale::global(before);
+  std::setlocale(LC_ALL, "C");
+  unsetenv("LOCPATH");
+  std::filesystem::remove_all(locales);
+  if (!made) GTEST_SKIP() << "no localedef: C++ streams alone were tried";
 }
 
 TEST(LatencyTable, IsReadFromAFile) {

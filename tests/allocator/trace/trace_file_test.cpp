@@ -89,6 +89,126 @@ TEST(TraceFile, FormatsHaveNames) {
             "[trace] unknown format 'xml'; known formats: pgt, pickle, json, csv, chrome");
 }
 
+TEST(TraceFile, RefusesAFileLargerThanTheMemoryOfTheMachine) {
+  const TemporaryFolder folder;
+  const auto refusal = [&](const std::string& begin) {
+    write_bytes(folder.file("sparse"), begin);
+    std::filesystem::resize_file(folder.file("sparse"), std::uintmax_t{1} << 42);  // no bytes of the disk
+    return error_of<FileError>([&] { load_trace(folder.file("sparse")); });
+  };
+  const std::string path = "[read] " + folder.file("sparse") + ": ";
+  for (const std::string& begin :
+       {std::string(pgt_magic), std::string("\x80\x02"), std::string("Thread,"), std::string("{")})
+    EXPECT_EQ(refusal(begin), path + "this machine has no memory to read a trace of 4.00 TiB");
+  EXPECT_THAT(refusal("x"), HasSubstr("neither a .pgt file")) << "by its first bytes alone";
+  EXPECT_THAT(error_of<FileError>([&] { check_snapshot(folder.file("sparse")); }), HasSubstr("4.00 TiB"));
+}
+
+TEST(TraceFile, ShowsTextsOfFilesEscapedAndCut) {
+  const std::string evil = "\x1b[2J\n[train] done", long_text(1'000'000, 'x');
+  const auto csv = [](const std::string& action) {
+    return error_of<FileError>([&] {
+      decode_rmm_csv("Thread,Time,Action,Pointer,Size,Stream\n1,12:00:00.0," + action + ",0x1,1,0x0\n", "a\x1b[2J");
+    });
+  };
+  EXPECT_EQ(csv("\x1b[2Jno"), "[read] a\\x1b[2J: line 2: unknown action '\\x1b[2Jno'");
+  EXPECT_LT(csv(long_text).size(), 200u);
+  const auto json = [](const std::string& state) {
+    return error_of<FileError>([&] {
+      decode_pytorch_snapshot("[{\"total_size\": 8, \"blocks\": [{\"size\": 8, \"state\": \"" + state + "\"}]}]", "a");
+    });
+  };
+  EXPECT_EQ(json("\\u001b[2J\\n"), "[read] a: segments[0].blocks[0]: unknown state '\\x1b[2J\\n'");
+  EXPECT_LT(json(long_text).size(), 200u);
+  EXPECT_LT(error_of<FileError>([&] { decode_pytorch_snapshot("[" + long_text, "a"); }).size(), 200u);
+  EXPECT_EQ(error_of<FileError>([] { decode_pytorch_snapshot(std::string("[]\0[]", 5), "a"); }),
+            "[read] a: byte 3: not JSON")
+      << "a second value behind a NUL byte";
+}
+
+TEST(TraceFile, RefusesATraceThatContradictsItself) {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("a");
+  const auto refusal_of = [&] { return error_of<FileError>([&] { load_trace(path); }); };
+  const auto csv = [&](const std::string& lines) {
+    write_bytes(path, "Thread,Time,Action,Pointer,Size,Stream\n" + lines);
+    return refusal_of();
+  };
+  const std::string begin = "[read] " + path + ": the trace contradicts itself: ";
+  const std::string allocate = "1,12:00:00.0,allocate,0x100,8,0x0\n", free = "1,12:00:00.0,free,0x100,8,0x0\n";
+  EXPECT_EQ(csv(free + allocate + free + allocate), "no exception");
+  EXPECT_EQ(csv(allocate + free + free), begin + "a block is freed twice: 8 bytes at address 256 (event 3 of 5)");
+  EXPECT_EQ(csv(free + free), begin + "a block is freed twice: 8 bytes at address 256 (event 2 of 4)");
+  EXPECT_EQ(csv(allocate + allocate),
+            begin + "a block is allocated while it is live: 8 bytes at address 256 (event 1 of 2)");
+  EXPECT_EQ(csv("1,12:00:00.0,allocate,0x8000000000000000,8,0x0\n"),
+            begin + "a range ends beyond 2^63: 8 bytes at address 9223372036854775808 (event 0 of 1)");
+
+  const Trace good = synthetic_trace(3, 50);
+  const auto pgt = [&](const std::function<void(Trace&)>& change) {
+    Trace trace = good;
+    change(trace);
+    save_trace(path, trace, TraceFormat::pgt);
+    return refusal_of();
+  };
+  const auto number_of_first_free = [](const Trace& trace) -> TraceEvent {
+    return *std::ranges::find(trace.events, TraceKind::free_requested, &TraceEvent::kind);
+  };
+  EXPECT_EQ(pgt([](Trace&) {}), "no exception");
+  EXPECT_THAT(pgt([&](Trace& t) { t.events.push_back(number_of_first_free(t)); }), HasSubstr("a block is freed twice"));
+  EXPECT_THAT(pgt([](Trace& t) { t.start_us = UINT64_MAX; }), HasSubstr("its start is beyond 2^53 microseconds"));
+  EXPECT_THAT(pgt([](Trace& t) { t.lost = UINT64_MAX; }), HasSubstr("more than 2^53 events are lost"));
+  EXPECT_THAT(pgt([](Trace& t) { t.events.back().time = UINT64_MAX; }), HasSubstr("a time is beyond 2^53"));
+  EXPECT_THAT(pgt([](Trace& t) { t.blocks.push_back(t.blocks.back()); }), HasSubstr("a block overlaps another"));
+  EXPECT_THAT(pgt([](Trace& t) { t.blocks.back().size = UINT64_MAX; }), HasSubstr("a block ends beyond 2^63"));
+}
+
+// The reader of an export accepts each trace that the reader of its source accepted.
+TEST(TraceFile, ReadsAgainWhatItExportedOfADamagedTrace) {
+  const TemporaryFolder folder;
+  const std::uint64_t seed = seed_or(1);
+  std::mt19937_64 random(seed);
+  const std::uint64_t extremes[] = {0, 1, UINT32_MAX, std::uint64_t{1} << 53, INT64_MAX, UINT64_MAX - 1000, UINT64_MAX};
+  const auto extreme = [&] { return random() % 4 == 0 ? random() : extremes[random() % std::size(extremes)]; };
+  int accepted = 0, refused = 0;
+  for (int round = 0; round < 300; ++round) {
+    SCOPED_TRACE("seed " + std::to_string(seed) + ", round " + std::to_string(round));
+    Trace trace = synthetic_trace(random(), 30);
+    for (std::size_t changes = random() % 3; changes > 0; --changes) {
+      TraceEvent& event = trace.events[random() % trace.events.size()];
+      BlockSnapshot& block = trace.blocks[random() % trace.blocks.size()];
+      switch (random() % 10) {
+        case 0: event.time = extreme(); break;
+        case 1: event.address = extreme(); break;
+        case 2: event.size = extreme(); break;
+        case 3: event.allocation = extreme(); break;
+        case 4: event = trace.events[random() % trace.events.size()]; break;
+        case 5: event.kind = static_cast<TraceKind>(random() % trace_kind_count); break;
+        case 6: block.address = extreme(); break;
+        case 7: block.size = extreme(); break;
+        case 8: block.requested = static_cast<std::size_t>(extreme()); break;
+        default: (random() % 2 == 0 ? trace.start_us : trace.lost) = extreme(); break;
+      }
+    }
+    save_trace(folder.file("source"), trace, TraceFormat::pgt);
+    try {
+      trace = load_trace(folder.file("source"));
+      ++accepted;
+    } catch (const FileError&) {
+      ++refused;
+      continue;
+    }
+    for (const TraceFormat format :
+         {TraceFormat::pgt, TraceFormat::pytorch_pickle, TraceFormat::pytorch_json, TraceFormat::rmm_csv}) {
+      const std::string copy = folder.file(std::string(to_string(format)));
+      save_trace(copy, trace, format);
+      ASSERT_EQ(error_of<FileError>([&] { load_trace(copy); }), "no exception") << to_string(format);
+    }
+  }
+  EXPECT_GT(accepted, 50);
+  EXPECT_GT(refused, 50);
+}
+
 TEST(TraceFile, WhatIsNoTraceIsAnError) {
   const TemporaryFolder folder;
   const auto load_error = [&](const std::string& path) { return error_of<FileError>([&] { load_trace(path); }); };
