@@ -6,8 +6,10 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <functional>
 #include <nlohmann/json.hpp>
+#include <sstream>
 #include <stdexcept>
 #include <string>
 #include <typeinfo>
@@ -124,8 +126,39 @@ void deallocate(int kind, void* pointer, ssize_t size, int index, void* stream) 
   });
 }
 
-void* allocate_or_null(int kind, ssize_t size, int index, void* stream) noexcept {
-  return guarded(static_cast<void*>(nullptr), [&] { return allocate(kind, size, index, stream); });
+// "fill_cache+0x1c in libmodel.so", of the code at `address`.
+std::string describe_code(void* address) {
+  std::ostringstream text;
+  Dl_info info{};
+  if (dladdr(address, &info) == 0 || info.dli_fname == nullptr) {
+    text << address;
+    return text.str();
+  }
+  const auto* const start = static_cast<const char*>(info.dli_sname != nullptr ? info.dli_saddr : info.dli_fbase);
+  text << (info.dli_sname != nullptr ? info.dli_sname : "") << "+0x" << std::hex
+       << static_cast<const char*>(address) - start << " in "
+       << std::filesystem::path(info.dli_fname).filename().string();
+  return text.str();
+}
+
+// The report of a pool, which knows callers in C++ alone, with the caller in C.
+std::string asked_for_by(void* caller, std::string report) {
+  const std::string line = "\n  asked for by ";
+  const std::size_t begin = report.find(line);
+  if (begin == std::string::npos) return report;
+  const std::size_t text = begin + line.size();
+  return report.replace(text, report.find('\n', text) - text, describe_code(caller));
+}
+
+// `caller`: where the function of this interface returns to.
+void* allocate_or_null(int kind, ssize_t size, int index, void* stream, void* caller) noexcept {
+  return guarded(static_cast<void*>(nullptr), [&] {
+    try {
+      return allocate(kind, size, index, stream);
+    } catch (const OutOfMemoryError& error) {
+      throw OutOfMemoryError(asked_for_by(caller, error.what()));
+    }
+  });
 }
 
 // c10::OutOfMemoryError, made where the program has loaded PyTorch. Returns if it has not. It is a c10::Error, whose
@@ -166,11 +199,12 @@ void thrown_if_failed(int result) {
 }  // namespace
 
 void* poolgrad_malloc(ssize_t size, int device, void* stream) {
-  return allocate_or_null(POOLGRAD_CUDA, size, device, stream);
+  return allocate_or_null(POOLGRAD_CUDA, size, device, stream, __builtin_return_address(0));
 }
 
 void* poolgrad_torch_malloc(ssize_t size, int device, void* stream) {
-  if (void* pointer = poolgrad_malloc(size, device, stream)) return pointer;
+  if (void* pointer = allocate_or_null(POOLGRAD_CUDA, size, device, stream, __builtin_return_address(0)))
+    return pointer;
   if (last_error.out_of_memory) throw_torch_out_of_memory(last_error.text);
   throw std::runtime_error(last_error.text);
 }
@@ -180,7 +214,7 @@ void poolgrad_free(void* pointer, ssize_t size, int device, void* stream) {
 }
 
 void* poolgrad_host_malloc(ssize_t size, int device, void* stream) {
-  return allocate_or_null(POOLGRAD_CPU, size, device, stream);
+  return allocate_or_null(POOLGRAD_CPU, size, device, stream, __builtin_return_address(0));
 }
 
 void poolgrad_host_free(void* pointer, ssize_t size, int device, void* stream) {
@@ -188,7 +222,7 @@ void poolgrad_host_free(void* pointer, ssize_t size, int device, void* stream) {
 }
 
 void* poolgrad_sim_malloc(ssize_t size, int device, void* stream) {
-  return allocate_or_null(POOLGRAD_SIM, size, device, stream);
+  return allocate_or_null(POOLGRAD_SIM, size, device, stream, __builtin_return_address(0));
 }
 
 void poolgrad_sim_free(void* pointer, ssize_t size, int device, void* stream) {

@@ -48,7 +48,7 @@ enum poolgrad_device_kind { POOLGRAD_CPU = 0, POOLGRAD_CUDA = 1, POOLGRAD_SIM = 
 /* Memory of cuda:device, in the order of `stream`, a cudaStream_t (NULL: the legacy default stream;
  * cudaStreamPerThread: that of the calling thread, here as everywhere below). At least 256 bytes aligned. 0 bytes give
  * a pointer of their own that must be given back like others. NULL if there is no such device, the size is negative, or
- * memory is out: then poolgrad_last_error() has the whole report. */
+ * memory is out: then poolgrad_last_error() has the whole report, which names the code that called. */
 POOLGRAD_API void* poolgrad_malloc(ssize_t size, int device, void* stream);
 /* The same for callers in C++ that do not look at NULL, as PyTorch does not: throws with the text of
  * poolgrad_last_error(), where memory is out c10::OutOfMemoryError, which PyTorch makes torch.OutOfMemoryError; else,

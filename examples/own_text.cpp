@@ -14,7 +14,7 @@
 int main(int argc, char** argv) {
   using namespace poolgrad;
   if (argc < 2) {
-    std::cerr << "usage: own_text FILE [STEPS]\n";
+    std::cerr << "usage: ./run example own_text FILE [STEPS]\n";
     return 2;
   }
   try {

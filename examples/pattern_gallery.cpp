@@ -44,7 +44,7 @@ void draw(const std::string& output, const std::string& only) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app{"Draws every attention pattern as an SVG file"};
+  CLI::App app{"Draws every attention pattern as an SVG file", "./run example pattern_gallery"};
   std::string output = "patterns", only;
   app.add_option("--output", output, "Folder to write to, made where it is missing; -: standard output")
       ->capture_default_str();

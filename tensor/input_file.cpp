@@ -11,6 +11,7 @@
 #include <system_error>
 #include <vector>
 
+#include "allocator/base/atomic_file.h"
 #include "allocator/base/printable.h"
 #include "allocator/error.h"
 #include "tensor/host_bytes.h"
@@ -21,15 +22,14 @@ static_assert(std::endian::native == std::endian::little, "file data is copied a
 
 InputFile::InputFile(const char* op, const std::string& path)
     : op_(op), path_(path), descriptor_(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
-  const auto reason = [] { return "cannot open: " + std::generic_category().message(errno); };
-  if (descriptor_ < 0) fail(reason());
+  if (descriptor_ < 0) fail(opening_failure(errno));
   struct stat status = {};
   const bool known = fstat(descriptor_, &status) == 0;
   if (known && S_ISREG(status.st_mode)) {
     size_ = static_cast<std::uint64_t>(status.st_size);
     return;
   }
-  const std::string text = known ? "not a regular file" : reason();
+  const std::string text = known ? "not a regular file" : opening_failure(errno);
   close(descriptor_);
   fail(text);
 }

@@ -1,6 +1,7 @@
 #include "allocator/base/atomic_file.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -28,6 +29,15 @@ void sync_folder_of(const std::string& path) {
   close(descriptor);
 }
 
+constexpr const char* temporary_ending = ".tmp.";
+
+/// Whether `name` is that of a temporary of `target`: "target.tmp.<process>.<number>".
+bool is_temporary_of(const std::string& target, const std::string& name) {
+  const std::string start = target + temporary_ending;
+  return name.starts_with(start) && name.size() > start.size() &&
+         name.find_first_not_of("0123456789.", start.size()) == std::string::npos;
+}
+
 }  // namespace
 
 std::string target_of(const std::string& path) {
@@ -42,16 +52,38 @@ std::string target_of(const std::string& path) {
   throw FileError("[write] " + printable_path(path) + ": " + std::generic_category().message(ELOOP));
 }
 
+std::string opening_failure(int error) {
+  return error == ENOENT ? "does not exist" : "cannot open: " + std::generic_category().message(error);
+}
+
+void remove_abandoned_temporaries(const std::string& path) {
+  const std::filesystem::path target = target_of(path), folder = target.parent_path();
+  std::error_code error;
+  std::filesystem::directory_iterator entries(folder.empty() ? "." : folder, error);
+  for (; !error && entries != std::filesystem::directory_iterator(); entries.increment(error)) {
+    if (!is_temporary_of(target.filename(), entries->path().filename())) continue;
+    const int descriptor = open(entries->path().c_str(), O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    if (descriptor < 0) continue;
+    if (flock(descriptor, LOCK_EX | LOCK_NB) == 0) unlink(entries->path().c_str());
+    close(descriptor);
+  }
+}
+
 AtomicFile::AtomicFile(const std::string& path) : path_(target_of(path)) {
   struct stat old = {};
   const bool replaces = stat(path_.c_str(), &old) == 0;
   if (replaces && !S_ISREG(old.st_mode)) throw FileError("[write] " + printable_path(path_) + ": not a regular file");
 
+  remove_abandoned_temporaries(path_);
   static std::atomic<unsigned> number{0};
+  struct stat made = {};
   do {
-    temporary_ = path_ + ".tmp." + std::to_string(getpid()) + "." + std::to_string(number++);
+    if (descriptor_ >= 0) close(descriptor_);
+    temporary_ = path_ + temporary_ending + std::to_string(getpid()) + "." + std::to_string(number++);
     descriptor_ = open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
-  } while (descriptor_ < 0 && (errno == EEXIST || errno == EINTR));
+    // Another process may have taken it for abandoned before it was locked: then it has no name left.
+    if (descriptor_ >= 0) flock(descriptor_, LOCK_EX | LOCK_NB);
+  } while (descriptor_ < 0 ? errno == EEXIST || errno == EINTR : fstat(descriptor_, &made) == 0 && made.st_nlink == 0);
   if (descriptor_ < 0) fail("cannot create a temporary file beside it");
   if (replaces) fchmod(descriptor_, old.st_mode & 07777);
 }

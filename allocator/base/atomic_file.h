@@ -13,10 +13,18 @@ namespace poolgrad {
 /// replace the link. Throws FileError for links that lead in a circle.
 std::string target_of(const std::string& path);
 
+/// Why a file was not opened, from `errno`: "does not exist", or "cannot open: Permission denied".
+std::string opening_failure(int error);
+
+/// Removes the temporaries of AtomicFiles at `path` that no process writes any more, as a process leaves that was
+/// killed. Each writer holds a lock (flock) on its temporary.
+void remove_abandoned_temporaries(const std::string& path);
+
 class AtomicFile {
  public:
-  /// Makes the temporary `path`.tmp.<process>.<number>, with the permissions of the old file where there is one. A
-  /// symbolic link is followed. Throws FileError, also where `path` exists and is no regular file.
+  /// Removes abandoned temporaries, and makes the temporary `path`.tmp.<process>.<number>, with the permissions of the
+  /// old file where there is one. A symbolic link is followed. Throws FileError, also where `path` exists and is no
+  /// regular file.
   explicit AtomicFile(const std::string& path);
   /// Removes the temporary unless commit() has succeeded.
   ~AtomicFile();

@@ -92,11 +92,11 @@ std::string read_whole_file(const std::string& path, std::uintmax_t most) {
   };
   std::error_code error;
   const std::filesystem::file_status status = std::filesystem::status(path, error);
-  if (error) fail("cannot open: " + error.message());
+  if (error || !std::filesystem::exists(status)) fail(opening_failure(error ? error.value() : ENOENT));
   if (!std::filesystem::is_regular_file(status)) fail("not a regular file");
   std::ifstream file(path, std::ios::binary);
   const std::uintmax_t size = file ? std::min(std::filesystem::file_size(path, error), most) : 0;
-  if (!file || error) fail("cannot open: " + std::generic_category().message(errno));
+  if (!file || error) fail(opening_failure(errno));
   return with_memory_for(path, size, [&] {
     std::string bytes(static_cast<std::size_t>(size), '\0');
     if (!file.read(bytes.data(), static_cast<std::streamsize>(bytes.size()))) fail("became shorter while it was read");

@@ -38,8 +38,10 @@ void CompareOptions::check() const {
   seconds();
   check_files("compare", {{"--json", json, true}, {"--html", html, quiet}}, text_files(train));
   if (train.steps < 1) throw ValueError(fmt::format("[compare] --steps must be at least 1: {}", train.steps));
+  check_attention_options(train.given, all);
   for (const std::string& kind : all) {
     TrainOptions one = train;
+    one.given.clear();  // options of the other kinds among them
     one.attention.attention = kind;
     one.check();
   }
@@ -78,7 +80,8 @@ void take_budgets(const std::vector<std::string>& budgets, bool has_time, bool h
 int parse_compare_options(int argc, const char* const* argv, CompareOptions& o) {
   o.train.attention.attention = "causal,window,dilated";
   o.train.dtype = "auto";
-  CLI::App app("Trains the same model with several kinds of attention on the same text for the same time.");
+  CLI::App app("Trains the same model with several kinds of attention on the same text for the same time.",
+               "./run compare");
   app.option_defaults()->always_capture_default();
   app.add_option("--text", o.train.text,
                  "Files or folders to read, or PATH=WEIGHT (default: the C++ sources of Eigen)");
@@ -98,7 +101,7 @@ int parse_compare_options(int argc, const char* const* argv, CompareOptions& o) 
   app.add_flag("--quiet", o.quiet, "Print nothing but errors");
   const int code = parse_command_line(app, argc, argv);
   const bool has_steps = app.get_option("--steps")->count() > 0;
-  if (has_steps) o.train.given.insert("--steps");
+  o.train.given = options_given(app);
   if (code < 0) take_budgets(budgets, time->count() > 0, has_steps, o);
   return code;
 }
@@ -184,7 +187,7 @@ std::string table_of(const CompareOptions& options, const std::vector<Compared>&
 Json json_of(const CompareOptions& options, const std::vector<Compared>& all) {
   Json report{{"config", options.train.configuration()}, {"kinds", Json::array()}};
   report["config"].erase("attention");
-  if (!options.train.given.contains("--steps")) report["config"]["time"] = options.time;
+  if (!options.train.given.contains("steps")) report["config"]["time"] = options.time;
   const nn::Baselines& counted = judged(all).baselines;
   report["baselines"] = {{"unigram", counted.unigram}, {"bigram", counted.bigram}, {"trigram", counted.trigram}};
   for (const Compared& one : all) {
@@ -209,11 +212,13 @@ Json json_of(const CompareOptions& options, const std::vector<Compared>& all) {
 }
 
 std::string page_of(const CompareOptions& options, const std::vector<Compared>& all) {
-  Chart over_time{
-      .x_name = "seconds of training", .series = {}, .y_text = [](double y) { return fmt::format("{:.2f}", y); }};
+  Chart over_time{.x_name = "seconds of training", .series = {}, .height = 280, .y_text = [](double y) {
+                    return fmt::format("{:.2f}", y);
+                  }};
   Chart by_position{.x_name = fmt::format("{} to go by", unit_of(options.train.tokenizer)),
                     .series = {},
                     .log_x = true,
+                    .height = 280,
                     .y_text = [](double y) { return fmt::format("{:.2f}", y); }};
   for (std::size_t i = 0; i < all.size(); ++i) {
     const nn::TrainResult& r = all[i].result;
@@ -234,14 +239,29 @@ std::string page_of(const CompareOptions& options, const std::vector<Compared>& 
   }
   const nn::Baselines& counted = judged(all).baselines;
   over_time.levels = {{"bigram", counted.bigram}, {"trigram", counted.trigram}};
-  std::vector<std::string> names = headers(all);
-  names.front() = "attention";
-  std::string rows;
+  // The losses by position are a table of their own, for narrow windows.
+  constexpr std::size_t common = 6;
+  const std::vector<std::string> names = headers(all);
+  std::vector<std::string> first_names(names.begin(), names.begin() + common),
+      second_names(names.begin() + common, names.end());
+  first_names.front() = "attention";
+  second_names.insert(second_names.begin(), "attention");
+  std::string first_rows, second_rows;
   for (const Compared& one : all) {
     std::vector<std::string> row = cells(one, names.size());
     for (std::string& cell : row) cell = escaped(cell);
-    rows += html_row(row);
+    std::vector<std::string> first(row.begin(), row.begin() + common), second(row.begin() + common, row.end());
+    first.front() = fmt::format("{}<small>{}</small>", escaped(one.kind), row.front());
+    second.insert(second.begin(), escaped(one.kind));
+    first_rows += html_row(first);
+    second_rows += html_row(second);
   }
+  const std::string by_context =
+      second_names.size() == 1
+          ? ""
+          : fmt::format("<h2>Held-out loss by context</h2>\n<p>Nats per byte, by the {} that are there to go by.</p>\n",
+                        unit_of(options.train.tokenizer)) +
+                html_table(second_names, second_rows);
   std::string errors;
   for (const Compared& one : all)
     if (const std::string& error = one.result.error; !error.empty())
@@ -250,13 +270,11 @@ std::string page_of(const CompareOptions& options, const std::vector<Compared>& 
   for (const auto& [name, value] : options.train.configuration())
     if (name != "attention") settings += html_row({escaped(name), escaped(value)});
   return html_page("poolgrad: kinds of attention", chart_style(),
-                   "<h1>Kinds of attention</h1>\n" + html_table(names, rows) + errors +
-                       fmt::format("<p>ms/step and tok/s of the median step; nats per byte of held-out text, on the "
-                                   "whole and by the {} that are there to "
-                                   "go by.</p>\n",
-                                   unit_of(options.train.tokenizer)) +
-                       "<h2>Held-out loss over time</h2>\n" + chart_svg(over_time) +
-                       "<h2>Does more context help?</h2>\n" + chart_svg(by_position) + "<h2>All of them</h2>\n" +
+                   "<h1>Kinds of attention</h1>\n" + html_table(first_names, first_rows) + errors +
+                       "<p>ms/step and tok/s of the median step; nats per byte of all held-out text.</p>\n" +
+                       "<div class=\"charts\">\n<section><h2>Held-out loss over time</h2>\n" + chart_svg(over_time) +
+                       "</section>\n<section><h2>Does more context help?</h2>\n" + chart_svg(by_position) +
+                       "</section></div>\n" + by_context + "<h2>All options</h2>\n" +
                        html_table({"option", "value"}, settings));
 }
 
@@ -266,6 +284,7 @@ std::vector<Compared> run_compare(const CompareOptions& options, std::ostream& o
   options.check();
   for (const std::string& path : {options.json, options.html}) nn::check_writable(path, "compare");
   TrainOptions base = options.train;
+  base.given.clear();
   const Device device = parse_device(base.device, "compare", "nothing is learned");
   base.device = to_string(device);
   const double seconds = options.seconds();
@@ -281,11 +300,11 @@ std::vector<Compared> run_compare(const CompareOptions& options, std::ostream& o
     one.attention.attention = kinds[i];
     one.sample = 0;
     one.save_unasked = false;
-    Compared found{.kind = kinds[i], .pattern = one.attention.describe(one.context)};
+    Compared found{.kind = kinds[i], .pattern = one.describe_attention()};
     progress.status(fmt::format("{} of {}: {}", i + 1, kinds.size(), found.pattern));
     one.quiet = true;
     try {
-      if (!options.train.given.contains("--steps"))
+      if (!options.train.given.contains("steps"))
         one.steps = std::max<std::int64_t>(1, std::llround(seconds / seconds_per_step(one)));
       found.steps = one.steps;
       one.report = std::max<std::int64_t>(1, one.steps / 20);

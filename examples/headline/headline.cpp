@@ -69,12 +69,13 @@ Bench make_bench(const HeadlineOptions& options, Progress& progress) {
   };
   Bench bench;
   bench.device = parse_device(options.device, "headline", "no time passes");
-  bench.dtype = parse_dtype(options.dtype);
+  bench.dtype = of_option("--dtype", [&] { return parse_dtype(options.dtype); });
   if (!is_floating(bench.dtype)) throw ValueError("[headline] --dtype must be floating, but is " + options.dtype);
   bench.row_seconds = positive("--row-seconds", options.row_seconds);
   bench.stream_seconds = positive("--seconds", options.seconds);
   bench.seed = options.seed;
-  bench.memory = options.memory.empty() ? free_memory(bench.device) : parse_bytes(options.memory);
+  bench.memory = options.memory.empty() ? free_memory(bench.device)
+                                        : of_option("--memory", [&] { return parse_bytes(options.memory); });
   bench.progress = &progress;
   return bench;
 }
@@ -236,7 +237,7 @@ std::string headline_html(const std::vector<MeasuredGroup>& groups, const Bench&
 
 int parse_headline_options(int argc, const char* const* argv, HeadlineOptions& o) {
   CLI::App app("Runs the rows of the original reports' tables with exact mathematics, and prints their figures beside.",
-               "headline");
+               "./run headline");
   app.option_defaults()->always_capture_default();
   app.add_option("--rows", o.rows, "Rows or groups to run, by the beginning of their names (default: all)")
       ->delimiter(',');

@@ -90,7 +90,9 @@ struct ExportOptions {
 int export_trace(const ExportOptions& options, Console& console) {
   check_output("export", options.output, {options.source});
   const TraceWindow window{
-      .from = options.from, .to = options.to, .min_size = options.least.empty() ? 0 : parse_bytes(options.least)};
+      .from = options.from, .to = options.to, .min_size = options.least.empty() ? 0 : of_option("--min-size", [&] {
+                                                return parse_bytes(options.least);
+                                              })};
   const Trace trace = read_trace(options.source);
   const std::string warning = save_trace(options.output, trace, formats.at(options.format), window);
   const auto bytes = static_cast<std::size_t>(std::filesystem::file_size(options.output));
@@ -157,8 +159,8 @@ std::string result_text(const Workload& workload, const ReplayResult& r, bool li
 }
 
 int replay_one(const ReplayCommandOptions& options, Console& console) {
-  const PolicyEntry& policy = policy_named(options.policy);
-  const LatencyTable latency = LatencyTable::named(options.latency);
+  const PolicyEntry& policy = *of_option("--policy", [&] { return &policy_named(options.policy); });
+  const LatencyTable latency = of_option("--latency", [&] { return LatencyTable::named(options.latency); });
   const Workload workload = read_workload(options.source);
   ReplayOptions replay_options{.latency = &latency};
   if (!options.capacity.empty()) replay_options.capacity = Capacity::parse(options.capacity).of(workload.lower_bound());
@@ -182,7 +184,7 @@ struct ReportOptions {
 
 int report(const ReportOptions& options, Console& console) {
   check_output("report", options.output, {options.source, options.latency});
-  const LatencyTable latency = LatencyTable::named(options.latency);
+  const LatencyTable latency = of_option("--latency", [&] { return LatencyTable::named(options.latency); });
   const bool placed = options.replace || !options.capacity.empty() || options.source.starts_with("zoo:");
   std::optional<Workload> workload;
   Trace trace;
@@ -275,7 +277,7 @@ Command add_report(CLI::App& lab) {
 }
 
 int run_lab(int argc, const char* const* argv, std::ostream& out, std::ostream& errors, bool live) {
-  CLI::App app("Records, replays, compares and draws what an allocator does.", "lab");
+  CLI::App app("Records, replays, compares and draws what an allocator does.", "./run lab");
   app.require_subcommand(1);
   app.footer("A TRACE is a file (.pgt, PyTorch memory snapshot as pickle or JSON, RMM CSV) or zoo:NAME.");
   ConsoleOptions options;
@@ -385,7 +387,7 @@ std::string source_name(const std::string& source) {
 }
 
 Workload read_workload(const std::string& source) {
-  if (source.starts_with(zoo_prefix)) return zoo_workload(source_name(source));
+  if (source.starts_with(zoo_prefix)) return of_option("zoo", [&] { return zoo_workload(source_name(source)); });
   Workload workload = workload_of(load_trace(source), source_name(source));
   workload.description = source;
   if (workload.operations.empty())
@@ -394,7 +396,7 @@ Workload read_workload(const std::string& source) {
 }
 
 Trace read_trace(const std::string& source) {
-  if (source.starts_with(zoo_prefix)) return place(zoo_workload(source_name(source)));
+  if (source.starts_with(zoo_prefix)) return place(read_workload(source));
   return load_trace(source);
 }
 

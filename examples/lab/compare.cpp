@@ -12,6 +12,7 @@
 #include "allocator/replay/zoo/zoo.h"
 #include "examples/lab/comparison.h"
 #include "examples/lab/lab.h"
+#include "examples/support/options.h"
 
 namespace poolgrad::examples {
 
@@ -243,14 +244,14 @@ std::vector<Workload> read_workloads(const std::vector<std::string>& sources) {
 
 std::vector<const PolicyEntry*> choose(const std::vector<std::string>& names) {
   std::vector<const PolicyEntry*> chosen;
-  for (const std::string& name : names) chosen.push_back(&policy_named(name));
+  for (const std::string& name : names) chosen.push_back(of_option("--policy", [&] { return &policy_named(name); }));
   if (names.empty())
     for (const PolicyEntry& policy : policies()) chosen.push_back(&policy);
   return chosen;
 }
 
 int compare_all(const CompareOptions& options, Console& console) {
-  const LatencyTable latency = LatencyTable::named(options.latency);
+  const LatencyTable latency = of_option("--latency", [&] { return LatencyTable::named(options.latency); });
   ComparisonOptions comparison_options{.latency = &latency,
                                        .tight = Capacity::parse(options.tight),
                                        .smallest = options.smallest,

@@ -13,6 +13,7 @@
 #include "allocator/caching_allocator.h"
 #include "allocator/error.h"
 #include "examples/support/console.h"
+#include "examples/support/options.h"
 
 namespace poolgrad::examples {
 
@@ -93,7 +94,7 @@ std::optional<Goal> replay_goal(const Comparison& comparison, bool real) {
 }  // namespace
 
 Capacity Capacity::parse(const std::string& text) {
-  if (!text.ends_with('x')) return {.bytes = parse_bytes(text)};
+  if (!text.ends_with('x')) return {.bytes = of_option("--capacity", [&] { return parse_bytes(text); })};
   const auto factor = number_in<double>(std::string_view(text).substr(0, text.size() - 1));
   if (!factor || !(*factor > 0) || *factor > 1e6)
     throw ValueError("[lab] a capacity is a size such as 8GiB or a multiple of the lower bound such as 1.05x, but is " +

@@ -14,6 +14,7 @@
 #include "allocator/memory/simulated_memory.h"
 #include "allocator/rung.h"
 #include "examples/lab/lab.h"
+#include "examples/support/options.h"
 
 namespace poolgrad::examples {
 
@@ -295,7 +296,7 @@ void play_the_end(Story& story) {
 int demo(const std::string& text, Console& console) {
   // A simulated device has addresses for twice as much, and live blocks lie between those that are free.
   constexpr std::size_t least = 64 * mib, most = std::size_t{512} << 30, page = 2 * mib;
-  const std::size_t budget = parse_bytes(text);
+  const std::size_t budget = of_option("--budget", [&] { return parse_bytes(text); });
   if (budget < least || budget > most || budget % (16 * page) != 0)
     throw ValueError("[demo-oom] --budget must be a multiple of 32 MiB from 64 MiB to 512 GiB, but is " + text);
   Story story(budget, console);

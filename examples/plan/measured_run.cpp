@@ -52,8 +52,7 @@ std::string text_of(const std::string& path) {
 
 std::vector<std::string> command_line(const std::string& program, const TrainOptions& o, const std::string& report) {
   std::vector<std::string> words{program, "--quiet", "--json=" + report};
-  for (const auto& [name, value] : o.configuration())
-    if (!value.empty()) words.push_back(fmt::format("--{}={}", name, value));
+  for (const std::string& argument : o.arguments()) words.push_back(argument);
   for (const std::string& text : o.text) words.push_back("--text=" + text);
   words.push_back("--checkpoint=" + o.checkpoint);
   words.push_back("--device=" + o.device);

@@ -41,8 +41,12 @@ class StepDrawing {
 
   std::string reserved() const {
     std::string points;
-    for (const Sample& sample : picture_.samples)
-      points += fmt::format("{:.1f},{:.1f} ", x(sample.moment), frame_.y(static_cast<double>(sample.reserved)));
+    std::uint64_t before = 0;
+    for (const Sample& sample : picture_.samples) {
+      if (holds(sample)) points += point(sample, before);
+      before = sample.reserved;
+      points += point(sample, before);
+    }
     return fmt::format("<polyline class=\"reserved\" points=\"{}\"><title>reserved</title></polyline>\n", points);
   }
 
@@ -69,20 +73,36 @@ class StepDrawing {
 
  private:
   double x(Moment moment) const {
-    return frame_.left + frame_.width * moment / static_cast<double>(picture_.events + 1);
+    const std::vector<std::uint64_t>& times = picture_.times;
+    if (times.empty()) return frame_.left + frame_.width * moment / static_cast<double>(picture_.events + 1);
+    const std::size_t event =
+        std::clamp<std::size_t>(moment, 1, times.size()) - 1;  // the state before the first: there
+    const auto all = static_cast<double>(std::max<std::uint64_t>(times.back() - times.front(), 1));
+    return frame_.left + frame_.width * static_cast<double>(times[event] - times.front()) / all;
+  }
+
+  /// By time, bytes stay the same until the next request.
+  bool holds(const Sample& sample) const { return !picture_.times.empty() && &sample != picture_.samples.data(); }
+  std::string point(const Sample& sample, std::uint64_t bytes) const {
+    return fmt::format("{:.1f},{:.1f} ", x(sample.moment), frame_.y(static_cast<double>(bytes)));
   }
 
   /// `below` rises by the category. Nothing for what is too thin to be seen.
   std::string area(Category category, std::vector<std::uint64_t>& below) const {
     const auto index = static_cast<std::size_t>(category);
     std::string upper, lower;
-    std::uint64_t most = 0;
+    std::uint64_t most = 0, lower_before = 0, upper_before = 0;
     for (std::size_t i = 0; i < below.size(); ++i) {
       const Sample& sample = picture_.samples[i];
-      lower = fmt::format("{:.1f},{:.1f} ", x(sample.moment), frame_.y(static_cast<double>(below[i]))) + lower;
-      below[i] += sample.requested[index];
+      if (holds(sample)) {
+        lower = point(sample, lower_before) + lower;
+        upper += point(sample, upper_before);
+      }
+      lower_before = below[i];
+      lower = point(sample, lower_before) + lower;
       most = std::max(most, sample.requested[index]);
-      upper += fmt::format("{:.1f},{:.1f} ", x(sample.moment), frame_.y(static_cast<double>(below[i])));
+      upper_before = below[i] += sample.requested[index];
+      upper += point(sample, upper_before);
     }
     if (static_cast<double>(most) * frame_.height / frame_.bytes < 0.3) return "";
     return fmt::format("<polygon class=\"{0}\" points=\"{1}{2}\"><title>{0}: at most {3}</title></polygon>\n",
@@ -240,15 +260,19 @@ svg .name { font-weight: 600; } svg .group { font-size: 15px; font-weight: 600; 
 )";
 }
 
-std::string step_svg(const StepPicture& picture, std::size_t limit) {
-  constexpr double left = 84, width = 1016, height = 340;
+std::string step_svg(const StepPicture& picture, std::size_t limit, double width, double height) {
+  constexpr double left = 84;
   const std::uint64_t most = most_bytes(picture);
-  const Frame frame{left, 8, width, height, top_for(limit, most)};
+  const Frame frame{left, 8, width - left, height, top_for(limit, most)};
   const StepDrawing drawing(picture, frame);
-  std::string text = fmt::format("<svg viewBox=\"0 0 {} {}\" role=\"img\">\n", left + width, height + 32);
+  std::string text = fmt::format("<svg viewBox=\"0 0 {} {}\" role=\"img\">\n", width, height + 48);
   text += grid(frame, true) + drawing.areas() + drawing.reserved();
   if (shows_limit(limit, most)) text += limit_line(frame, limit);
-  return text + drawing.marks() + "</svg>\n";
+  text += drawing.marks();
+  if (!picture.times.empty())
+    text += fmt::format("<text class=\"end\" x=\"{}\" y=\"{}\">{} in all</text>\n", width, height + 40,
+                        format_time(static_cast<double>(picture.times.back() - picture.times.front())));
+  return text + "</svg>\n";
 }
 
 std::string rows_svg(const Plan& plan, bool alone) { return RowPictures(plan).svg(alone); }

@@ -23,7 +23,7 @@ constexpr std::size_t smallest_memory = std::size_t{1} << 20;
 constexpr std::size_t samples_of_large_picture = 1200, samples_of_small_pictures = 90;
 
 std::size_t parse_memory(const std::string& text, const char* option) {
-  const std::size_t bytes = parse_bytes(text);
+  const std::size_t bytes = of_option(option, [&] { return parse_bytes(text); });
   if (bytes < smallest_memory || bytes > no_limit)
     throw ValueError(fmt::format("[plan] {} must be from {} to {}, but is {}", option, format_bytes(smallest_memory),
                                  format_bytes(no_limit), text));
@@ -37,6 +37,12 @@ TrainOptions with_setting(TrainOptions options, const std::string& name, const s
   try {
     std::vector<std::string> line{"--" + name + "=" + value};
     app.parse(line);
+  } catch (const CLI::ExtrasError&) {
+    std::vector<std::string> names;
+    for (const CLI::Option* const option : app.get_options()) names.push_back(option->get_single_name());
+    const std::string near = nearest(name, names);
+    throw ValueError(fmt::format("[--vary] there is no training option {}{}", name,
+                                 near.empty() ? "" : fmt::format(": did you mean {}?", near)));
   } catch (const CLI::ParseError& error) {
     throw ValueError(fmt::format("[plan] --vary {}={}: {}", name, value, error.what()));
   }
@@ -144,8 +150,10 @@ void measure_rows(Plan& plan, const std::string& program, Progress& progress) {
 
 }  // namespace
 
-StepPicture picture_of(const Trace& trace, std::size_t samples) {
+StepPicture picture_of(const Trace& trace, std::size_t samples, bool by_time) {
   StepPicture picture;
+  if (by_time)
+    for (const TraceEvent& event : trace.events) picture.times.push_back(event.time);
   const History history = history_of(trace);
   picture.events = trace.events.size();
   picture.samples = samples_of(history, picture.events, samples);
@@ -201,7 +209,7 @@ Plan make_plan(const PlanOptions& options, Progress& progress) {
   std::string program;
   if (plan.measure > 0) {
     program = options.program.empty() ? train_program() : options.program;
-    if (!options.train.text.empty()) nn::read_corpus(options.train.text);  // its errors
+    if (!options.train.text.empty()) of_option("--text", [&] { return nn::read_corpus(options.train.text); });
   }
   const char* const usual = options.policies.empty() ? "8GiB" : "50%";
   plan.memory = memory_for(options.memory.empty() ? usual : options.memory, plan.rows.front());
@@ -221,13 +229,33 @@ double Plan::relative_time(const PlanRow& row) const {
   return known ? row.measured->milliseconds / other.measured->milliseconds : 0.0;
 }
 
+namespace {
+
+/// Every kind of attention that a row of the plan has.
+std::vector<std::string> attention_kinds(const PlanOptions& o) {
+  std::vector<std::string> kinds{o.train.attention.attention};
+  if (o.ranks > 0) kinds.emplace_back("ring");
+  constexpr std::string_view varied = "attention=";
+  for (const std::string& vary : o.vary)
+    if (vary.starts_with(varied))
+      for (const std::string& kind : split(std::string_view(vary).substr(varied.size()), ',')) kinds.push_back(kind);
+  return kinds;
+}
+
+}  // namespace
+
 int parse_plan_options(int argc, const char* const* argv, PlanOptions& o) {
   o.train.dtype = "auto";
-  CLI::App app("Says what a training run will need, to the byte, without running it.", "plan");
+  CLI::App app("Says what a training run will need, to the byte, without running it.", "./run plan");
   app.option_defaults()->always_capture_default();
   app.add_option("--memory", o.memory,
                  "Hard limit of the memory, such as 8GiB, or 50%: half of what the first row's model reserves with "
                  "everything kept (default: 8GiB; with --policies 50%)");
+  std::string budget;
+  app.add_option("--budget", budget,
+                 "The --budget of the run: the same limit as --memory, under which a run drops saved tensors unless "
+                 "--checkpoint says otherwise")
+      ->excludes("--memory");
   app.add_option(
       "--device", o.train.device,
       "Whose memory: cpu, this machine's, or cuda, a GPU's, here or elsewhere; with --ranks also whose peaks: "
@@ -259,13 +287,18 @@ int parse_plan_options(int argc, const char* const* argv, PlanOptions& o) {
   app.add_option("--svg", o.svg, "Picture to write: the memory of a step of each row, on the same axes");
   app.add_flag("--quiet", o.quiet, "Print nothing but errors");
   for (const char* const other :
-       {"--memory", "--longest", "--devices", "--most", "--vary", "--policies", "--measure", "--svg"})
+       {"--memory", "--budget", "--longest", "--devices", "--most", "--vary", "--policies", "--measure", "--svg"})
     ranks->excludes(other);
   add_training_options(app, o.train);
   const int code = parse_command_line(app, argc, argv);
+  if (!budget.empty()) {
+    o.memory = budget;
+    if (o.train.checkpoint == "auto") o.train.checkpoint = "budget";
+  }
   if (o.measure > 0 && !o.policies.empty() && o.vary.empty() && app.count("--attention") == 0)
     o.vary = {"attention=window,dilated,causal"};
   if (app.count("--ranks") > 0 && app.count("--context") == 0) o.train.context *= o.ranks;
+  check_attention_options(options_given(app), attention_kinds(o));
   return code;
 }
 

@@ -43,14 +43,15 @@ TrainOptions with_policy(TrainOptions options, const std::string& policy);
 /// Where the bytes of a step go, by moments of its trace.
 struct StepPicture {
   std::vector<Sample> samples;
+  std::vector<std::uint64_t> times = {};  // of the events, in nanoseconds: drawn by time; none: by number
   Sample fullest;
   Moment backward = 0, update = 0;  // where they begin; 0: nowhere
   std::size_t events = 0;
   Json holders;  // of the fullest moment, see PageTables::peak
 };
 
-/// Of the trace of a step, at no more than `samples` moments.
-StepPicture picture_of(const Trace& trace, std::size_t samples);
+/// Of the trace of a step, at no more than `samples` moments. `by_time` needs a device that takes time.
+StepPicture picture_of(const Trace& trace, std::size_t samples, bool by_time = false);
 
 /// One way to train.
 struct PlanRow {
@@ -109,8 +110,8 @@ std::string plan_html(const Plan& plan);
 
 /// Colours and lines of the pictures.
 std::string_view picture_style();
-/// One step, large, with a line at `limit` where that is near; no_limit: none.
-std::string step_svg(const StepPicture& picture, std::size_t limit);
+/// One step, with a line at `limit` where that is near; no_limit: none.
+std::string step_svg(const StepPicture& picture, std::size_t limit, double width = 1100, double height = 340);
 /// The bytes of its fullest moment by category, beside their peaks.
 std::string category_table(const StepPicture& picture, const std::array<std::uint64_t, category_count>& peaks);
 /// The steps of all rows, small, on the same axes; `alone`: an SVG file, with a picture_style() of its own.

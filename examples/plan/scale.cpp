@@ -173,7 +173,8 @@ Scale make_scale(const ScaleOptions& options, Progress& progress) {
                         .value_width = model.width / model.heads,
                         .dtype = scale.dtype};
   const auto outline = [&](const TrainOptions& of, Layout layout, std::int64_t ranks, std::int64_t context) {
-    return RingOutline(of.attention.pattern(context, "plan"), layout, static_cast<int>(ranks), model.heads, context);
+    return RingOutline(of.attention_in_force().pattern(context, "plan"), layout, static_cast<int>(ranks), model.heads,
+                       context);
   };
   const RingOutline alone = outline(train, Layout::contiguous, 1, scale.tokens());
   progress.status("planning a rank");

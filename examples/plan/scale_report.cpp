@@ -22,7 +22,7 @@ std::vector<std::string> scale_lines(const Scale& scale) {
       fmt::format("{} of {} tokens each, {} in all: {}, width {}, {} ({} for keys), {}, attention in {}",
                   integer_text(scale.ranks), integer_text(scale.tokens()), integer_text(o.context),
                   plural(o.layers, "layer"), o.width, plural(o.heads, "head"), o.model().kv_heads,
-                  o.attention.describe(o.context), to_string(scale.dtype)),
+                  o.describe_attention(), to_string(scale.dtype)),
       fmt::format(
           "{}: {:.2f} TB/s, {:.0f} Tflop/s{}; link {:.4g} GB/s, {}; a forecast by these peaks, nothing measured",
           scale.device.name, 1e-3 * scale.cluster.device.bytes, 1e-3 * scale.cluster.device.operations,
@@ -94,7 +94,7 @@ Json scale_json(const Scale& scale) {
           {"ranks", scale.ranks},
           {"tokens_a_rank", scale.tokens()},
           {"context", scale.train.context},
-          {"attention", scale.train.attention.describe(scale.train.context)},
+          {"attention", scale.train.describe_attention()},
           {"dtype", to_string(scale.dtype)},
           {"device", scale.device.name},
           {"bytes_per_second", 1e9 * scale.cluster.device.bytes},

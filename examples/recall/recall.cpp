@@ -234,6 +234,7 @@ std::vector<std::string> RecallOptions::contenders() const {
 AttentionOptions RecallOptions::contender(const std::string& name) const {
   AttentionOptions result = attention;
   result.attention = name;
+  result.seed = seed;
   if (result.segments.empty() && result.rates.empty()) {
     result.segments = {256, result.segments_for(task().length()).back()};
     result.rates = {1, 4};
@@ -258,7 +259,7 @@ void RecallOptions::check() const {
   if (steps < 0 || !(seconds >= 0)) refuse("--steps and --seconds must not be negative");
   if (steps == 0 && seconds == 0) refuse("--steps 0 runs until --seconds are over, and needs them");
   if (!(lr > 0)) refuse(fmt::format("--lr must be positive, but is {}", lr));
-  model().check();
+  of_option("--layers, --width, --heads", [&] { model().check(); });
   check_attention_names(compare, "recall", "--compare");
   check_files("recall", {{"--json", json, true}, {"--csv", csv, true}});
   for (const std::string& name : contenders()) contender(name).pattern(task().length(), "recall");
@@ -267,7 +268,8 @@ void RecallOptions::check() const {
 int parse_recall_options(int argc, const char* const* argv, RecallOptions& o) {
   CLI::App app(
       "Trains a small model from scratch to recall values by key from far back, and shows how far each kind of "
-      "attention reaches.");
+      "attention reaches.",
+      "./run recall");
   app.option_defaults()->always_capture_default();
   const auto needle = [&o](const std::string&) { o.task_name = "passkey", o.distance = 1024; };
   app.add_option_function<std::string>("--preset", needle, "needle: a passkey at distance 1024")
@@ -299,7 +301,9 @@ int parse_recall_options(int argc, const char* const* argv, RecallOptions& o) {
   app.add_option("--json", o.json, "Report to write, as JSON; - for standard output, which then has nothing else");
   app.add_option("--csv", o.csv, "Steps to write, as CSV; - as for --json");
   app.add_flag("--quiet", o.quiet, "Print nothing but errors");
-  return parse_command_line(app, argc, argv);
+  const int code = parse_command_line(app, argc, argv);
+  check_attention_options(options_given(app), o.contenders());
+  return code;
 }
 
 std::vector<RecallResult> run_recall(RecallOptions options, std::ostream& out, bool live) {

@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cerrno>
 #include <filesystem>
 #include <fstream>
 #include <istream>
@@ -12,6 +13,7 @@
 #include <ostream>
 #include <string_view>
 
+#include "allocator/base/atomic_file.h"
 #include "allocator/error.h"
 #include "examples/support/train.h"
 #include "kernels/parallel.h"
@@ -26,8 +28,10 @@ std::string rest_of(std::istream& in) { return {std::istreambuf_iterator<char>(i
 
 std::string contents_of(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
-  if (!file.is_open() || std::filesystem::is_directory(path))
-    throw FileError("[sample] cannot read the prompt " + path);
+  const int error = errno;
+  const bool is_folder = std::filesystem::is_directory(path);
+  if (!file.is_open() || is_folder)
+    throw FileError("[--prompt-file] " + path + ": " + (is_folder ? "is a folder" : opening_failure(error)));
   return rest_of(file);
 }
 
@@ -56,7 +60,7 @@ class Session {
         streams_(streams),
         device_(parse_device(options.device, "sample")),
         pool_(device_, ""),
-        trained_(load_trained_model(options.checkpoint, device_)),
+        trained_(of_option("sample", [&] { return load_trained_model(options.checkpoint, device_); })),
         writer_(*trained_.model, options.sampler, device_, trained_.tokenizer) {}
 
   void one_text(const std::string& prompt) {
@@ -95,7 +99,7 @@ class Session {
     const TrainOptions& o = trained_.options;
     return fmt::format("{} parameters, {}, width {}, context {}, {}{}",
                        nn::format_count(static_cast<double>(trained_.model->parameter_count())),
-                       plural(o.layers, "layer"), o.width, o.context, o.attention.describe(o.context),
+                       plural(o.layers, "layer"), o.width, o.context, o.describe_attention(),
                        o.tokenizer == "bytes" ? "" : ", tokens of " + o.tokenizer);
   }
 
@@ -184,12 +188,26 @@ class Session {
   nn::TextWriter writer_;
 };
 
+/// Refuses what Sampler refuses, by the names of the options.
+void check_sampler(const nn::SamplerOptions& options) {
+  try {
+    static_cast<void>(nn::Sampler(options));
+  } catch (const ValueError& error) {
+    const std::string text = error.what();
+    const std::size_t begin = text.find("] ") + 2, end = text.find(' ', begin);
+    std::string option = text.substr(begin, end - begin);
+    std::ranges::replace(option, '_', '-');
+    throw ValueError(fmt::format("[--{}] it{}", option, text.substr(end)));
+  }
+}
+
 }  // namespace
 
 int parse_sample_options(int argc, const char* const* argv, SampleOptions& o) {
   CLI::App app(
       "Text from a model that train --save has trained. Without a prompt: what stands on standard input, or, on a "
-      "terminal, line by line.");
+      "terminal, line by line.",
+      "./run sample");
   app.option_defaults()->always_capture_default();
   app.add_option("checkpoint", o.checkpoint, "Checkpoint of train --save")->required();
   auto* prompt = app.add_option("--prompt", o.prompt, "Text to go on from; it is written out, too");
@@ -211,10 +229,12 @@ int parse_sample_options(int argc, const char* const* argv, SampleOptions& o) {
 void sample(const SampleOptions& options, const SampleStreams& streams) {
   if (options.bytes < 0)
     throw ValueError(fmt::format("[sample] --bytes must not be negative, but is {}", options.bytes));
+  check_sampler(options.sampler);
   const bool by_lines = !options.prompt && options.prompt_file.empty() && streams.in_terminal;
   if (by_lines && options.json)
     throw ValueError("[sample] --json needs a text to go on from: --prompt, --prompt-file or standard input");
-  nn::read_training_metadata(options.checkpoint);  // says what is wrong with it before the prompt is waited for
+  // Before the prompt is waited for.
+  of_option("sample", [&] { return nn::read_training_metadata(options.checkpoint); });
   std::string prompt;
   if (options.prompt)
     prompt = *options.prompt;

@@ -12,7 +12,7 @@ namespace poolgrad::examples {
 
 namespace {
 
-constexpr double left = 58, right = 24, bottom = 38, line_height = 14;
+constexpr double left = 58, right = 24, bottom = 38, line_height = 14, legend_line = 18;
 constexpr std::size_t most_points = 800, most_places = 120;
 
 struct Range {
@@ -161,17 +161,36 @@ class Drawing {
   }
 
   std::string legend() const {
-    if (points_.size() < 2) return "";
+    if (chart_.series.size() < 2) return "";
     std::string text;
-    double at = left;
-    for (const Series& series : chart_.series) {
+    for_each_name([&](const Series& series, double at, double y) {
       text += fmt::format(
-          "<line class=\"c{}{}\" x1=\"{}\" x2=\"{}\" y1=\"11\" y2=\"11\"/><text x=\"{}\" y=\"15\">{}</text>\n",
-          series.colour, series.kind == Series::Kind::faint ? " faint" : "", at, at + 16, at + 21,
+          "<line class=\"c{0}{1}\" x1=\"{2}\" x2=\"{3}\" y1=\"{4}\" y2=\"{4}\"/><text x=\"{5}\" y=\"{6}\">{7}</text>\n",
+          series.colour, series.kind == Series::Kind::faint ? " faint" : "", at, at + 16, y - 4, at + 21, y,
           escaped(series.name));
-      at += 38 + 6.6 * static_cast<double>(series.name.size());
-    }
+    });
     return text;
+  }
+
+  /// Calls f(series, x, y of its line of the legend) and returns the last y.
+  template <class F>
+  double for_each_name(const F& f) const {
+    double at = left, y = 15;
+    for (const Series& series : chart_.series) {
+      const double wide = 38 + 7.0 * static_cast<double>(series.name.size());
+      if (at > left && at + wide - 12 > chart_.width) {
+        at = left;
+        y += legend_line;
+      }
+      f(series, at, y);
+      at += wide;
+    }
+    return y;
+  }
+
+  double below_legend() const {
+    if (chart_.series.size() < 2) return 10;
+    return 11 + for_each_name([](const Series&, double, double) {});
   }
 
   /// Strips that name the values where they are.
@@ -202,7 +221,7 @@ class Drawing {
   }
 
   const Chart& chart_;
-  const double top = chart_.series.size() > 1 ? 26 : 10;  // below the legend
+  const double top = below_legend();
   Axis x_, y_;
   std::vector<Points> points_;
 };
@@ -241,7 +260,11 @@ std::string_view chart_style() {
 .chart { --c0: #2f6fc4; --c1: #d9731a; --c2: #2e8f57; --c3: #8b52c4; --c4: #c43b52; --c5: #138a94; --axis: #8884; }
 @media (prefers-color-scheme: dark) {
   .chart { --c0: #6ea8f2; --c1: #f09a4a; --c2: #5fc48a; --c3: #b98af0; --c4: #f07a8c; --c5: #4fc4ce; } }
-.chart text { font: 13px system-ui, sans-serif; fill: var(--text); } .chart .quiet { fill: var(--quiet); }
+.charts { display: grid; gap: .6rem 1.6rem; grid-template-columns: repeat(auto-fit, minmax(min(100%, 26rem), 1fr)); }
+.charts h2 { margin-top: 1.4rem; }
+.chart text { font: 13px system-ui, sans-serif; fill: var(--text); paint-order: stroke; stroke: var(--page);
+              stroke-width: 3px; stroke-linejoin: round; }
+.chart .quiet { fill: var(--quiet); }
 .chart .end { text-anchor: end; } .chart .middle { text-anchor: middle; } .chart .grid { stroke: var(--axis); }
 .chart .level { stroke: var(--quiet); stroke-dasharray: 5 4; } .chart .faint { opacity: .35; stroke-width: 1; }
 .chart polyline, .chart line.c0, .chart line.c1, .chart line.c2, .chart line.c3, .chart line.c4, .chart line.c5 {

@@ -40,13 +40,15 @@ struct Chart {
   bool log_y = false;  // powers of ten
   bool from_zero = false;
   bool whole_x = false;                                         // x are whole numbers, and so are those at the axis
-  double width = 560, height = 250;                             // of the drawing; a page scales it
+  double width = 440, height = 230;                             // of the drawing; a page scales it
   std::function<std::string(double)> x_text = {}, y_text = {};  // numbers as they are where there is none
 };
 
-/// The colours of series and of all that a chart is made of.
+/// The colours of series and of all that a chart is made of, and the class "charts": as many beside each other as the
+/// window has room for.
 std::string_view chart_style();
-/// Axes, levels, series and, where there are several, a legend. The values at a place are shown where a pointer rests.
+/// Axes, levels, series and, where there are several, a legend of as many lines as it needs. The values at a place are
+/// shown where a pointer rests.
 /// "" where there is no point to show.
 std::string chart_svg(const Chart& chart);
 

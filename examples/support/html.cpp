@@ -20,6 +20,8 @@ p { max-width: 60rem; margin: .3rem 0 .8rem; }
 .wide { overflow-x: auto; } table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .88rem; }
 th, td { padding: .25rem .7rem; text-align: right; white-space: nowrap; border-bottom: 1px solid var(--line); }
 th:first-child, td:first-child, .left { text-align: left; } tr:hover td { background: var(--soft); }
+td small { display: block; white-space: normal; color: var(--quiet); }
+@media (max-width: 40rem) { th { white-space: normal; } th, td { padding: .25rem .3rem; font-size: .8rem; } }
 svg { width: 100%; height: auto; }
 .swatch { display: inline-block; width: .8em; height: .8em; margin-right: .5em; border-radius: 2px; }
 )";

@@ -8,6 +8,9 @@
 #include <bit>
 #include <charconv>
 #include <cmath>
+#include <cstdlib>
+#include <iostream>
+#include <numeric>
 #include <string_view>
 #include <utility>
 
@@ -49,6 +52,37 @@ void check_attention_names(const std::vector<std::string>& names, const std::str
   }
 }
 
+std::string_view attention_kinds_of(std::string_view option) {
+  static constexpr std::pair<std::string_view, std::string_view> kinds[] = {
+      {"window", "window, global_local"},
+      {"segments", "dilated"},
+      {"rates", "dilated"},
+      {"block", "block_sparse, global_local, random"},
+      {"offsets", "block_sparse"},
+      {"global", "global_local"},
+      {"stride", "strided"},
+      {"density", "random"},
+      {"ring-size", "ring"},
+      {"layout", "ring"}};
+  const auto* const found = std::ranges::find(kinds, option, &std::pair<std::string_view, std::string_view>::first);
+  return found == std::end(kinds) ? std::string_view() : found->second;
+}
+
+bool is_of_attention(std::string_view option, const std::vector<std::string>& kinds) {
+  const std::string_view users = attention_kinds_of(option);
+  const std::vector<std::string> names = split(users, ',');
+  return users.empty() || std::ranges::any_of(kinds, [&](const std::string& kind) {
+           return std::ranges::any_of(names, [&](const std::string& name) { return name.ends_with(kind); });
+         });
+}
+
+void check_attention_options(const std::set<std::string>& given, const std::vector<std::string>& kinds) {
+  for (const std::string& option : given)
+    if (!is_of_attention(option, kinds))
+      throw ValueError(fmt::format("[--{}] this option is of --attention {}, not of {}", option,
+                                   attention_kinds_of(option), fmt::join(kinds, ", ")));
+}
+
 std::vector<std::int64_t> AttentionOptions::segments_for(std::int64_t context) const {
   if (!segments.empty()) return segments;
   const std::int64_t shortest = 256;
@@ -79,7 +113,9 @@ Pattern AttentionOptions::pattern(std::int64_t context, const std::string& progr
   check_at_least_one(program, {{"window", window}});
   const Pattern causal = Pattern::causal();
   if (attention == "window") return Pattern::window(window - 1, 0);
-  if (attention == "dilated") return Pattern::dilated(segments_for(context), rates_for(context)) & causal;
+  if (attention == "dilated")
+    return of_option("--segments, --rates",
+                     [&] { return Pattern::dilated(segments_for(context), rates_for(context)) & causal; });
   if (attention == "block_sparse") {
     std::vector<std::int64_t> back;
     for (const std::int64_t offset : offsets) {
@@ -88,16 +124,18 @@ Pattern AttentionOptions::pattern(std::int64_t context, const std::string& progr
             fmt::format("[{}] --offsets count blocks back and must not be negative, but one is {}", program, offset));
       back.push_back(-offset);
     }
-    return Pattern::block_offsets(block, back) & causal;
+    return of_option("--block, --offsets", [&] { return Pattern::block_offsets(block, back) & causal; });
   }
-  if (attention == "global_local") return Pattern::global_local(block, window, global) & causal;
-  if (attention == "strided") return Pattern::strided(stride) & causal;
-  if (attention == "random") return Pattern::random_blocks(block, density) & causal;
+  if (attention == "global_local")
+    return of_option("--block, --global", [&] { return Pattern::global_local(block, window, global) & causal; });
+  if (attention == "strided") return of_option("--stride", [&] { return Pattern::strided(stride) & causal; });
+  if (attention == "random")
+    return of_option("--block, --density", [&] { return Pattern::random_blocks(block, density, seed) & causal; });
   if (attention == "ring") {
     check_at_least_one(program, {{"ring-size", ring_size}});
     if (ring_size > most_ranks)
       throw ValueError(fmt::format("[{}] --ring-size must be at most {}, but is {}", program, most_ranks, ring_size));
-    attention::parse_layout(layout);
+    of_option("--layout", [&] { return attention::parse_layout(layout); });
   }
   return causal;
 }
@@ -120,7 +158,96 @@ nn::MixerFactory AttentionOptions::mixer(std::int64_t context, const std::string
       {.layer_norm = false, .post_norm = false, .rope = rope_base, .output_deviation = output_deviation}, {}, ring);
 }
 
+void rethrow_of(const std::string& option) {
+  const auto renamed = [&](const Error& error) {
+    const std::string text = error.what();
+    const std::size_t end = text.find("] ");
+    const bool names_it = text.starts_with("[--") || text.compare(std::min(end, text.size()), 4, "] --") == 0;
+    return names_it || end == std::string::npos ? text : "[" + option + text.substr(end);
+  };
+  try {
+    throw;
+  } catch (const OutOfMemoryError&) {
+    throw;
+  } catch (const FileError& error) {
+    throw FileError(renamed(error));
+  } catch (const DeviceError& error) {
+    throw DeviceError(renamed(error));
+  } catch (const Error& error) {
+    throw ValueError(renamed(error));
+  }
+}
+
+namespace {
+
+/// Letters to insert, delete, replace or exchange with their neighbour (optimal string alignment).
+std::size_t edits_between(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> before, row(b.size() + 1), next(b.size() + 1);
+  std::iota(row.begin(), row.end(), std::size_t{0});
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    next[0] = i;
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      next[j] = std::min({row[j] + 1, next[j - 1] + 1, row[j - 1] + (a[i - 1] == b[j - 1] ? 0 : 1)});
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
+        next[j] = std::min(next[j], before[j - 2] + 1);
+    }
+    before = std::exchange(row, next);
+  }
+  return row.back();
+}
+
+}  // namespace
+
+std::string nearest(std::string_view word, const std::vector<std::string>& names) {
+  const auto begins = [&](const std::string& name) { return !word.empty() && name.starts_with(word); };
+  if (std::ranges::count_if(names, begins) == 1) return *std::ranges::find_if(names, begins);
+  std::string best;
+  std::size_t least = std::max<std::size_t>(1, word.size() / 3) + 1;
+  for (const std::string& name : names)
+    if (const std::size_t edits = edits_between(word, name); edits < least) least = edits, best = name;
+  return best;
+}
+
+namespace {
+
+/// The message for a wrong command line, with one advice.
+std::string describe_fault(const CLI::App* app, const CLI::Error& error) {
+  const CLI::App* at = app;
+  while (!at->get_subcommands().empty()) at = at->get_subcommands().front();
+  const std::string whole = app->get_name(), program = "[" + whole.substr(whole.find_last_of(" /") + 1) + "] ";
+  const std::string help = fmt::format("{}{} --help lists ", whole, at == app ? "" : " " + at->get_name());
+  std::vector<std::string> options, commands;
+  for (const CLI::Option* const option : at->get_options())
+    for (const std::string& name : option->get_lnames()) options.push_back(name);
+  for (const CLI::App* const command : at->get_subcommands({})) commands.push_back(command->get_name());
+  const auto unknown = [&](const std::string& kind, const std::string& word, const std::string& dashes,
+                           const std::vector<std::string>& names) {
+    const std::string near = nearest(std::string_view(word).substr(dashes.size()), names);
+    return fmt::format("{}there is no {} {}: {}\n", program, kind, word,
+                       near.empty() ? fmt::format("{}the {}s", help, kind)
+                                    : fmt::format("did you mean {}{}?", dashes.empty() ? "" : "--", near));
+  };
+  std::string text;
+  for (std::string word : app->remaining(true)) {
+    word.resize(std::min(word.find('='), word.size()));
+    const std::size_t dashes = std::min(word.find_first_not_of('-'), word.size());
+    if (dashes > 0)
+      text += unknown("option", word, word.substr(0, dashes), options);
+    else if (!commands.empty() && text.empty())
+      text += unknown("command", word, "", commands);
+  }
+  if (!text.empty()) return text;
+  for (const CLI::Option* const option : at->get_options())
+    if (error.get_name() == "ArgumentMismatch" &&
+        option->count() > static_cast<std::size_t>(option->get_items_expected_max()))
+      return fmt::format("{}{} is given {} times\n", program, option->get_name(), option->count());
+  return fmt::format("{}{}\n{}the options\n", program, error.what(), help);
+}
+
+}  // namespace
+
 void read_command_line(CLI::App& app, int argc, const char* const* argv) {
+  app.failure_message(describe_fault);
   app.parse(argc, argv);
   std::vector<const CLI::App*> commands{&app};
   for (const CLI::App* const command : app.get_subcommands()) commands.push_back(command);
@@ -138,11 +265,27 @@ void read_command_line(CLI::App& app, int argc, const char* const* argv) {
       }
 }
 
+std::set<std::string> options_given(const CLI::App& app) {
+  std::set<std::string> given;
+  for (const CLI::Option* const option : app.get_options())
+    if (option->count() > 0) given.insert(option->get_single_name());
+  return given;
+}
+
+int number_in_environment(std::initializer_list<const char*> names) {
+  for (const char* const name : names)
+    if (const char* const text = std::getenv(name))
+      if (const auto number = number_in<int>(text)) return *number;
+  return -1;
+}
+
 int parse_command_line(CLI::App& app, int argc, const char* const* argv) {
   try {
     read_command_line(app, argc, argv);
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? exit_good : exit_usage;
+    std::ostream nowhere(nullptr);
+    const bool leads = number_in_environment({"OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"}) <= 0;
+    return app.exit(error, leads ? std::cout : nowhere, leads ? std::cerr : nowhere) == 0 ? exit_good : exit_usage;
   }
   return -1;
 }
@@ -184,7 +327,8 @@ Device parse_device(const std::string& text, const std::string& program, const c
   const std::string rest = text.substr(comma), like = rest.starts_with(",like=") ? rest.substr(6) : "";
   if (rest.empty() != like.empty()) refuse();
   const std::uint8_t index = like.empty() ? 0 : 100;  // a device keeps its pages for good
-  configure_simulated_device(index, parse_bytes(text.substr(4, comma - 4)), like);
+  const std::size_t capacity = of_option("--device", [&] { return parse_bytes(text.substr(4, comma - 4)); });
+  configure_simulated_device(index, capacity, like);
   return {DeviceType::sim, index};
 }
 

@@ -4,12 +4,15 @@
 #include <cstdint>
 #include <initializer_list>
 #include <optional>
+#include <set>
 #include <string>
+#include <string_view>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "allocator/caching_allocator.h"
+#include "allocator/error.h"
 #include "attention/modules/ring_attention.h"
 #include "attention/pattern/pattern.h"
 #include "nn/language_model.h"
@@ -32,6 +35,7 @@ struct AttentionOptions {
   double density = 0.25;                                // random: blocks kept
   std::int64_t ring_size = 4;                           // ring: ranks, within this process
   std::string layout = "zigzag";                        // ring: contiguous, zigzag or striped
+  std::uint64_t seed = 0;                               // random: decides the blocks; no option of its own
 
   /// The pattern for sequences of at most `context` positions. Throws ValueError, one sentence.
   attention::Pattern pattern(std::int64_t context, const std::string& program) const;
@@ -61,22 +65,32 @@ void check_attention_name(const std::string& name, const std::string& program, c
 void check_attention_names(const std::vector<std::string>& names, const std::string& program,
                            const std::string& option);
 
-/// Calls f(name, member, help) for every option but --attention itself, which is described by its names; Options may be
-/// const.
+/// The kinds of attention that use an option, such as "block_sparse, global_local, random" for "block"; "" for an
+/// option that does not concern attention.
+std::string_view attention_kinds_of(std::string_view option);
+/// Whether one of these kinds uses the option. True for an option that does not concern attention.
+bool is_of_attention(std::string_view option, const std::vector<std::string>& kinds);
+/// Throws ValueError for an option in `given`, by its name without dashes, that none of these kinds uses.
+void check_attention_options(const std::set<std::string>& given, const std::vector<std::string>& kinds);
+
+/// Calls f(name, member, help) for every option but --attention itself, whose help is the list of its names. Options
+/// may be const.
 template <class Options, class F>
 void for_each_attention_setting(Options& o, F&& f) {
-  f("window", o.window, "window: positions that one attends to, itself included; global_local: around it");
-  f("segments", o.segments, "dilated: lengths of segments, such as 512,2048,8192 (default: up to the context)");
-  f("rates", o.rates,
-    "dilated: one dilation rate per segment (default: 1,2,4, or more where a segment "
-    "would have over 8192 keys)");
-  f("block", o.block, "block_sparse, global_local, random: positions of a block, a multiple of 16");
-  f("offsets", o.offsets, "block_sparse: how many blocks back to look, such as 0,1,2,4");
-  f("global", o.global, "global_local: first positions that all attend to");
-  f("stride", o.stride, "strided: the last so many positions, and every so-manieth before");
-  f("density", o.density, "random: fraction of blocks kept");
-  f("ring-size", o.ring_size, "ring: ranks that share the sequence, all in this process");
-  f("layout", o.layout, "ring, --parallel ring: who has which positions: contiguous, zigzag or striped");
+  const auto add = [&](const char* name, auto& value, const char* help) {
+    f(name, value, std::string(attention_kinds_of(name)) + ": " + help);
+  };
+  add("window", o.window, "positions that one attends to, itself included (global_local: around it)");
+  add("segments", o.segments, "lengths of segments, such as 512,2048,8192 (default: up to the context)");
+  add("rates", o.rates,
+      "one dilation rate per segment (default: 1,2,4, or more where a segment would have over 8192 keys)");
+  add("block", o.block, "positions of a block, a multiple of 16");
+  add("offsets", o.offsets, "how many blocks back to look, such as 0,1,2,4");
+  add("global", o.global, "first positions that all attend to");
+  add("stride", o.stride, "the last N positions, and every N-th before");
+  add("density", o.density, "fraction of blocks kept; --seed decides which");
+  add("ring-size", o.ring_size, "ranks that share the sequence, all in this process");
+  add("layout", o.layout, "positions of each rank: contiguous, zigzag or striped (also of --parallel ring)");
 }
 /// For the functions that call f(name, member, help): adds each to a command line. Lists are read with commas.
 template <class App>
@@ -91,11 +105,34 @@ auto setting_adder(App& app) {
   };
 }
 
+/// The name that `word` is nearest to, by the edits (a letter more, less, another, or two exchanged) that make one of
+/// the other, or the only one that begins with it; "" where that takes more edits than a third of its letters.
+std::string nearest(std::string_view word, const std::vector<std::string>& names);
+
+/// Rethrows the error that is being handled, as of_option() says.
+[[noreturn]] void rethrow_of(const std::string& option);
+/// Calls f() on the value of an option. Its errors then name `option`, such as "--dtype", in place of the function that
+/// threw them: "[--dtype] unknown dtype 'f8': ...". FileError, DeviceError and OutOfMemoryError keep their type, others
+/// become ValueError. A message that names an option already stays as it is.
+template <class F>
+auto of_option(const std::string& option, const F& f) {
+  try {
+    return f();
+  } catch (const Error&) {
+    rethrow_of(option);
+  }
+}
+
 /// Reads a command line as CLI::App::parse() does, which takes the nearest number for one that a type does not hold:
-/// throws CLI::ParseError for such, too.
+/// throws CLI::ParseError for such, too. The message of an unknown option or command suggests the nearest one.
 void read_command_line(CLI::App& app, int argc, const char* const* argv);
-/// The same, saying what is wrong. Returns the exit code if the program is to end at once (--help, a fault), else -1.
+/// The same, and prints the message, on rank 0 alone where mpirun or srun has started several. Returns the exit code if
+/// the program is to end at once (--help, a fault), else -1.
 int parse_command_line(CLI::App& app, int argc, const char* const* argv);
+/// The names, without dashes, of the options that the command line had.
+std::set<std::string> options_given(const CLI::App& app);
+/// The number that the first of these variables of the environment has; -1 where none has one.
+int number_in_environment(std::initializer_list<const char*> names);
 
 /// "90s", "4min", "1.5h", "250ms", "3us", "20ns" -> seconds, not negative; nothing for what is no time.
 std::optional<double> parse_seconds(const std::string& text);

@@ -57,6 +57,9 @@ std::string_view value_before(std::string_view name) {
   return "";
 }
 
+/// Of a checkpoint of random attention; older ones have none, and blocks of the seed 0.
+constexpr const char* attention_seed_key = "attention-seed";
+
 /// Nanoseconds a byte: norms, activations and sums cost less, products of the widths that are trained here more.
 constexpr double selective_price = 1.0;
 
@@ -87,20 +90,35 @@ std::unique_ptr<Rematerialisation> TrainOptions::memory_policy(Device on) const 
   const std::string policy = checkpoint_policy();
   const bool chooses = policy == "selective" || policy == "budget";
   if (!chooses && offload.empty()) return nullptr;
-  auto memory = std::make_unique<Rematerialisation>(
-      RematerialisationOptions{.drop_below = policy == "selective" ? selective_price : 0.0,
-                               .offload_folder = offload,
-                               .offload_all = !chooses,
-                               .device = on});
+  auto memory = of_option("--offload", [&] {
+    return std::make_unique<Rematerialisation>(
+        RematerialisationOptions{.drop_below = policy == "selective" ? selective_price : 0.0,
+                                 .offload_folder = offload,
+                                 .offload_all = !chooses,
+                                 .device = on});
+  });
   if (policy == "budget") allocator_for(on).add_client(memory->client());
   return memory;
 }
 
 void TrainOptions::check() const {
   const auto refuse = [](const std::string& reason) { throw ValueError("[train] " + reason); };
-  check_at_least_one("train", {{"batch", batch}, {"report", report}, {"store-every", store_every}});
+  check_at_least_one("train", {{"context", context},
+                               {"layers", layers},
+                               {"width", width},
+                               {"heads", heads},
+                               {"batch", batch},
+                               {"report", report},
+                               {"store-every", store_every}});
+  if (width % heads != 0) refuse(fmt::format("--width {} is not divisible by --heads {}", width, heads));
+  if (width / heads % 2 != 0)
+    refuse(fmt::format("--width {} / --heads {} must be even, as rotary positions turn pairs", width, heads));
+  if (kv_heads < 0 || (kv_heads > 0 && heads % kv_heads != 0))
+    refuse(fmt::format("--heads {} is not a multiple of --kv-heads {}", heads, kv_heads));
+  if (tile < 0) refuse(fmt::format("--tile must not be negative, but is {}", tile));
   if (batch > most_sequences) refuse(fmt::format("--batch must be at most {}, but is {}", most_sequences, batch));
-  if (!budget.empty() && parse_bytes(budget) == 0) refuse("--budget 0 leaves no memory; without it there is no limit");
+  if (!budget.empty() && of_option("--budget", [&] { return parse_bytes(budget); }) == 0)
+    refuse("--budget 0 leaves no memory; without it there is no limit");
   if (chunk < 0) refuse(fmt::format("--chunk must not be negative, but is {}", chunk));
   if (chunk == 0 && store_every != 1) refuse("--store-every needs --chunk, whose states it keeps");
   if (steps < 0 || sample < 0 || stop_after < 0 || save_every < 0)
@@ -119,12 +137,17 @@ void TrainOptions::check() const {
     refuse("--graph records what is computed again, which --checkpoint budget decides anew in each step");
   if (graph && !offload.empty()) refuse("--offload reads from the device, which a step recorded by --graph cannot");
   nn::parse_tokenizer(tokenizer);
+  if (!is_floating(activations().dtype))
+    refuse(fmt::format("--dtype must be f32, f64, bf16, f16 or auto, but is {}", dtype));
   model().check();
   parse_heads(html_heads, model());
   pattern();
+  std::vector<std::string> kinds{attention.attention};
+  if (parallel != "none") kinds.emplace_back("ring");  // whose layout is that of the ranks
+  check_attention_options(given, kinds);
   loss_scaler();
-  nn::parse_optimizer(optimizer);
-  nn::Schedule::parse(schedule);
+  of_option("--optimizer", [&] { return nn::parse_optimizer(optimizer); });
+  of_option("--schedule", [&] { return nn::Schedule::parse(schedule); });
   std::vector<InputFile> inputs = text_files(*this);
   inputs.push_back({"the checkpoint of --resume", resume, "--save"});
   check_files("train",
@@ -142,7 +165,8 @@ void TrainOptions::check() const {
 
 std::vector<InputFile> text_files(const TrainOptions& options) {
   std::vector<InputFile> files;
-  for (const std::string& text : options.text) files.push_back({"the text", nn::TextSource::parse(text).path});
+  for (const std::string& text : options.text)
+    files.push_back({"the text", of_option("--text", [&] { return nn::TextSource::parse(text); }).path});
   return files;
 }
 
@@ -181,7 +205,16 @@ std::map<std::string, std::string> TrainOptions::configuration() const {
   std::map<std::string, std::string> result;
   for_each_setting(*this, [&](const char* name, const auto& value, const auto&) { result[name] = to_text(value); });
   result["lr"] = to_text(learning_rate());
+  if (attention.attention == "random") result[attention_seed_key] = to_text(attention_in_force().seed);
   return result;
+}
+
+std::vector<std::string> TrainOptions::arguments() const {
+  std::vector<std::string> words;
+  for (const auto& [name, value] : configuration())
+    if (!value.empty() && name != attention_seed_key && is_of_attention(name, {attention.attention}))
+      words.push_back(fmt::format("--{}={}", name, value));
+  return words;
 }
 
 void TrainOptions::adopt(const std::map<std::string, std::string>& configuration) {
@@ -207,6 +240,8 @@ void TrainOptions::adopt(const std::map<std::string, std::string>& configuration
     }
     from_text(name, there, value);
   });
+  const auto blocks = configuration.find(attention_seed_key);
+  from_text(attention_seed_key, blocks == configuration.end() ? "0" : blocks->second, attention_seed.emplace());
 }
 
 nn::LanguageModelConfig TrainOptions::model() const {
@@ -230,7 +265,7 @@ DTypeChoice choose_dtype(bool on_cpu, std::string_view instruction_set, std::str
 }
 
 DTypeChoice TrainOptions::activations() const {
-  if (dtype != "auto") return {parse_dtype(dtype)};
+  if (dtype != "auto") return {of_option("--dtype", [&] { return parse_dtype(dtype); })};
   if (autocast != "none") return {DType::f32, "autocast works between f32"};
   const bool on_cpu = device == "cpu" || device.ends_with("like=cpu");
   return choose_dtype(on_cpu, kernels::instruction_set(), kernels::gemm_backend());
@@ -266,14 +301,21 @@ std::optional<nn::LossScalerOptions> TrainOptions::loss_scaler() const {
   return options;
 }
 
-attention::Pattern TrainOptions::pattern() const { return attention.pattern(context, "train"); }
+AttentionOptions TrainOptions::attention_in_force() const {
+  AttentionOptions result = attention;
+  result.seed = attention_seed.value_or(seed);
+  return result;
+}
+
+attention::Pattern TrainOptions::pattern() const { return attention_in_force().pattern(context, "train"); }
 
 std::unique_ptr<nn::LanguageModel> TrainOptions::make_model(Device on, Generator& generator) const {
   constexpr double rope_base = 10000.0;
   attention::RingSetup ring;
   if (ranks && ranks->grid().ring > 1)
     ring = {.layout = ranks->layout(), .communicator = ranks->ring(), .parts_are_told = true};
-  return std::make_unique<nn::LanguageModel>(model(), attention.mixer(context, "train", rope_base, 0.0, ring),
+  return std::make_unique<nn::LanguageModel>(model(),
+                                             attention_in_force().mixer(context, "train", rope_base, 0.0, ring),
                                              nn::ParameterOptions{.device = on, .generator = &generator});
 }
 
@@ -344,7 +386,7 @@ void add_training_options(CLI::App& app, TrainOptions& o) {
 
 int parse_train_options(int argc, const char* const* argv, TrainOptions& o) {
   o.dtype = "auto";
-  CLI::App app("Trains a long-context language model on any text.");
+  CLI::App app("Trains a long-context language model on any text.", "./run train");
   app.option_defaults()->always_capture_default();
   app.add_option("--text", o.text,
                  "Files or folders to read, or PATH=WEIGHT: texts that windows are drawn from so often (default: the "
@@ -356,8 +398,7 @@ int parse_train_options(int argc, const char* const* argv, TrainOptions& o) {
   app.get_option("--html-head")->needs("--html")->delimiter(',');
   app.get_option("--profile-trace")->needs("--profile");
   const int code = parse_command_line(app, argc, argv);
-  for (const CLI::Option* option : app.get_options())
-    if (option->count() > 0) o.given.insert(option->get_single_name());
+  o.given = options_given(app);
   return code;
 }
 

@@ -46,8 +46,9 @@ struct TrainOptions {
   std::int64_t layers = 2;
   std::int64_t width = 128;
   std::int64_t heads = 4;
-  std::int64_t kv_heads = 0;  // 0: as many as heads
-  AttentionOptions attention;
+  std::int64_t kv_heads = 0;                         // 0: as many as heads
+  AttentionOptions attention;                        // its seed: see attention_in_force()
+  std::optional<std::uint64_t> attention_seed = {};  // of random blocks; none: `seed`. Older checkpoints have 0
   std::int64_t batch = 1;
   std::int64_t chunk = 0;  // positions that go through the model at once; 0: all
   std::int64_t store_every = 1;
@@ -92,10 +93,12 @@ struct TrainOptions {
   /// Options that were given, by name; resume takes the others from the checkpoint.
   std::set<std::string> given;
 
-  /// Throws ValueError or DTypeError, one sentence: what no run can be made of.
+  /// Throws ValueError, one sentence that names the option, for options that no run can be made of.
   void check() const;
   /// What decides the numbers of a run, by name. A checkpoint keeps it.
   std::map<std::string, std::string> configuration() const;
+  /// The options of a command line that make this configuration: "--context=64", ...
+  std::vector<std::string> arguments() const;
   /// Takes over the configuration of a checkpoint, but for a given --steps, --lr or --schedule: a run may go on for
   /// longer and at other rates. Throws ValueError for any other given option that differs, and FileError where the
   /// checkpoint has none.
@@ -110,7 +113,10 @@ struct TrainOptions {
   std::unique_ptr<Rematerialisation> memory_policy(Device device) const;
   double learning_rate() const;
   nn::LanguageModelConfig model() const;
+  /// `attention` with the seed of its blocks.
+  AttentionOptions attention_in_force() const;
   attention::Pattern pattern() const;
+  std::string describe_attention() const { return attention_in_force().describe(context); }
   /// Throw ValueError, one sentence, for what is no dtype or scale, or goes with no other option.
   std::optional<DType> autocast_dtype() const;
   std::optional<nn::LossScalerOptions> loss_scaler() const;

@@ -57,7 +57,7 @@ std::string describe_run(const PreparedRun& run) {
       plural(corpus.files, "file"), format_bytes(corpus.train_bytes()), format_bytes(corpus.held_out_bytes()), paths,
       describe_corpus(o, corpus), nn::format_count(static_cast<double>(trainer.model().parameter_count())),
       plural(o.layers, "layer"), o.width, plural(o.heads, "head"), o.model().kv_heads, o.context,
-      o.attention.describe(o.context), o.device, o.dtype,
+      o.describe_attention(), o.device, o.dtype,
       run.dtype_reason.empty() ? "" : fmt::format(" (auto: {})", run.dtype_reason),
       o.autocast == "none" ? "" : " with products in " + o.autocast,
       o.loss_scaler() ? fmt::format(", loss scaled by {} at first", o.loss_scaler()->initial) : "",
@@ -91,7 +91,7 @@ nlohmann::ordered_json describe_configuration(const TrainOptions& o, nn::Trainer
   config["checkpoint"] = o.checkpoint_policy();
   config["parallel"] = o.ranks ? to_string(o.ranks->grid()) : "none";
   const Engines engines = engines_of(trainer.device());
-  const nlohmann::ordered_json found{{"pattern", o.attention.describe(o.context)},
+  const nlohmann::ordered_json found{{"pattern", o.describe_attention()},
                                      {"files", trainer.corpus().files},
                                      {"train_bytes", trainer.corpus().train_bytes()},
                                      {"held_out_bytes", trainer.corpus().held_out_bytes()},
@@ -108,7 +108,7 @@ nlohmann::ordered_json describe_configuration(const TrainOptions& o, nn::Trainer
 
 TrainOptions completed(TrainOptions options) {
   if (!options.resume.empty())
-    options.adopt(nn::read_training_metadata(options.resume));
+    options.adopt(of_option("--resume", [&] { return nn::read_training_metadata(options.resume); }));
   else if (options.ranks && !options.given.count("batch"))  // a sequence each
     options.batch = std::max<std::int64_t>(options.batch, options.ranks->grid().data);
   options.check();
@@ -122,7 +122,9 @@ const char* unit_of(std::string_view tokenizer) { return tokenizer == "bytes" ? 
 
 nn::Corpus read_text(const TrainOptions& options, const nn::CorpusProgress& progress) {
   if (options.corpus) return *options.corpus;
-  nn::Corpus corpus = nn::read_corpus(options.text.empty() ? std::vector{default_text()} : options.text, options.seed);
+  nn::Corpus corpus = of_option("--text", [&] {
+    return nn::read_corpus(options.text.empty() ? std::vector{default_text()} : options.text, options.seed);
+  });
   if (options.tokenizer == "bytes") return corpus;
   std::shared_ptr<const nn::Tokenizer> tokenizer =
       options.resume.empty() ? nn::learn_tokenizer(corpus, nn::parse_tokenizer(options.tokenizer), progress)

@@ -3,13 +3,12 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <cstdlib>
+#include <csignal>
 #include <exception>
 #include <fstream>
 #include <iostream>
 
 #include "allocator/base/fnv1a.h"
-#include "allocator/base/number.h"
 #include "allocator/error.h"
 #include "allocator/memory/cuda_memory.h"
 #include "parallel/mpi.h"
@@ -24,14 +23,6 @@ class Told : public std::exception {
  public:
   const char* what() const noexcept override { return ""; }
 };
-
-/// The number that one of these variables of the environment has; -1 where none has one.
-int number_in_environment(std::initializer_list<const char*> names) {
-  for (const char* const name : names)
-    if (const char* const text = std::getenv(name))
-      if (const auto number = number_in<int>(text)) return *number;
-  return -1;
-}
 
 std::string digest_of_program() {
   std::ifstream file("/proc/self/exe", std::ios::binary);
@@ -82,13 +73,15 @@ void on_ranks(TrainOptions options, std::ostream& out, bool live, const TrainCal
     return run(options, out, live);
   }
   if (options.profile) throw ValueError("[train] --profile is of one process: leave out --parallel");
+  std::signal(SIGUSR1, SIG_IGN);  // ./run ring asks with it to stop: outside of training there is nothing to stop
   parallel::MpiWorld world;
   const auto& all = world.communicator();
   try {
     world.run([&] {
       options.ranks = std::make_shared<parallel::TrainingRanks>(
-          all, parallel::Grid::parse(options.parallel, all->size()),
-          parallel::TrainingRanksOptions{.layout = attention::parse_layout(options.attention.layout)});
+          all, of_option("--parallel", [&] { return parallel::Grid::parse(options.parallel, all->size()); }),
+          parallel::TrainingRanksOptions{
+              .layout = of_option("--layout", [&] { return attention::parse_layout(options.attention.layout); })});
       options.ranks->agree(alike(options));
       options.device = own_device(options.device);
       std::ostream nowhere(nullptr);

@@ -14,6 +14,12 @@
 namespace poolgrad::examples {
 namespace {
 
+/// A pool's report without its last line: a budget for one request is no advice beside one for the run.
+std::string without_advice(const std::string& report) {
+  const std::size_t advice = report.rfind("\n  a budget of ");
+  return report.substr(0, advice);
+}
+
 /// A run that has no room is told how much would do.
 void train_or_advise(const TrainOptions& options, std::ostream& out, bool live, const TrainTools& tools) {
   try {
@@ -27,7 +33,7 @@ void train_or_advise(const TrainOptions& options, std::ostream& out, bool live, 
     asked.device = to_string(parse_device(options.device, "train"));
     const std::size_t enough = smallest_budget(asked, parse_bytes(options.budget));
     if (enough == 0) throw;
-    throw OutOfMemoryError(std::string(error.what()) + "\n[train] --budget " + options.budget +
+    throw OutOfMemoryError(without_advice(error.what()) + "\n[train] --budget " + options.budget +
                            " is too small for this run: --budget " + std::to_string(enough >> 20) + "MiB would do");
   }
 }

@@ -24,17 +24,16 @@ constexpr std::size_t samples_of_step = 900;
 constexpr int seconds_between_reloads = 5;
 
 constexpr std::string_view run_style = R"(
-.tiles, .charts, .maps { display: grid; gap: .6rem 1.6rem; }
+.tiles, .maps { display: grid; gap: .6rem 1.6rem; }
 .tiles { grid-template-columns: repeat(auto-fit, minmax(8.5rem, 1fr)); margin: 1.2rem 0; }
 .tiles b { display: block; font-size: 1.35rem; font-variant-numeric: tabular-nums; }
-.charts { grid-template-columns: repeat(auto-fit, minmax(min(100%, 26rem), 1fr)); } .charts h2 { margin-top: 1.4rem; }
 .maps { grid-template-columns: repeat(auto-fill, minmax(9.5rem, 1fr)); }
 .large { grid-template-columns: repeat(auto-fit, minmax(min(100%, 30rem), 1fr)); margin-bottom: 1rem; }
 .large svg { display: block; max-width: 56rem; } .token { font: 8px ui-monospace, monospace; fill: var(--quiet); }
 .maps:not(.large) svg { border: 1px solid var(--line); } .shades { image-rendering: pixelated; }
 @media (prefers-color-scheme: dark) { .shades { filter: invert(1); } }
 .narrower { display: none; } @media (max-width: 40rem) { .narrower { display: block; } .wider { display: none; } }
-.quiet { color: var(--quiet); } .step svg { min-width: 40rem; }
+.quiet { color: var(--quiet); }
 pre { background: var(--soft); padding: .8rem 1rem; overflow-x: auto; font-size: .85rem; line-height: 1.4; }
 pre i { font-style: normal; color: var(--quiet); }
 dl { display: grid; grid-template-columns: repeat(auto-fill, minmax(11rem, 1fr)); gap: .3rem 1.6rem; font-size: .88rem; }
@@ -142,15 +141,17 @@ std::string tiles(const RunPage& page) {
 
 std::string memory_section(const Json& config, const nn::TrainResult& r) {
   if (!r.step_trace) return "";
-  const StepPicture picture = picture_of(*r.step_trace, samples_of_step);
+  const StepPicture picture = picture_of(*r.step_trace, samples_of_step, true),
+                    coarse = picture_of(*r.step_trace, samples_of_step / 3, true);
   const std::string budget = config.value("budget", "");
+  const std::size_t limit = budget.empty() ? no_limit : parse_bytes(budget);
   return section(
       "Memory over one step",
-      fmt::format("Bytes that tensors ask for, by category, at each of {} requests; the line above them is what "
-                  "is reserved.",
+      fmt::format("Bytes that tensors ask for, by category, over time, in {} requests; the line above them is what is "
+                  "reserved.",
                   format_integer(picture.events)),
-      "<div class=\"wide step\">" + step_svg(picture, budget.empty() ? no_limit : parse_bytes(budget)) + "</div>\n" +
-          category_table(picture, r.bytes_by_category));
+      "<div class=\"wider\">" + step_svg(picture, limit) + "</div><div class=\"narrower\">" +
+          step_svg(coarse, limit, 400, 260) + "</div>\n" + category_table(picture, r.bytes_by_category));
 }
 
 /// What the row-th position takes most of.
@@ -301,7 +302,7 @@ std::string run_page_html(const RunPage& page) {
   html += tiles(page);
   html += section("Loss", "Nats per byte, of what is trained on and of what is held out; dashed: counting n-grams.",
                   "<div class=\"wider\">" + loss_chart(r, 1100, 360) + "</div><div class=\"narrower\">" +
-                      loss_chart(r, 560, 330) + "</div>");
+                      loss_chart(r, 400, 300) + "</div>");
   html += "<div class=\"charts\">\n";
   html += section("Loss by position", "Does more context help?", position_chart(page));
   html += section("Speed", fmt::format("In {} a second.", unit(page)),

@@ -56,7 +56,7 @@ void find_files(const fs::path& path, std::vector<FoundFile>& files) try {
   else if (fs::exists(path, error))
     throw FileError("[train] " + path.string() + " is neither a file nor a folder: text is read more than once");
   else
-    throw FileError("[train] no text at " + path.string());
+    throw FileError("[train] the text " + path.string() + " does not exist");
 } catch (const fs::filesystem_error& unreadable) {
   throw FileError("[train] cannot read " + unreadable.path1().string() + ": " + unreadable.code().message());
 }

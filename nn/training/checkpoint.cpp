@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <string_view>
 
 #include "allocator/base/number.h"
@@ -142,7 +143,9 @@ void save_training_state(const std::string& path, const Module& model, const Opt
     count("loss_scale.skipped", state.loss_scale->skipped);
   }
   for (const auto& [name, tensor] : model.named_tensors()) file.tensors.emplace_back("model." + name, tensor);
-  for (const auto& [name, tensor] : optimizer.tensors) file.tensors.emplace_back("optimizer." + name, tensor);
+  NamedTensors by_name = optimizer.tensors;  // ranks that divide them give them in another order
+  std::ranges::sort(by_name, {}, &NamedTensors::value_type::first);
+  for (const auto& [name, tensor] : by_name) file.tensors.emplace_back("optimizer." + name, tensor);
   if (state.averages != nullptr)
     for (const auto& [name, tensor] : state.averages->state()) file.tensors.emplace_back(averages_key + name, tensor);
   if (state.tokenizer && !state.tokenizer->merges().empty()) {

@@ -37,8 +37,8 @@ void request_stop(int signal) {
   std::signal(signal, SIG_DFL);
 }
 
-/// Nobody reads standard output any more, which every further write says again.
-void lose_reader(int) { stop_requested = 1; }
+/// Of signals that may come again: SIGPIPE with every write, SIGUSR1 until the ranks end.
+void request_stop_again(int) { stop_requested = 1; }
 
 /// What a guard changes, and what the program did about each before.
 struct Caught {
@@ -48,12 +48,13 @@ struct Caught {
 Caught caught[] = {{SIGINT, {}}, {SIGTERM, {}}, {SIGUSR1, {}}, {SIGHUP, {}}, {SIGPIPE, {}}, {SIGXFSZ, {}}};
 
 void handle_stops() {
-  for (const int signal : {SIGINT, SIGTERM, SIGUSR1}) std::signal(signal, request_stop);
+  for (const int signal : {SIGINT, SIGTERM}) std::signal(signal, request_stop);
   if (std::signal(SIGHUP, request_stop) == SIG_IGN) std::signal(SIGHUP, SIG_IGN);  // under nohup
 }
 
 FileError cannot_write(const std::string& path, const std::string& operation) {
-  return FileError("[" + operation + "] cannot write " + path + ": " + std::generic_category().message(errno));
+  const std::string reason = errno == ENOENT ? "its folder does not exist" : std::generic_category().message(errno);
+  return FileError("[" + operation + "] cannot write " + path + ": " + reason);
 }
 
 }  // namespace
@@ -276,19 +277,21 @@ void check_replaceable(const std::string& path, const std::string& operation) {
   const AtomicFile attempt(path);
 }
 
-std::string no_room_for(const std::string& path, std::uint64_t bytes) {
+std::string no_room_for(const std::string& path, std::uint64_t bytes, bool is_replaced) {
   std::error_code unknown;
+  const bool twice = is_replaced && !std::filesystem::exists(path, unknown);
   const std::filesystem::path whole =
       std::filesystem::weakly_canonical(std::filesystem::absolute(target_of(path)), unknown);
   const std::uintmax_t free = std::filesystem::space(whole.parent_path(), unknown).available;
-  if (unknown || bytes <= free) return "";
-  return fmt::format("{} takes {}, and its disk has {} left", path, format_bytes(bytes), format_bytes(free));
+  if (unknown || (twice ? 2 : 1) * bytes <= free) return "";
+  return fmt::format("{} takes {}{}, and its disk has {} left", path, format_bytes(bytes),
+                     twice ? ", and twice as much while the next one replaces it" : "", format_bytes(free));
 }
 
 InterruptGuard::InterruptGuard() {
   if (guards++ > 0) return;
   for (Caught& each : caught) sigaction(each.signal, nullptr, &each.before);
-  std::signal(SIGPIPE, lose_reader);
+  for (const int signal : {SIGPIPE, SIGUSR1}) std::signal(signal, request_stop_again);
   std::signal(SIGXFSZ, SIG_IGN);  // what is written then says why it cannot be
   forget();
 }

@@ -83,15 +83,15 @@ void check_writable(const std::string& path, const std::string& operation);
 /// The same where an AtomicFile is to be: besides, what is there must be a regular file.
 void check_replaceable(const std::string& path, const std::string& operation);
 
-/// What to tell of a disk that has no room for a file of so many bytes at `path`; "" where it has, or nobody knows.
-std::string no_room_for(const std::string& path, std::uint64_t bytes);
+/// Says that the disk of `path` has no room for a file of so many bytes; "" where it has room, or that is unknown. With
+/// `is_replaced` later files replace the first, and each is beside the one before it until it is whole.
+std::string no_room_for(const std::string& path, std::uint64_t bytes, bool is_replaced = false);
 
-/// Ctrl-C as a request to stop cleanly: while one is alive, the first SIGINT, SIGTERM, SIGHUP (of a terminal that
-/// is closed, unless it is ignored) or SIGUSR1 (which mpirun passes on to its ranks) only sets a flag; a second one
-/// ends the program. What the program itself did about each is in force again afterwards. SIGPIPE, of output that
-/// nobody reads any more, sets it too, however often it comes, and SIGXFSZ, of a file beyond the limit of its size,
-/// nothing: the write fails with the reason. One within another shares its flag, so that what stops the inner work
-/// stops the outer, too.
+/// Ctrl-C as a request to stop cleanly. While a guard is alive, the first SIGINT, SIGTERM or SIGHUP (a closed terminal,
+/// unless SIGHUP is ignored) sets a flag, and a second one ends the program. SIGUSR1 (which mpirun passes on to its
+/// ranks) and SIGPIPE (output that has lost its reader) set the flag however often they come. SIGXFSZ (a file beyond
+/// the limit of its size) does nothing: the write fails with the reason. The program's own handlers are in force again
+/// afterwards. A guard within another shares its flag, so that a stop of the inner work stops the outer work too.
 class InterruptGuard {
  public:
   InterruptGuard();

@@ -302,6 +302,7 @@ void take_steps(Trainer& trainer, const RunOptions& options, Progress& progress,
   const std::int64_t last = stops ? options.stop_after : steps;
   double milliseconds = 0, tokens = 0, judgement = 0;  // which takes so many seconds at the end
   const Stopwatch watch;
+  bool diverged = false;
   while (trainer.steps_done() < steps && !result.interrupted) {
     std::optional<ScopeStatus> within;
     if (options.live && (result.steps.empty() || result.steps.back().milliseconds > 2000))
@@ -329,6 +330,7 @@ void take_steps(Trainer& trainer, const RunOptions& options, Progress& progress,
                         : scoring.seconds() * static_cast<double>(judged_batches(trainer)) /
                               static_cast<double>(std::min(interim_batches, trainer.validation_batches()));
       result.validations.emplace_back(record.step, held_out.loss);
+      diverged = !std::isfinite(held_out.loss);
     }
     const double done = static_cast<double>(record.step - first);
     const double eta = watch.seconds() / done * static_cast<double>(last - record.step) + judgement;
@@ -342,6 +344,8 @@ void take_steps(Trainer& trainer, const RunOptions& options, Progress& progress,
       }
     }
     if (!reports) progress.status(describe_status(record, steps, eta));
+    if (diverged)  // the weights are, whose next step would say so
+      throw ValueError(fmt::format("[train] step {} diverged: held-out loss {} after it", record.step, held_out.loss));
   }
 }
 
@@ -377,11 +381,13 @@ bool judge(Trainer& trainer, std::int64_t sample, Progress& progress, TrainResul
     return interrupted_anywhere(trainer);
   });
   if (held_out.bytes == 0) return false;
+  if (!std::isfinite(held_out.loss))
+    throw ValueError(fmt::format("[train] the held-out loss is {} after step {}", held_out.loss, trainer.steps_done()));
   result.validation_loss = held_out.loss;
   result.by_position = in_octaves(held_out);
   result.by_text = held_out.by_text;
   result.validation_bytes = held_out.bytes;
-  if (!leads(trainer) || !std::isfinite(held_out.loss)) return true;  // a model that has diverged writes nothing
+  if (!leads(trainer)) return true;
   const std::vector<std::int64_t> prompt = prompt_from(trainer.corpus(), trainer.model().config().context);
   result.prompt = trainer.corpus().tokenizer->decode(prompt);
   progress.status(fmt::format("writing a sample of {} tokens", sample));
@@ -411,7 +417,8 @@ void train(Trainer& trainer, std::ostream& out, RunOptions options, TrainResult&
   const InterruptGuard interrupts;
   Progress progress(out, options.live && !options.quiet);
   if (!options.quiet && !options.save.empty())  // as long as something can be done about it
-    if (const std::string note = no_room_for(options.save, trainer.checkpoint_bytes()); !note.empty())
+    if (const std::string note = no_room_for(options.save, trainer.checkpoint_bytes(), options.save_every > 0);
+        !note.empty())
       progress.line("note     the checkpoint " + note);
   if (leads(trainer)) result.baselines = ngram_baselines(trainer.corpus());
   // What ends the steps early, or the judgement, is told when all that is known has been written.

@@ -52,15 +52,15 @@ void keep_most_probable(std::vector<double>& weights, const SamplerOptions& opti
 
 Sampler::Sampler(const SamplerOptions& options) : options_(options) {
   const auto refuse = [](const char* name, const char* range, auto value) {
-    throw ValueError(fmt::format("[sampler] the {} must be {}, but is {}", name, range, value));
+    throw ValueError(fmt::format("[sampler] {} must be {}, but is {}", name, range, value));
   };
   if (!(std::isfinite(options.temperature) && options.temperature >= 0))
-    refuse("temperature", "0 or more", options.temperature);
+    refuse("temperature", "a finite number from 0 on", options.temperature);
   if (options.top_k < 0) refuse("top_k", "0 or more", options.top_k);
   if (!(options.top_p > 0 && options.top_p <= 1)) refuse("top_p", "in (0, 1]", options.top_p);
   if (!(std::isfinite(options.repetition_penalty) && options.repetition_penalty > 0))
-    refuse("repetition penalty", "positive", options.repetition_penalty);
-  if (options.penalty_window < 0) refuse("penalty window", "0 or more", options.penalty_window);
+    refuse("repetition_penalty", "a finite number above 0", options.repetition_penalty);
+  if (options.penalty_window < 0) refuse("penalty_window", "0 or more", options.penalty_window);
 }
 
 std::vector<double> Sampler::weights(std::vector<double> logits, std::span<const std::int64_t> recent) const {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "allocator/base/atomic_file.h"
 #include "allocator/base/number.h"
 #include "allocator/error.h"
 #include "allocator/memory_scope.h"
@@ -171,13 +172,17 @@ std::uint64_t Trainer::checkpoint_bytes() const {
 }
 
 void Trainer::resume(const std::string& path, bool other_text, CallSite) {
+  remove_abandoned_temporaries(path);
   const std::map<std::string, std::string> metadata = read_training_metadata(path);
   const auto entry = [&](const std::string& name, const std::string& otherwise) {
     return metadata.contains(name) ? metadata.at(name) : otherwise;
   };
   if (!other_text && !corpus_.has_fingerprint(entry("text", "")))
-    throw ValueError("[train] the checkpoint " + path +
-                     " was trained on another text: --text names its own, --other-text goes on with this one");
+    throw ValueError(
+        fmt::format("[train] the checkpoint {} was trained on another text than {}: --text names its own, --other-text "
+                    "goes on with "
+                    "this one",
+                    path, corpus_.texts.front().path.empty() ? "this one" : corpus_.texts.front().path));
   if (const std::string there = entry("text_weights", ""), here = corpus_.describe_weights();
       !other_text && there != here)
     throw ValueError(fmt::format("[train] the checkpoint {} was trained on texts of weights {}, not {}", path,

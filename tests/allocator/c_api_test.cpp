@@ -119,6 +119,8 @@ TEST_F(CInterface, ReturnsNullWithTheReportWhenMemoryIsOut) {
   ASSERT_NE(block, nullptr);
   EXPECT_EQ(CALL(poolgrad_sim_malloc)(3 << 20, 3, nullptr), nullptr);
   EXPECT_THAT(last_error(), StartsWith("[allocate] out of memory on sim:3: 3.00 MiB"));
+  EXPECT_THAT(last_error(), ::testing::ContainsRegex("\n  asked for by [^ \n]*\\+0x[0-9a-f]+ in [^\n]*test\n"))
+      << "the caller, not a line of the interface";
   EXPECT_THAT(last_error(), HasSubstr("budget 4.00 MiB"));
   EXPECT_EQ(CALL(poolgrad_configure_sim)(3, 8 << 20), -1);
   EXPECT_THAT(last_error(), HasSubstr("sim:3 has live memory"));

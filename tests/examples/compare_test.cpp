@@ -31,7 +31,7 @@ CompareOptions tiny_comparison(const TemporaryFolder& folder) {
   o.train.width = 16;
   o.train.heads = 2;
   o.train.steps = 6;
-  o.train.given = {"--steps"};
+  o.train.given = {"steps"};
   o.train.attention.attention = "causal,window";
   o.train.attention.window = 8;
   return o;
@@ -71,7 +71,7 @@ TEST(Compare, TrainsEachKindAndSaysWhatItLearned) {
   EXPECT_THAT(out.str(), HasSubstr("ms/step and tok/s of the median step; "));
   EXPECT_FALSE(report["config"].contains("attention"));
   const std::string page = read_bytes(o.html);
-  EXPECT_THAT(page, HasSubstr("window of 8"));
+  EXPECT_THAT(page, HasSubstr("window<small>window of 8</small>"));
   EXPECT_THAT(page, HasSubstr("<svg"));
 }
 

@@ -4,8 +4,11 @@
 #include <gtest/gtest.h>
 
 #include <CLI/CLI.hpp>
+#include <cmath>
+#include <cstdlib>
 #include <filesystem>
 
+#include "allocator/base/number.h"
 #include "examples/support/train.h"
 #include "kernels/gemm.h"
 #include "kernels/instruction_sets.h"
@@ -87,8 +90,8 @@ TEST(AttentionOptions, RefuseInOneSentence) {
             "[train] --attention must be one of causal, dense, window, dilated, block_sparse, global_local, strided, "
             "random, ring, but is sliding");
   EXPECT_EQ(refusal("window", [](auto& o) { o.window = 0; }), "[train] --window must be at least 1, but is 0");
-  EXPECT_THAT(refusal("dilated", [](auto& o) { o.segments = {64}; }), HasSubstr("[dilated]"));
-  EXPECT_THAT(refusal("dilated", [](auto& o) { o.rates = {1, 2, 0}; }), HasSubstr("[dilated]"));
+  EXPECT_THAT(refusal("dilated", [](auto& o) { o.segments = {64}; }), HasSubstr("[--segments, --rates] there must be"));
+  EXPECT_THAT(refusal("dilated", [](auto& o) { o.rates = {1, 2, 0}; }), HasSubstr("[--segments, --rates] "));
   EXPECT_EQ(refusal("block_sparse",
                     [](auto& o) {
                       o.offsets = {0, -1};
@@ -98,6 +101,50 @@ TEST(AttentionOptions, RefuseInOneSentence) {
   EXPECT_THAT(refusal("random", [](auto& o) { o.density = 1.5; }), HasSubstr("1.5"));
   EXPECT_EQ(refusal("ring", [](auto& o) { o.ring_size = 0; }), "[train] --ring-size must be at least 1, but is 0");
   EXPECT_THAT(refusal("ring", [](auto& o) { o.layout = "spiral"; }), HasSubstr("spiral"));
+}
+
+TEST(AttentionOptions, OfOtherKindsAreRefused) {
+  const auto refused = [](const std::string& option, const std::vector<std::string>& kinds) {
+    return error_of<ValueError>([&] { check_attention_options({option}, kinds); });
+  };
+  EXPECT_EQ(refused("block", {"window"}),
+            "[--block] this option is of --attention block_sparse, global_local, random, not of window");
+  EXPECT_EQ(refused("ring-size", {"causal", "dense"}),
+            "[--ring-size] this option is of --attention ring, not of causal, dense");
+  for (const auto& kinds : {std::vector<std::string>{"random"}, {"window", "global_local"}})
+    EXPECT_NO_THROW(check_attention_options({"block", "steps", "attention"}, kinds));
+  AttentionOptions options;
+  for_each_attention_setting(options, [](const char* name, auto&, const std::string& help) {
+    EXPECT_TRUE(help.starts_with(attention_kinds_of(name))) << help;
+    for (const std::string& kind : split(std::string(attention_kinds_of(name)), ','))
+      EXPECT_NO_THROW(check_attention_name(kind.substr(kind.find_first_not_of(' ')), "train", "--attention"));
+  });
+}
+
+TEST(Options, SuggestTheNearestName) {
+  const std::vector<std::string> names{"steps", "stride", "seed", "save", "save-every", "temperature"};
+  EXPECT_EQ(nearest("stpes", names), "steps") << "two letters exchanged";
+  EXPECT_EQ(nearest("step", names), "steps") << "the only one that begins so";
+  EXPECT_EQ(nearest("temp", names), "temperature");
+  EXPECT_EQ(nearest("sav", names), "save");
+  EXPECT_EQ(nearest("saveevery", names), "save-every");
+  EXPECT_EQ(nearest("strude", names), "stride");
+  EXPECT_EQ(nearest("budget", names), "");
+  EXPECT_EQ(nearest("", names), "");
+  EXPECT_EQ(nearest("x", {}), "");
+}
+
+TEST(Options, NameThemselvesInErrorsOfTheirValues) {
+  const auto error = [](const std::string& text) {
+    return error_of<ValueError>([&] { of_option("--size", [&]() -> int { throw ShapeError(text); }); });
+  };
+  EXPECT_EQ(error("[matmul] no: a, b"), "[--size] no: a, b");
+  EXPECT_EQ(error("[train] --width is 3"), "[train] --width is 3") << "one is named already";
+  EXPECT_EQ(error("[--width] is 3"), "[--width] is 3");
+  EXPECT_EQ(error("no bracket"), "no bracket");
+  EXPECT_EQ(of_option("--size", [] { return 3; }), 3);
+  EXPECT_THROW(of_option("--size", []() -> int { throw OutOfMemoryError("[allocate] none"); }), OutOfMemoryError);
+  EXPECT_THROW(of_option("--size", []() -> int { throw FileError("[read] none"); }), FileError);
 }
 
 TEST(Options, ReadTimes) {
@@ -243,14 +290,49 @@ TEST(TrainOptions, AnswerFaultsOfTheCommandLineWithTheCodeOfUsage) {
   };
   ::testing::internal::CaptureStderr();
   EXPECT_EQ(code({"--wdith", "3"}), 2);
+  EXPECT_EQ(code({"-steps=3"}), 2);
+  EXPECT_EQ(code({"--frobnicate"}), 2);
+  EXPECT_EQ(code({"--width", "3", "--width", "4"}), 2);
   EXPECT_EQ(code({"--width", "three"}), 2);
   EXPECT_EQ(code({"--preset", "huge"}), 2);
   EXPECT_EQ(code({"--preset", "needle"}), 2);
   EXPECT_EQ(code({"--html-head", "0:0"}), 2);
   EXPECT_EQ(code({"--preset", "tiny", "--resume", "a"}), 2);
   const std::string said = ::testing::internal::GetCapturedStderr();
-  EXPECT_THAT(said, HasSubstr("--wdith"));
+  EXPECT_THAT(said, HasSubstr("[train] there is no option --wdith: did you mean --width?\n"));
+  EXPECT_THAT(said, HasSubstr("[train] there is no option -steps: did you mean --steps?\n"));
+  EXPECT_THAT(said, HasSubstr("[train] there is no option --frobnicate: ./run train --help lists the options\n"));
+  EXPECT_THAT(said, HasSubstr("[train] --width is given 2 times\n"));
   EXPECT_THAT(said, HasSubstr("needle is a task of its own: ./run recall --preset needle"));
+}
+
+TEST(TrainOptions, AreHelpedWithByRankZeroAlone) {
+  TrainOptions options;
+  const char* arguments[] = {"train", "--help"};
+  const auto said = [&](const char* rank) {
+    setenv("OMPI_COMM_WORLD_RANK", rank, 1);
+    ::testing::internal::CaptureStdout();
+    EXPECT_EQ(parse_train_options(2, arguments, options), 0);
+    unsetenv("OMPI_COMM_WORLD_RANK");
+    return ::testing::internal::GetCapturedStdout();
+  };
+  EXPECT_THAT(said("0"), HasSubstr("Usage: ./run train [OPTIONS]"));
+  EXPECT_EQ(said("1"), "");
+}
+
+TEST(TrainOptions, RandomAttentionFollowsTheSeed) {
+  TrainOptions options = parse({"--attention", "random", "--seed", "5"});
+  EXPECT_EQ(options.pattern(), Pattern::random_blocks(64, 0.25, 5) & Pattern::causal());
+  EXPECT_THAT(options.describe_attention(), HasSubstr("seed 5"));
+  TrainOptions resumed = parse({});
+  resumed.adopt(options.configuration());
+  EXPECT_EQ(resumed.pattern(), options.pattern());
+  auto older = options.configuration();
+  EXPECT_EQ(older.erase("attention-seed"), 1u);
+  TrainOptions from_older = parse({});
+  from_older.adopt(older);
+  EXPECT_EQ(from_older.pattern(), Pattern::random_blocks(64, 0.25, 0) & Pattern::causal()) << "as it was trained";
+  EXPECT_FALSE(parse({}).configuration().contains("attention-seed"));
 }
 
 TEST(TrainOptions, AreNumbersThatTheirTypesHold) {
@@ -280,10 +362,16 @@ TEST(TrainOptions, RefuseInOneSentence) {
             "[train] --attention must be one of causal, dense, window, dilated, block_sparse, global_local, strided, "
             "random, ring, but is cross");
   EXPECT_EQ(train_refusal([](auto& o) { o.attention.window = 0; }), "[train] --window must be at least 1, but is 0");
-  EXPECT_EQ(train_refusal([](auto& o) { o.width = 130; }), "[language_model] width 130 is not divisible by 4 heads");
-  EXPECT_EQ(train_refusal([](auto& o) { o.kv_heads = 3; }),
-            "[language_model] 4 heads are not a multiple of 3 kv-heads");
-  EXPECT_THAT(train_refusal([](auto& o) { o.dtype = "f8"; }), HasSubstr("f8"));
+  EXPECT_EQ(train_refusal([](auto& o) { o.width = 130; }), "[train] --width 130 is not divisible by --heads 4");
+  EXPECT_EQ(train_refusal([](auto& o) { o.kv_heads = 3; }), "[train] --heads 4 is not a multiple of --kv-heads 3");
+  EXPECT_THAT(train_refusal([](auto& o) { o.dtype = "f8"; }), HasSubstr("[--dtype] unknown dtype 'f8'"));
+  EXPECT_EQ(train_refusal([](auto& o) { o.dtype = "i32"; }),
+            "[train] --dtype must be f32, f64, bf16, f16 or auto, but is i32");
+  EXPECT_EQ(train_refusal([](auto& o) { o.layers = 0; }), "[train] --layers must be at least 1, but is 0");
+  EXPECT_EQ(train_refusal([](auto& o) { o.width = 12; }),
+            "[train] --width 12 / --heads 4 must be even, as rotary positions turn pairs");
+  EXPECT_EQ(train_refusal([](auto& o) { o.given = {"segments"}; }),
+            "[--segments] this option is of --attention dilated, not of window");
   EXPECT_EQ(train_refusal([](auto& o) { o.batch = 0; }), "[train] --batch must be at least 1, but is 0");
   EXPECT_EQ(train_refusal([](auto& o) { o.batch = 1000000000; }),
             "[train] --batch must be at most 1048576, but is 1000000000");
@@ -302,8 +390,7 @@ TEST(TrainOptions, RefuseInOneSentence) {
   EXPECT_EQ(
       train_refusal([](auto& o) { o.checkpoint = "all"; }),
       "[train] --checkpoint must be none, selective, block, sqrt, revolve, revolve:SLOTS, budget or auto, but is all");
-  EXPECT_EQ(train_refusal([](auto& o) { o.tile = -1; }),
-            "[language_model] a tile must not be negative, but has -1 positions");
+  EXPECT_EQ(train_refusal([](auto& o) { o.tile = -1; }), "[train] --tile must not be negative, but is -1");
   EXPECT_EQ(train_refusal([](auto& o) {
               o.checkpoint = "block";
               o.chunk = 64;

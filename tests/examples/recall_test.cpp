@@ -181,7 +181,7 @@ TEST_F(Recall, ReportsInJsonAndCsv) {
   EXPECT_EQ(std::count(csv.begin(), csv.end(), '\n'), 13);
   options_.json = "/nowhere/report.json";
   EXPECT_EQ(error_of<FileError>([&] { run(); }),
-            "[recall] cannot write /nowhere/report.json: No such file or directory");
+            "[recall] cannot write /nowhere/report.json: its folder does not exist");
 }
 
 TEST_F(Recall, AContenderThatFailsLeavesTheOthersTheirTurnAndTheReport) {
@@ -217,17 +217,17 @@ TEST_F(Recall, RefusesInOneSentence) {
   EXPECT_EQ(refusal([](auto& o) { o.steps = 0; }), "[recall] --steps 0 runs until --seconds are over, and needs them");
   EXPECT_EQ(refusal([](auto& o) { o.lr = 0; }), "[recall] --lr must be positive, but is 0");
   EXPECT_EQ(refusal([](auto& o) { o.task_name = "copy"; }), "[recall] --task must be kv or passkey, but is copy");
-  EXPECT_EQ(refusal([](auto& o) { o.heads = 5; }), "[language_model] width 32 is not divisible by 5 heads");
+  EXPECT_EQ(refusal([](auto& o) { o.heads = 5; }), "[--layers, --width, --heads] width 32 is not divisible by 5 heads");
   EXPECT_EQ(refusal([](auto& o) { o.json = o.csv = "a"; }), "[recall] --json and --csv are both a");
-  EXPECT_THAT(refusal([](auto& o) { o.attention.rates = {1}; }), HasSubstr("[dilated]"));
+  EXPECT_THAT(refusal([](auto& o) { o.attention.rates = {1}; }), HasSubstr("[--segments, --rates] "));
 }
 
 TEST_F(Recall, ReadsTheCommandLine) {
-  const char* arguments[] = {"recall",     "--compare", "causal,window", "--distance", "128",
-                             "--segments", "16,64",     "--rates",       "1,4"};
+  const char* arguments[] = {"recall",     "--compare", "causal,dilated", "--distance", "128",
+                             "--segments", "16,64",     "--rates",        "1,4"};
   RecallOptions options;
   EXPECT_EQ(parse_recall_options(9, arguments, options), -1);
-  EXPECT_EQ(options.contenders(), (std::vector<std::string>{"causal", "window"}));
+  EXPECT_EQ(options.contenders(), (std::vector<std::string>{"causal", "dilated"}));
   EXPECT_EQ(options.attention.segments, (std::vector<std::int64_t>{16, 64}));
   EXPECT_EQ(options.task().distance, 128);
   const char* needle[] = {"recall", "--distance", "256", "--preset", "needle"};
@@ -238,7 +238,8 @@ TEST_F(Recall, ReadsTheCommandLine) {
   const char* unknown[] = {"recall", "--distanse", "3"};
   ::testing::internal::CaptureStderr();
   EXPECT_GT(parse_recall_options(3, unknown, options), 0);
-  EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("--distanse"));
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+              HasSubstr("[recall] there is no option --distanse: did you mean --distance?"));
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include <limits>
 #include <sstream>
 
+#include "examples/plan/plan.h"
 #include "examples/support/chart.h"
 #include "examples/support/html.h"
 #include "examples/support/train.h"
@@ -201,7 +202,8 @@ TEST(Chart, NamesTheValuesAtAPlaceAndLeavesOutWhatIsNoNumber) {
 TEST(Chart, NamesLevelsThatAreCloseOneAboveTheOther) {
   const std::string svg = chart_svg({.x_name = "step",
                                      .series = {{"loss", {{1, 4.0}, {3, 0.0}}}},
-                                     .levels = {{"unigram", 3}, {"bigram", 0.52}, {"trigram", 0.5}}});
+                                     .levels = {{"unigram", 3}, {"bigram", 0.52}, {"trigram", 0.5}},
+                                     .height = 250});
   const auto height_of = [&](const std::string& name) {
     const std::size_t end = svg.find("\">" + name + "</text>"), begin = svg.rfind('"', end - 1) + 1;
     return std::stod(svg.substr(begin, end - begin));
@@ -221,10 +223,43 @@ TEST(Chart, PutsEqualRatiosAtEqualDistancesOnALogarithmicAxis) {
 }
 
 TEST(Chart, HasWholeNumbersAtTheAxisOfWholeNumbers) {
-  Chart chart{.x_name = "step", .series = {{"", {{1, 5}, {2, 6}}}}};
+  Chart chart{.x_name = "step", .series = {{"", {{1, 5}, {2, 6}}}}, .width = 560};
   EXPECT_THAT(chart_svg(chart), HasSubstr(">1.2</text>"));
   chart.whole_x = true;
   EXPECT_THAT(chart_svg(chart), AllOf(HasSubstr(">1</text>"), HasSubstr(">2</text>"), Not(HasSubstr(">1.2</text>"))));
+}
+
+TEST(Chart, BreaksALegendThatIsWiderThanItself) {
+  Chart chart{.x_name = "step", .series = {}};
+  for (const char* name : {"causal", "block_sparse", "global_local", "dilated", "strided"})
+    chart.series.push_back({name, {{1, 5}, {2, 6}}});
+  const std::string svg = chart_svg(chart);
+  const auto x_of = [&](const std::string& name) {
+    const std::size_t end = svg.find("\">" + name + "</text>"), y = svg.rfind("y=\"", end),
+                      x = svg.rfind("x=\"", y) + 3;
+    return std::pair(std::stod(svg.substr(x)), std::stod(svg.substr(y + 3)));
+  };
+  EXPECT_EQ(x_of("causal"), std::pair(79.0, 15.0));
+  EXPECT_EQ(x_of("dilated"), std::pair(79.0, 33.0)) << "the first of the second line";
+  for (const Series& series : chart.series)
+    EXPECT_LT(x_of(series.name).first + 7.0 * static_cast<double>(series.name.size()), chart.width) << series.name;
+}
+
+TEST(StepPicture, IsDrawnByTimeWhereItHasTimes) {
+  Trace trace;
+  trace.scopes = {"", "backward"};
+  for (const std::uint64_t time : {0u, 900u, 1000u})
+    trace.events.push_back(
+        {.time = time, .allocation = trace.events.size() + 1, .address = 4096 * (time + 1), .size = 64});
+  trace.events[1].scope = 1;
+  const auto mark_of = [&](bool by_time) {
+    const std::string svg = step_svg(picture_of(trace, 100, by_time), std::size_t{1} << 40, 1084, 100);
+    EXPECT_EQ(svg.find("1.00 us in all") != std::string::npos, by_time);
+    const std::size_t end = svg.find("<title>backward</title>"), begin = svg.rfind("x1=\"", end) + 4;
+    return std::stod(svg.substr(begin));
+  };
+  EXPECT_EQ(mark_of(true), 84 + 900);
+  EXPECT_EQ(mark_of(false), 84 + 500) << "the second of three requests";
 }
 
 TEST(Chart, ThinsToMeansAndSmoothsBackwards) {

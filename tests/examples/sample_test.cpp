@@ -102,7 +102,7 @@ TEST_F(SampleTest, TakesThePromptFromAnOptionAFileOrTheInput) {
   options_.prompt_file = folder_->file("prompt");
   EXPECT_EQ(run(options_, "other"), expected);
   options_.prompt_file = folder_->file("missing");
-  EXPECT_EQ(refusal<FileError>(options_), "[sample] cannot read the prompt " + options_.prompt_file);
+  EXPECT_EQ(refusal<FileError>(options_), "[--prompt-file] " + options_.prompt_file + ": does not exist");
   options_.prompt_file.clear();
   EXPECT_EQ(refusal<ValueError>(options_), "[sample] the prompt is empty: there is nothing to go on from");
 }
@@ -225,16 +225,20 @@ TEST_F(SampleTest, DoesNotBuildAModelThatTheCheckpointCannotHold) {
 TEST_F(SampleTest, RefusesWhatIsNoCheckpointOrNoWayToDraw) {
   options_.prompt = "a";
   options_.sampler.top_p = 2;
-  EXPECT_EQ(refusal<ValueError>(options_), "[sampler] the top_p must be in (0, 1], but is 2");
+  EXPECT_EQ(refusal<ValueError>(options_), "[--top-p] it must be in (0, 1], but is 2");
+  options_.sampler.top_p = 1;
+  options_.sampler.temperature = INFINITY;
+  EXPECT_EQ(refusal<ValueError>(options_), "[--temperature] it must be a finite number from 0 on, but is inf");
+  options_.sampler.temperature = 1;
   options_.bytes = -1;
   EXPECT_EQ(refusal<ValueError>(options_), "[sample] --bytes must not be negative, but is -1");
   options_.bytes = 1;
   options_.prompt.reset();
   options_.prompt_file = folder_->file("");
-  EXPECT_EQ(refusal<FileError>(options_), "[sample] cannot read the prompt " + options_.prompt_file);
+  EXPECT_EQ(refusal<FileError>(options_), "[--prompt-file] " + options_.prompt_file + ": is a folder");
   options_.prompt = "a";
   options_.checkpoint = folder_->file("missing.safetensors");
-  EXPECT_THAT(refusal<FileError>(options_), HasSubstr("missing.safetensors"));
+  EXPECT_EQ(refusal<FileError>(options_), "[sample] " + options_.checkpoint + ": does not exist");
   options_.prompt.reset();
   options_.prompt_file.clear();
   EXPECT_THAT(refusal<FileError>(options_), HasSubstr("missing.safetensors")) << "before the prompt is waited for";

@@ -15,8 +15,7 @@ inline nlohmann::json run_train_program(const TrainOptions& o, const testing_sup
                                         const std::string& environment = "") {
   const std::string json = folder.file("report.json"), errors = folder.file("errors");
   std::string line = environment + " " + POOLGRAD_TRAIN_PROGRAM + " --quiet --json=" + json;
-  for (const auto& [name, value] : o.configuration())
-    if (!value.empty()) line += " --" + name + "=" + value;
+  for (const std::string& argument : o.arguments()) line += " " + argument;
   for (const std::string& text : o.text) line += " --text=" + text;
   line += " --checkpoint=" + o.checkpoint + " --budget=" + o.budget + " --device=" + o.device +
           " --sample=" + std::to_string(o.sample) + " --report=" + std::to_string(o.report) + " 2>" + errors;

@@ -177,6 +177,17 @@ TEST_F(TrainStops, ByAnErrorWithAReportOfWhatWasMeasured) {
   EXPECT_THAT(out_.str(), HasSubstr("wrote    report " + options_.json));
 }
 
+TEST_F(TrainStops, ByAnErrorWhereTheLastUpdateDiverges) {
+  options_.optimizer = "sgd";
+  options_.lr = 1e308;
+  options_.steps = 1;
+  options_.save = folder_.file("none.safetensors");
+  const std::string error = refusal<ValueError>(options_);
+  EXPECT_THAT(error, ::testing::MatchesRegex("\\[train\\] step 1 diverged: held-out loss -?nan after it"));
+  EXPECT_THAT(out_.str(), HasSubstr("ended    after step 1 by an error: " + error));
+  EXPECT_FALSE(std::filesystem::exists(options_.save)) << "no checkpoint of a model that is lost";
+}
+
 TEST_F(TrainStops, WithoutMemoryForTheFirstStepWithAReportThatSaysSo) {
   options_.budget = "8MiB";
   options_.context = 4096;

@@ -584,7 +584,7 @@ TEST_F(Train, SaysWhenTheBudgetIsTooSmallAndASmallerRunWorksAfterwards) {
 TEST_F(Train, RefusesWhatNoRunCanBeMadeOf) {
   TrainOptions o = options_;
   o.text = {folder_.file("missing")};
-  EXPECT_EQ(refusal<FileError>(o), "[train] no text at " + o.text[0]);
+  EXPECT_EQ(refusal<FileError>(o), "[--text] the text " + o.text[0] + " does not exist");
   o = options_;
   o.context = 1 << 20;
   EXPECT_THAT(refusal<ValueError>(o), HasSubstr("[train] the text is shorter than the context: "));
@@ -601,16 +601,16 @@ TEST_F(Train, RefusesWhatNoRunCanBeMadeOf) {
   EXPECT_EQ(refusal<ValueError>(o), "[train] --checkpoint budget needs --budget");
   o = options_;
   o.offload = "/nowhere";
-  EXPECT_THAT(refusal<FileError>(o), HasSubstr("[offload] cannot make a file in the folder /nowhere: "));
+  EXPECT_THAT(refusal<FileError>(o), HasSubstr("[--offload] cannot make a file in the folder /nowhere: "));
   o = options_;
   o.optimizer = "adam";
-  EXPECT_EQ(refusal<ValueError>(o), "[optimizer] it must be adamw, sgd, lion or muon, but is adam");
+  EXPECT_EQ(refusal<ValueError>(o), "[--optimizer] it must be adamw, sgd, lion or muon, but is adam");
   o = options_;
   o.schedule = "step";
-  EXPECT_EQ(refusal<ValueError>(o), "[schedule] it must be cosine, linear, constant or wsd, but is step");
+  EXPECT_EQ(refusal<ValueError>(o), "[--schedule] it must be cosine, linear, constant or wsd, but is step");
   o = options_;
   o.budget = "much";
-  EXPECT_THAT(refusal<ValueError>(o), HasSubstr("much"));
+  EXPECT_THAT(refusal<ValueError>(o), HasSubstr("[--budget] not a number of bytes: 'much'"));
 }
 
 TEST_F(Train, RefusesCheckpointsThatAreNone) {
@@ -636,9 +636,8 @@ TEST_F(Train, RefusesCheckpointsThatAreNone) {
   o.resume = options_.save;
   write_bytes(folder_.file("other"), std::string(5000, 'x'));
   o.text = {folder_.file("other")};
-  EXPECT_EQ(refusal<ValueError>(o),
-            "[train] the checkpoint " + o.resume +
-                " was trained on another text: --text names its own, --other-text goes on with this one");
+  EXPECT_EQ(refusal<ValueError>(o), "[train] the checkpoint " + o.resume + " was trained on another text than " +
+                                        o.text[0] + ": --text names its own, --other-text goes on with this one");
 }
 
 TEST_F(Train, AFullDiskLeavesTheOldCheckpoint) {

@@ -239,7 +239,7 @@ TEST_F(TrainText, IsNotTrainedOnWhereAFileCouldNotBeWrittenAtTheEnd) {
        {&TrainOptions::save, &TrainOptions::json, &TrainOptions::csv, &TrainOptions::html}) {
     options = options_;
     options.*file = folder_.file("nowhere/file");
-    EXPECT_EQ(refusal<FileError>(options), "[train] cannot write " + options.*file + ": No such file or directory");
+    EXPECT_EQ(refusal<FileError>(options), "[train] cannot write " + options.*file + ": its folder does not exist");
     EXPECT_THAT(out_.str(), ::testing::Not(HasSubstr("step ")));
   }
 }

@@ -162,7 +162,7 @@ TEST_F(Npy, RefusesOtherFiles) {
   EXPECT_EQ(refusal("\223NUMPY\377\377\000\000"s), "unknown version 255.255 (at byte 6)");
   EXPECT_EQ(refusal("\223NUMPY\002\000\377\377\377\377"s), "a header of 4294967295 bytes (at byte 8)");
   EXPECT_EQ(error_of<FileError>([&] { load_npy(folder_.file("none.npy")); }),
-            "[load_npy] " + folder_.file("none.npy") + ": cannot open: No such file or directory");
+            "[load_npy] " + folder_.file("none.npy") + ": does not exist");
   EXPECT_EQ(error_of<FileError>([&] { load_npy(folder_.file(".")); }),
             "[load_npy] " + folder_.file(".") + ": not a regular file");
   EXPECT_EQ(error_of<FileError>([] { load_npy("/dev/zero"); }), "[load_npy] /dev/zero: not a regular file");

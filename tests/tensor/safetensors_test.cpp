@@ -276,7 +276,7 @@ TEST_F(Safetensors, RefusesWhatIsNoSafetensorsFile) {
   EXPECT_EQ(refusal("\003\000\000\000\000\000\000\000{}"s), "the file ends in the middle of the header (at byte 10)")
       << "one that was cut off";
   EXPECT_EQ(error_of<FileError>([&] { load_safetensors(folder_.file("none")); }),
-            "[load_safetensors] " + folder_.file("none") + ": cannot open: No such file or directory");
+            "[load_safetensors] " + folder_.file("none") + ": does not exist");
 }
 
 TEST_F(Safetensors, RefusesABoolThatIsNeitherTrueNorFalse) {

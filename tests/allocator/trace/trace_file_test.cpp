@@ -219,7 +219,7 @@ TEST(TraceFile, WhatIsNoTraceIsAnError) {
             "[read] " + folder.file("text") + ": byte 0: neither a .pgt file, a memory snapshot, an RMM log nor JSON");
   EXPECT_THAT(load_error(folder.file("empty")), HasSubstr("neither a .pgt file"));
   EXPECT_THAT(load_error(folder.file("chrome")), HasSubstr("a Chrome trace cannot be read back"));
-  EXPECT_THAT(load_error(folder.file("missing")), HasSubstr("cannot open: No such file"));
+  EXPECT_THAT(load_error(folder.file("missing")), HasSubstr("missing: does not exist"));
   EXPECT_THAT(load_error(folder.file("")), HasSubstr("not a regular file"));
   mkfifo(folder.file("fifo").c_str(), 0600);
   EXPECT_THAT(load_error(folder.file("fifo")), HasSubstr("not a regular file"));

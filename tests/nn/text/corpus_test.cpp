@@ -68,7 +68,7 @@ TEST(Corpus, RefusesPathsWithoutText) {
   const TemporaryFolder folder;
   const std::string missing = folder.file("missing"), empty = folder.file("empty");
   std::filesystem::create_directory(empty);
-  EXPECT_EQ(error_of<FileError>([&] { read_corpus({missing}, 1); }), "[train] no text at " + missing);
+  EXPECT_EQ(error_of<FileError>([&] { read_corpus({missing}, 1); }), "[train] the text " + missing + " does not exist");
   EXPECT_EQ(error_of<FileError>([&] { read_corpus({empty}, 1); }),
             "[train] no text in " + empty + ": no file is there");
   const std::string zeros = folder.file("empty/wide"), nothing = folder.file("nothing");

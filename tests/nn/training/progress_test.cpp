@@ -141,6 +141,12 @@ TEST(InterruptGuard, TakesAClosedTerminalForARequestUnlessToldToIgnoreIt) {
   EXPECT_EQ(std::signal(SIGHUP, before), SIG_IGN) << "and so it stays";
 }
 
+TEST(InterruptGuard, TakesTheRequestOfMpirunHoweverOftenItComes) {
+  const InterruptGuard guard;
+  for (int i = 0; i < 3; ++i) std::raise(SIGUSR1);
+  EXPECT_TRUE(InterruptGuard::interrupted());
+}
+
 TEST(InterruptGuard, TakesOutputThatNobodyReadsForARequestAndAFullFileForAnErrorOfIts) {
   const auto before = std::signal(SIGPIPE, SIG_IGN);
   {
@@ -267,6 +273,13 @@ TEST(NoRoomFor, TellsOfAFileThatTheDiskCannotTake) {
   const std::string path = folder.file("a");
   EXPECT_EQ(no_room_for(path, 1), "");
   EXPECT_THAT(no_room_for(path, std::uint64_t{1} << 62), testing::StartsWith(path + " takes 4.00 EiB, and "));
+  std::error_code error;
+  const std::uintmax_t free = std::filesystem::space(folder.file(""), error).available;
+  EXPECT_EQ(no_room_for(path, free / 4 * 3), "");
+  EXPECT_THAT(no_room_for(path, free / 4 * 3, true),
+              testing::HasSubstr("and twice as much while the next one replaces"));
+  std::ofstream(path) << "the first is there";
+  EXPECT_EQ(no_room_for(path, free / 4 * 3, true), "");
   EXPECT_EQ(no_room_for("/nowhere/a", std::uint64_t{1} << 62), "") << "others say what is wrong with that";
 }
 
@@ -289,7 +302,7 @@ TEST(CheckWritable, SaysWhyAFileCannotBe) {
     return testing_support::error_of<FileError>([&] { check_writable(path, "train"); });
   };
   const std::string nowhere = folder.file("nowhere/model"), itself = folder.file("");
-  EXPECT_EQ(why(nowhere), "[train] cannot write " + nowhere + ": No such file or directory");
+  EXPECT_EQ(why(nowhere), "[train] cannot write " + nowhere + ": its folder does not exist");
   EXPECT_EQ(why(itself), "[train] cannot write " + itself + ": Is a directory");
   check_writable("/dev/null", "train");
   EXPECT_EQ(testing_support::error_of<FileError>([] { check_replaceable("/dev/null", "train"); }),

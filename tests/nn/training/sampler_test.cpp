@@ -161,12 +161,13 @@ TEST(Sampler, RefusesWhatNoTokenCanBeDrawnBy) {
   const auto refusal = [](const SamplerOptions& options) {
     return error_of<ValueError>([&] { Sampler sampler(options); });
   };
-  EXPECT_EQ(refusal({.temperature = -1}), "[sampler] the temperature must be 0 or more, but is -1");
-  EXPECT_EQ(refusal({.top_k = -1}), "[sampler] the top_k must be 0 or more, but is -1");
-  EXPECT_EQ(refusal({.top_p = 0}), "[sampler] the top_p must be in (0, 1], but is 0");
-  EXPECT_EQ(refusal({.top_p = 1.5}), "[sampler] the top_p must be in (0, 1], but is 1.5");
-  EXPECT_EQ(refusal({.repetition_penalty = 0}), "[sampler] the repetition penalty must be positive, but is 0");
-  EXPECT_EQ(refusal({.penalty_window = -1}), "[sampler] the penalty window must be 0 or more, but is -1");
+  EXPECT_EQ(refusal({.temperature = -1}), "[sampler] temperature must be a finite number from 0 on, but is -1");
+  EXPECT_EQ(refusal({.top_k = -1}), "[sampler] top_k must be 0 or more, but is -1");
+  EXPECT_EQ(refusal({.top_p = 0}), "[sampler] top_p must be in (0, 1], but is 0");
+  EXPECT_EQ(refusal({.top_p = 1.5}), "[sampler] top_p must be in (0, 1], but is 1.5");
+  EXPECT_EQ(refusal({.repetition_penalty = 0}),
+            "[sampler] repetition_penalty must be a finite number above 0, but is 0");
+  EXPECT_EQ(refusal({.penalty_window = -1}), "[sampler] penalty_window must be 0 or more, but is -1");
   Sampler sampler;
   EXPECT_THAT(error_of<ValueError>([&] { sampler.next({-infinity, -infinity}); }), HasSubstr("not finite"));
   EXPECT_THAT(error_of<ValueError>([&] { sampler.next({}); }), HasSubstr("not finite"));
