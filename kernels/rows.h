@@ -43,8 +43,8 @@ void cross_entropy_backward(Stream stream, const View& dlogits, const View& grad
                             const View& targets, std::int64_t ignore, double smoothing);
 
 /// Rotary embedding (Su et al. 2021) on the last dimension of x (B, T, H, D), D even, any strides but stride 1 in D;
-/// pairs are (d, d + D/2): angle = positions.of(t) * frequencies.of(base^(-2 d / D)). `inverse` rotates back, which is
-/// also the gradient: a magnitude is multiplied with both ways.
+/// pairs are (d, d + D/2): angle = positions.of(t) * frequencies.of(base^(-2 d / D), d). `inverse` rotates back, which
+/// is also the gradient: a magnitude is multiplied with both ways.
 void rope(Stream stream, const View& out, const View& x, const RotaryPositions& positions,
           const RotaryFrequencies& frequencies, bool inverse);
 

@@ -1,7 +1,7 @@
 #include "autograd/operators/rows.h"
 
+#include <algorithm>
 #include <cmath>
-#include <limits>
 #include <numbers>
 
 #include "allocator/error.h"
@@ -203,22 +203,25 @@ Tensor rotated(const Tensor& x, std::int64_t heads, const kernels::RotaryPositio
 
 /// Of vectors of `size` elements.
 kernels::RotaryFrequencies frequencies_of(const RopeOptions& options, std::int64_t size) {
-  constexpr double most_turns = 32;  // of pairs that yarn slows down; those below 1 it slows down by all of the factor
   kernels::RotaryFrequencies result(options.base);
   switch (options.scaling) {
     case RopeScaling::none: break;
     case RopeScaling::ntk:
       if (size > 2) result.base *= std::pow(options.factor, static_cast<double>(size) / static_cast<double>(size - 2));
       break;
-    case RopeScaling::linear:
+    case RopeScaling::linear: result.stretch = 1 / options.factor; break;
+    case RopeScaling::yarn: {
+      // The pair, not a whole number, that turns so many times in the trained context.
+      const auto pair_of = [&](double turns) {
+        const double longest = static_cast<double>(options.trained_context) / (2 * std::numbers::pi * turns);
+        return static_cast<double>(size) * std::log(longest) / (2 * std::log(options.base));
+      };
       result.stretch = 1 / options.factor;
-      result.slow = result.fast = std::numeric_limits<double>::infinity();
-      break;
-    case RopeScaling::yarn:
-      result.stretch = 1 / options.factor;
-      result.slow = 2 * std::numbers::pi / static_cast<double>(options.trained_context);
-      result.fast = most_turns * result.slow;
+      result.kept = std::max(0.0, std::floor(pair_of(32)));
+      result.stretched = std::min(static_cast<double>(size - 1), std::ceil(pair_of(1)));
+      result.stretched = std::max(result.stretched, result.kept + 0.001);  // never a division by 0
       result.magnitude = 0.1 * std::log(options.factor) + 1;
+    }
   }
   return result;
 }

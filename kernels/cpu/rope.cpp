@@ -39,8 +39,8 @@ void on_cpu::rope(Stream, const View& out, const View& x, const RotaryPositions&
       const std::int64_t pairs = std::min(pairs_at_once, half - first);
       double frequency[pairs_at_once] = {};
       for (std::int64_t d = 0; d < pairs; ++d)
-        frequency[d] =
-            frequencies.of(std::pow(frequencies.base, -static_cast<double>(first + d) / static_cast<double>(half)));
+        frequency[d] = frequencies.of(
+            std::pow(frequencies.base, -static_cast<double>(first + d) / static_cast<double>(half)), first + d);
       parallel_ranges(x.shape[1], steps_per_range, [&](std::int64_t begin, std::int64_t end) {
         alignas(64) T cosine[pairs_at_once], sine[pairs_at_once];
         for (std::int64_t t = begin; t < end; ++t) {

@@ -7,20 +7,22 @@
 
 namespace poolgrad::kernels {
 
-/// Pair d of D / 2 turns by of(base^(-2 d / D)) at each position, and is made longer by `magnitude`.
+/// Pair d of D / 2 turns by of(base^(-2 d / D), d) at each position, and is made longer by `magnitude`.
 struct RotaryFrequencies {
   double base = 10000;
-  // Frequencies are multiplied by `stretch` up to `slow`, not at all from `fast` on, and by something between them.
-  double stretch = 1, slow = 0, fast = 0;
+  /// Pairs up to `kept` keep their frequency, those from `stretched` on have it multiplied by `stretch`. The factor is
+  /// linear in the pair between them.
+  double stretch = 1, kept = -1, stretched = -1;
   double magnitude = 1;
 
   RotaryFrequencies() = default;
   RotaryFrequencies(double plain_base) : base(plain_base) {}
 
-  POOLGRAD_HD double of(double frequency) const {
-    if (stretch == 1 || frequency >= fast) return frequency;
-    const double kept = frequency <= slow ? 0 : (frequency - slow) / (fast - slow);
-    return frequency * (kept + (1 - kept) * stretch);
+  POOLGRAD_HD double of(double frequency, std::int64_t pair) const {
+    const auto d = static_cast<double>(pair);
+    if (stretch == 1 || d <= kept) return frequency;
+    const double ramp = d >= stretched ? 1 : (d - kept) / (stretched - kept);
+    return frequency * (1 - ramp + ramp * stretch);
   }
 };
 

@@ -2,6 +2,9 @@
 // them, golden_operators.py, lies beside this file.
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <numbers>
+
 #include "autograd/engine/engine.h"
 #include "autograd/operators.h"
 #include "tensor/compare.h"
@@ -28,11 +31,38 @@ struct Golden {
   std::vector<Array> gradients;
 };
 
+struct GoldenYarn {
+  double base, factor;
+  std::int64_t trained_context;
+  double magnitude;
+  std::vector<double> frequencies;  // rounded to f32
+};
+
 const std::vector<Golden>& golden() {
   static const std::vector<Golden> all = {
 #include "tests/autograd/golden_operators.inc"
   };
   return all;
+}
+
+// At position 1 a vector of ones becomes m (cos f - sin f, sin f + cos f), for every pair's frequency f.
+TEST(GoldenOperators, TurnByTheYarnFrequenciesOfHuggingFace) {
+  static const std::vector<GoldenYarn> yarns = {
+#include "tests/autograd/golden_yarn.inc"
+  };
+  for (const GoldenYarn& yarn : yarns) {
+    const auto half = static_cast<std::int64_t>(yarn.frequencies.size());
+    const Tensor ones_in_f64 = ones({1, 1, 1, 2 * half}, {.dtype = DType::f64});
+    const std::vector<double> found =
+        rope(ones_in_f64, 1, {yarn.base, RopeScaling::yarn, yarn.factor, yarn.trained_context}).to_vector<double>();
+    for (std::int64_t d = 0; d < half; ++d) {
+      const double x = found[static_cast<std::size_t>(d)], y = found[static_cast<std::size_t>(d + half)];
+      EXPECT_NEAR(std::hypot(x, y) / std::numbers::sqrt2, yarn.magnitude, 1e-12) << yarn.base << ", pair " << d;
+      const double frequency = yarn.frequencies[static_cast<std::size_t>(d)];
+      EXPECT_NEAR(std::atan2(y, x) - std::numbers::pi / 4, frequency, 4 * 0x1p-24 * frequency + 1e-15)
+          << yarn.base << ", pair " << d;
+    }
+  }
 }
 
 TEST(GoldenOperators, GiveTheResultsAndGradientsOfAnotherFramework) {

@@ -209,12 +209,12 @@ TEST(Rope, StretchesSlowFrequenciesAndMakesLonger) {
     TestArray x(dtype, {1, 6, 2, 140}), out(dtype, {1, 6, 2, 140});
     x.random(random);
     RotaryFrequencies frequencies(100.0);
-    frequencies.stretch = 0.25, frequencies.slow = 0.05, frequencies.fast = 0.4, frequencies.magnitude = 1.5;
+    frequencies.stretch = 0.25, frequencies.kept = 14, frequencies.stretched = 45.5, frequencies.magnitude = 1.5;
     rope({}, out, x, 7, frequencies, false);
     const auto expected = [&](std::int64_t i) {
       const std::int64_t half = 70, pair = i % half, t = i / 280;
       const double plain = std::pow(100.0, -static_cast<double>(pair) / 70.0);
-      const double kept = std::clamp((plain - 0.05) / 0.35, 0.0, 1.0);
+      const double kept = 1 - std::clamp((static_cast<double>(pair) - 14) / 31.5, 0.0, 1.0);
       const double angle = static_cast<double>(7 + t) * plain * (kept + (1 - kept) / 4);
       const double c = 1.5 * std::cos(angle), s = 1.5 * std::sin(angle);
       return i % 140 < half ? x[i] * c - x[i + half] * s : x[i] * c + x[i - half] * s;

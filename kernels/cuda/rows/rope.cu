@@ -38,7 +38,7 @@ __global__ __launch_bounds__(256, 3) void rotate_pairs(const __grid_constant__ c
     POOLGRAD_UNROLL
     for (int e = 0; e < width<S>; ++e) {
       const double frequency = all.frequencies.of(
-          std::pow(all.frequencies.base, -static_cast<double>(pair + e) / static_cast<double>(all.half)));
+          std::pow(all.frequencies.base, -static_cast<double>(pair + e) / static_cast<double>(all.half)), pair + e);
       const SineCosine<double> turn = sine_cosine(all.positions.of(step) * frequency);
       cosine[e] = static_cast<T>(all.frequencies.magnitude * turn.cosine);
       sine[e] = static_cast<T>(all.sign * all.frequencies.magnitude * turn.sine);

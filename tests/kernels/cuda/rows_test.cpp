@@ -336,7 +336,7 @@ TEST(CudaRope, AgreesWithTheCpu) {
 TEST(CudaRope, StretchesFrequenciesAsTheCpuDoes) {
   std::mt19937_64 random(test_seed());
   RotaryFrequencies frequencies(100.0);
-  frequencies.stretch = 0.25, frequencies.slow = 0.05, frequencies.fast = 0.4, frequencies.magnitude = 1.5;
+  frequencies.stretch = 0.25, frequencies.kept = 14, frequencies.stretched = 45.5, frequencies.magnitude = 1.5;
   for (const DType dtype : floats)
     for (const bool inverse : {false, true}) {
       TestArray x(dtype, {2, 9, 3, 132}), out(dtype, {2, 9, 3, 132});
