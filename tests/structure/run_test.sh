@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # run_test.sh RUN: what the script RUN tells cmake of CUDA, with a cmake that notes what it is told and a machine whose
-# GPU comes and goes.
+# GPU comes and goes; what it says; and how it ends the ranks of an mpirun.
 set -euo pipefail
 
 folder=$(mktemp -d)
@@ -85,3 +85,38 @@ for name in '' picture ../train; do
   [[ $answer == *"there are: mlp train" ]] || fail "example '$name' does not say which there are: $answer"
 done
 [ ! -s "$NOTES" ] || fail "what is no example is built"
+
+# said PATTERN COMMAND...
+# shellcheck disable=SC2053
+said() { answer=$("$folder/run" "${@:2}" 2>&1) || true; [[ $answer == $1 ]] || fail "./run ${*:2} said: $answer"; }
+said "*there is no command 'trian': did you mean train?" trian --steps 3
+said "*there is no command 'frobnicate'; ./run --help lists them" frobnicate
+said "*not 'mpl': did you mean mlp?*" example mpl
+[ ! -s "$NOTES" ] || fail "a wrong command builds"
+says_of_building() { tool cmake <<<$'#!/bin/sh\necho "[0/2] Re-checking globbed directories..."; echo "'"$1"'"'; }
+says_of_building 'ninja: no work to do.'
+said 'train --steps 3 10000' train --steps 3
+says_of_building '[1/1] Linking CXX executable bin/train'
+said $'poolgrad: building train in build/release\n?1/1? Linking CXX executable bin/train\ntrain --steps 3 10000' train --steps 3
+
+# Two ranks that SIGUSR1 would end in their first half second, as mpirun starts them.
+tool mpirun <<'MPIRUN'
+#!/usr/bin/env bash
+rank() { sleep 0.5; trap 'exit 0' USR1; while :; do sleep 0.02; done; }
+rank & first=$!
+rank & second=$!
+trap 'kill -USR1 $first $second' USR1
+echo $$ >"$NOTES"
+for rank in $first $second; do
+  while kill -0 $rank 2>/dev/null; do wait $rank; done
+  wait $rank || exit 1
+done
+MPIRUN
+for signals in HUP 'HUP HUP' TERM; do
+  : >"$NOTES"
+  "$folder/run" ring -n 2 >/dev/null 2>&1 &
+  until [ -s "$NOTES" ]; do sleep 0.02; done
+  for signal in $signals; do kill -"$signal" $!; done
+  wait $! || fail "ranks that start do not survive $signals: $?"
+  ! kill -0 "$(cat "$NOTES")" 2>/dev/null || fail "mpirun survives $signals"
+done
