@@ -337,10 +337,18 @@ __device__ void for_each_score(FragmentC (&scores)[Fragments], const Shared<floa
   }
 }
 
-/// results += weights * visited rows pair by pair, with weights that are not rounded: those of gradients may be more
-/// than S has. One that does not count (`uncounted`) is multiplied with nothing. A NaN or an infinity then does not
-/// reach the rows that do not see it, as it does through the product of fragments, where 0 times it is NaN. Weights go
-/// through shared memory, where neighbours find them.
+/// A weight as round_weights() has it; unrounded where S has no such number: of f16, gradients of scores may be larger.
+template <class S>
+__device__ float rounded_weight(float weight) {
+  const float rounded = widened<float>(narrowed<S>(weight));
+  return rounded - rounded == 0 ? rounded : weight;
+}
+
+/// results += weights, rounded, * visited rows, pair by pair. One that does not count (`uncounted`) is multiplied with
+/// nothing. A NaN or an infinity then does not reach the rows that do not see it, as it does through the product of
+/// fragments, where 0 times it is NaN. Weights are rounded as in add_weighted_staged(), so that rows of the same tile
+/// which see nothing of it keep their results, but for the order of sums. Weights go through shared memory, where
+/// neighbours find them.
 template <class S, int Depth, std::size_t Fragments>
 __device__ void add_weighted_pairs(FragmentsC<Depth>& results, const FragmentC (&weights)[Fragments],
                                    const Shared<float>& aside, const Operand& x, const TileRows& visited) {
@@ -357,8 +365,9 @@ __device__ void add_weighted_pairs(FragmentsC<Depth>& results, const FragmentC (
       POOLGRAD_UNROLL
       for (int half = 0; half < 2; ++half) {
         const int element = j / 8 * elements_of_c + 2 * half + j % 2, thread = first_thread + j % 8 / 2;
-        const float weight = aside[element * mma_threads + thread];
+        float weight = aside[element * mma_threads + thread];
         if (!counts(weight)) continue;
+        weight = rounded_weight<S>(weight);
         POOLGRAD_UNROLL
         for (int f = 0; f < Depth / 8; ++f) {
           if (8 * f >= static_cast<int>(x.depth)) continue;

@@ -229,16 +229,34 @@ TEST_P(MmaAttentionOfF32, IsAsExactAsF32) {
   }
 }
 
+/// Both passes over a tile round alike: they differ by the order of f32 sums, which few rounded results show.
+template <class Array>
+void expect_nearly_same_bits(const Array& actual, const std::vector<double>& expected, DType dtype) {
+  std::int64_t differ = 0;
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    const double found = actual[static_cast<std::int64_t>(i)], error = std::abs(found - expected[i]);
+    ASSERT_LE(error, 2 * half_unit(dtype) * (1 + std::abs(expected[i])) + 2e-5) << to_string(dtype) << ' ' << i;
+    differ += found != expected[i];
+  }
+  EXPECT_LE(differ, dtype == DType::f32 ? std::ssize(expected) : std::ssize(expected) / 20) << to_string(dtype);
+}
+template <class Array>
+std::vector<double> first_of(const Array& array, std::int64_t count) {
+  std::vector<double> values;
+  for (std::int64_t i = 0; i < count; ++i) values.push_back(array[i]);
+  return values;
+}
+
 TEST_P(MmaAttentionForward, IsUntouchedByKeysThatItDoesNotSee) {
   for (const DType dtype : dtypes_of_mma()) {
     ForwardProblem p(dtype, {1, 100, 100, 2, 2, 32, 32});
     p.causal();
-    const ForwardProblem::Rows expected = p.definition();
+    run_there(p);
     const std::int64_t rows = 60 * 2 * 32;  // key 60 on
+    const std::vector<double> expected = first_of(*p.out, rows);
     for (std::int64_t i = rows; i < p.k->count(); ++i) p.k->set(i, i % 2 ? nan : infinity), p.v->set(i, nan);
     run_there(p);
-    for (std::int64_t i = 0; i < rows; ++i)
-      ASSERT_NEAR((*p.out)[i], expected.out[static_cast<std::size_t>(i)], 0.05) << to_string(dtype) << ' ' << i;
+    expect_nearly_same_bits(*p.out, expected, dtype);
     EXPECT_TRUE(std::isnan((*p.out)[rows])) << "query 60";
   }
 }
@@ -461,6 +479,19 @@ TEST_P(MmaAttentionOfF32, HasTheSameGradientsWhateverPartOfTheCallIsSplitAtOnce)
   e.dropout = 0.2;
   const std::int64_t of_head = split_planes * 50 * (e.depth + e.v_depth);
   expect_same_gradients_within(most_split_elements, {1, 2 * of_head}, BackwardCheck(e, DType::f32), DType::f32);
+}
+
+TEST_P(MmaAttentionBackward, IsUntouchedByKeysThatItDoesNotSee) {
+  for (const DType dtype : dtypes_of_mma()) {
+    BackwardCheck check(aligned(causal(100)), dtype);
+    const BackwardCheck::Result clean(check.e, dtype), result(check.e, dtype);
+    run_there(check, check.e.schedule, clean);
+    const std::int64_t rows = 60 * 2 * 32;  // key 60 on
+    for (std::int64_t i = rows; i < check.k.count(); ++i) check.k.set(i, nan);
+    run_there(check, check.e.schedule, result);
+    expect_nearly_same_bits(result.dq, first_of(clean.dq, rows), dtype);
+    EXPECT_TRUE(std::isnan(result.dq[rows])) << "query 60";
+  }
 }
 
 TEST_P(MmaAttentionBackward, TermsInPassesAccumulateToTheirSum) {
