@@ -345,8 +345,9 @@ INSTANTIATE_TEST_SUITE_P(Devices, AnyExceptionTest, devices, device_name);
 TEST_P(AnyExceptionTest, FromAnyDeviceCallLeavesThePoolAsItWas) {
   const std::vector<std::function<void()>> raises = {
       [] { throw std::bad_alloc(); }, [] { throw CudaError("[device] out of order"); }, [] { throw 42; }};
-  // Each call fails by each of them in turn; in a brief run by one, and its neighbours by the others.
-  for (std::size_t turn = 0; turn < (is_brief() ? 1 : raises.size()); ++turn) {
+  // Each call fails by each of them in turn; in a brief run by one, as the seed says, and its neighbours by the others.
+  const std::size_t first = is_brief() ? test_seed() % raises.size() : 0;
+  for (std::size_t turn = first; turn < (is_brief() ? first + 1 : raises.size()); ++turn) {
     const auto arm = [&](FailingMemory& device, std::uint64_t k) {
       device.fail_by(raises[(k + turn) % raises.size()]);
       device.fail_call(k);
