@@ -18,8 +18,8 @@ namespace poolgrad::attention {
 struct AttentionCall {
   /// Keys up to the query's own position only; the last query sits at the last key.
   bool causal = false;
-  /// Added to the scores, as in AttendOptions::bias: (B or 1, H or 1, Nq or 1, Nk or 1). Cores that take none throw
-  /// ValueError.
+  /// Added to the scores, as in AttendOptions::bias: (B or 1, H or 1, Nq or 1, Nk or 1); differentiable. An additive
+  /// mask is a bias of 0 and -infinity. Rings of several ranks and cores that choose blocks throw ValueError.
   Tensor bias = {};
   /// (B, Nk), true for keys that nobody sees: AttendOptions::key_padding.
   Tensor key_padding = {};

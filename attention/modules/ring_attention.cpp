@@ -34,15 +34,17 @@ std::optional<Pattern> ModuleRing::of_one_process(const Pattern& pattern) const 
 
 Tensor ModuleRing::attend(const Pattern& pattern, const Tensor& q, const Tensor& k, const Tensor& v,
                           const AttendOptions& options, std::int64_t whole) const {
-  const bool alone = setup_.communicator || setup_.ring_size == 1 || options.key_positions.gap > 0 ||
-                     (q.defined() && q.rank() == 4 && q.size(1) < setup_.ring_size);
-  if (!takes_parts(whole) && alone && !options.bias.defined()) return attention::attend(q, k, v, pattern, options).out;
+  const bool in_parts = takes_parts(whole), biased = options.bias.defined();
+  const bool one_rank = in_parts ? size() == 1 && biased : setup_.communicator || setup_.ring_size == 1;
+  const bool few = options.key_positions.gap > 0 || (q.defined() && q.rank() == 4 && q.size(1) < setup_.ring_size);
+  // Several ranks refuse a bias, however few the queries are.
+  if (one_rank || (few && !in_parts && !biased)) return attention::attend(q, k, v, pattern, options).out;
   RingOptions ring{.attend = options,
                    .layout = setup_.layout,
                    .exchange = setup_.exchange,
                    .devices = setup_.devices,
                    .statistics = statistics_};
-  if (takes_parts(whole)) {
+  if (in_parts) {
     if (whole > 0) ring.queries = ring.keys = whole;
     return ring_attend(q, k, v, pattern, setup_.communicator, ring).out;
   }

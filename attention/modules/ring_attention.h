@@ -86,7 +86,8 @@ class RingAttention : public OnRing<AttentionCore> {
   explicit RingAttention(const Pattern& pattern = Pattern::dense(), const RingSetup& ring = {},
                          const CoreOptions& options = {});
 
-  /// A bias is refused: ValueError. So are sequences longer than the pattern's length().
+  /// Throws ValueError for a bias where the ring has several ranks, and for sequences longer than the pattern's
+  /// length().
   Tensor forward(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionCall& call = {}) override;
   std::optional<Pattern> fixed_pattern(std::int64_t, bool) const override { return ring_.of_one_process(pattern_); }
   bool looks_ahead(bool causal) const override { return pattern_.causally(causal).looks_ahead(); }
@@ -106,7 +107,7 @@ class RingDilatedAttention : public OnRing<DilatedCore> {
                        const std::vector<std::int64_t>& dilation_rates, const RingSetup& ring = {},
                        const DilatedOptions& dilated = {}, const CoreOptions& options = {});
 
-  /// A bias is refused: ValueError.
+  /// Throws ValueError for a bias where the ring has several ranks.
   Tensor forward(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionCall& call = {}) override;
   std::optional<Pattern> fixed_pattern(std::int64_t, bool) const override { return ring_.of_one_process(pattern()); }
 };
@@ -123,7 +124,7 @@ class BlockSparseRingDilatedAttention : public OnRing<BlockSparseDilatedAttentio
                                            const std::vector<std::int64_t>& segment_lengths = {},
                                            const std::vector<std::int64_t>& dilation_rates = {});
 
-  /// A bias is refused: ValueError.
+  /// Throws ValueError for a bias where the ring has several ranks.
   Tensor forward(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionCall& call = {}) override;
   std::optional<Pattern> fixed_pattern(std::int64_t length, bool causal) const override {
     return ring_.of_one_process(pattern(length, causal));

@@ -363,6 +363,62 @@ TEST(MultiheadAttention, TakesEveryOptionOfAttention) {
   for (const auto& [name, tensor] : parameters) EXPECT_GT(norm(tensor.grad()).item(), 0.0) << name;
 }
 
+TEST(MultiheadAttention, TakesABiasWithItsGradient) {
+  MultiheadAttention layer(16, 4, modern({.kv_heads = 2}), {.dtype = DType::f64},
+                           Pattern::window(5, kernels::unbounded));
+  randomise(layer);
+  const Tensor x = input_of(9, 16),
+               packed = reshape(linear(x, parameter(layer, "projection.weight")), {2, 9, 8, 4}).detach();
+  const Tensor q = rope(slice(packed, 2, 0, 4)), k = rope(slice(packed, 2, 4, 6)), v = slice(packed, 2, 6);
+  Generator generator(4);
+  for (const Shape& shape : {Shape{2, 4, 9, 9}, Shape{1, 1, 9, 9}, Shape{2, 1, 1, 9}}) {
+    const Tensor values = randn(shape, {.dtype = DType::f64}, generator);
+    const auto run = [&](const auto& attended) {
+      const Tensor bias = values.detach().set_requires_grad();
+      const Tensor out = attended(bias);
+      sum(square(out)).backward();
+      return std::pair{out.detach(), bias.grad()};
+    };
+    const auto [got, dbias] = run([&](const Tensor& bias) { return layer(x, x, x, {.causal = true, .bias = bias}); });
+    const auto [want, expected] = run([&](const Tensor& bias) {
+      const Tensor mixed = attend_by_definition(q, k, v, Pattern::window(5, 0), {.bias = bias}).out;
+      return linear(reshape(mixed, {2, 9, 16}), parameter(layer, "output.weight"));
+    });
+    EXPECT_TRUE(all_close(got, want, 1e-11, 1e-12)) << to_string(shape);
+    EXPECT_TRUE(all_close(dbias, expected, 1e-11, 1e-12)) << to_string(shape);
+  }
+}
+
+TEST(MultiheadAttention, TakesAnAdditiveMaskAsItTakesAPattern) {
+  const auto expect_same = [](auto&& masked, auto&& causal, DType dtype) {
+    randomise(masked), randomise(causal);
+    const Tensor x = input_of(9, 16, dtype), position = arange(0, 9), later = less(unsqueeze(position, 1), position);
+    const Tensor mask = masked_fill(zeros({1, 1, 9, 9}, {.dtype = dtype}), later, -testing_support::infinity);
+    EXPECT_EQ(max_difference(masked(x, x, x, {.bias = mask}), causal(x, x, x)), 0.0) << to_string(dtype);
+  };
+  for (const DType dtype : {DType::f64, DType::f32, DType::f16, DType::bf16})
+    expect_same(MultiheadAttention(16, 4, modern({}), {.dtype = dtype}, Pattern::dense()),
+                MultiheadAttention(16, 4, modern({}), {.dtype = dtype}, Pattern::causal()), dtype);
+}
+
+TEST(MultiheadAttention, TakesABiasOnOneRankAlone) {
+  const LocalGroup one(1);
+  const Tensor x = input_of(9, 16), bias = ones({1, 1, 9, 9}, {.dtype = DType::f64});
+  const auto layer = [](const RingSetup& ring) {
+    Generator generator(2);
+    return MultiheadAttention(16, 4, modern({}), {.dtype = DType::f64, .generator = &generator}, Pattern::dense(),
+                              ring);
+  };
+  MultiheadAttention alone = layer({}), told = layer({.communicator = one.communicator(0)}),
+                     ring = layer({.ring_size = 3});
+  EXPECT_TRUE(bit_equal(told(x, x, x, {.bias = bias}), alone(x, x, x, {.bias = bias})));
+  for (const std::int64_t queries : {9, 2})
+    EXPECT_THAT(
+        error_of<ValueError>([&] { ring(slice(x, 1, 0, queries), x, x, {.bias = slice(bias, 2, 0, queries)}); }),
+        HasSubstr("[ring_attend] a bias of all pairs is not divided among ranks: q (2, "))
+        << queries;
+}
+
 TEST(MultiheadAttention, DropsWeightsInTrainingModeAlone) {
   Generator generator(4);
   MultiheadAttention layer(16, 4, modern({}), {.dtype = DType::f64, .generator = &generator}, Pattern::causal(),
