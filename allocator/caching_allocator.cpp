@@ -51,7 +51,7 @@ std::size_t CachingAllocator::budget() const { return pool_->budget(); }
 
 Statistics CachingAllocator::statistics() const { return pool_->inspector().statistics(); }
 
-LiveBytes CachingAllocator::watch() { return pool_->inspector().watch(); }
+std::uint64_t CachingAllocator::active_bytes() const { return pool_->inspector().active_bytes(); }
 void CachingAllocator::reset_peaks() { pool_->inspector().reset_peaks(); }
 
 std::uint64_t CachingAllocator::sequence_hash() const { return pool_->inspector().sequence_hash(); }

@@ -177,9 +177,8 @@ class CachingAllocator {
   Statistics statistics() const;
   /// Peaks restart from the present values.
   void reset_peaks();
-  /// Bytes of blocks in use (or waiting for another stream) now, and at most since this was last asked; peaks stay as
-  /// they are. For one observer who looks often: it counts no blocks.
-  LiveBytes watch();
+  /// Bytes of blocks in use, or waiting for another stream. Cheaper than statistics().
+  std::uint64_t active_bytes() const;
   /// FNV-1a, 64 bits at a time, over (kind, bytes, category) of all requests and frees so far: equal hashes, equal
   /// allocation sequences. Blocks are numbered by allocation order, so the hash is independent of addresses. Scratch of
   /// kernels (Category::workspace) is left out: it differs with the back end and the number of threads, tensors do not.

@@ -41,10 +41,10 @@ class LimitedStep {
     model_->zero_grad();
     model_->loss(tokens_, targets_).backward();
   }
-  /// From an empty pool, which the first step fills; what is planned is planned by the first ones.
-  void prepare(int steps = 1) {
+  /// From an empty pool, which the step fills.
+  void prepare() {
     allocator_for(cpu).trim();
-    for (int i = 0; i < steps; ++i) run();
+    run();
   }
   double seconds() {
     return seconds_of([&] { run(); });
@@ -57,7 +57,6 @@ class LimitedStep {
 
 void step_in_memory(benchmark::State& state) {
   const auto percent = static_cast<std::size_t>(state.range(3));
-  const bool planned = state.range(4) != 0;
   LimitedStep step(state.range(0), state.range(1), state.range(2));
   CachingAllocator& pool = allocator_for(cpu);
   const auto peak = [&] { return pool.statistics().reserved_bytes.peak; };
@@ -75,12 +74,12 @@ void step_in_memory(benchmark::State& state) {
       std::optional<MemoryBudget> budget;
       std::optional<Rematerialisation> selective;
       if (percent > 0)
-        budget.emplace(unlimited * percent / 100, cpu, RematerialisationOptions{.planned = planned});
+        budget.emplace(unlimited * percent / 100, cpu);
       else
         selective.emplace(RematerialisationOptions{.drop_below = 1.0});
       pool.reset_peaks();
       const auto statistics = [&] { return budget ? budget->statistics() : selective->statistics(); };
-      step.prepare(planned ? 4 : 1);
+      step.prepare();
       before = statistics();
       const double within = step.seconds();
       after = statistics();
@@ -97,9 +96,6 @@ void step_in_memory(benchmark::State& state) {
   state.counters["of_unlimited"] = static_cast<double>(limited) / static_cast<double>(unlimited);
   const double recorded = after.recorded_nanoseconds - before.recorded_nanoseconds;
   state.counters["again"] = (after.recomputed_nanoseconds - before.recomputed_nanoseconds) / recorded;
-  if (!planned) return;
-  state.counters["planned"] = after.plan.nanoseconds / recorded;
-  state.counters["bound"] = after.plan.bound_nanoseconds / recorded;
 }
 
 void offloading_step(benchmark::State& state) {
@@ -133,15 +129,9 @@ void rings(benchmark::internal::Benchmark* benchmark) {
 BENCHMARK(offloading_step)->Apply(rings);
 
 void shares(benchmark::internal::Benchmark* benchmark) {
-  benchmark->ArgNames({"B", "T", "C", "percent", "planned"})
-      ->Unit(benchmark::kMillisecond)
-      ->UseManualTime()
-      ->Iterations(5);
-  for (const std::int64_t planned : {0, 1}) {
-    for (const std::int64_t percent : {110, 80, 60, 50, 40, 30, 20, 15, 0})
-      benchmark->Args({1, 4096, 128, percent, planned});
-    for (const std::int64_t percent : {110, 50, 30, 25, 20, 0}) benchmark->Args({1, 2048, 256, percent, planned});
-  }
+  benchmark->ArgNames({"B", "T", "C", "percent"})->Unit(benchmark::kMillisecond)->UseManualTime()->Iterations(5);
+  for (const std::int64_t percent : {110, 80, 60, 50, 40, 30, 20, 15, 0}) benchmark->Args({1, 4096, 128, percent});
+  for (const std::int64_t percent : {110, 50, 30, 25, 20, 0}) benchmark->Args({1, 2048, 256, percent});
 }
 BENCHMARK(step_in_memory)->Apply(shares);
 

@@ -51,7 +51,7 @@ class PoolPolicy : public Policy {
     return info.total - info.free;
   }
   // The pool is asked, which costs more, only where something may wait.
-  std::size_t active() const override { return several_streams_ ? pool_->watch().current : live_; }
+  std::size_t active() const override { return several_streams_ ? pool_->active_bytes() : live_; }
   DeviceCounters counters() const override {
     const DriverCalls calls = memory_->calls();
     return {.allocations = calls.create.calls,

@@ -59,26 +59,12 @@ struct Accounts : Statistics {
     for (Gauge* gauge : {&allocation, &allocated_bytes, &requested_bytes, &reserved_bytes, &active_bytes})
       gauge->peak = gauge->current;
     for (Gauge& gauge : category_bytes) gauge.peak = gauge.current;
-    peak_before_watch_ = 0;
-  }
-  /// Of active bytes: now, and at most since this was last asked. Leaves their peak as it is.
-  LiveBytes watch() {
-    const LiveBytes live{active_bytes.current, active_bytes.peak};
-    peak_before_watch_ = std::max(peak_before_watch_, active_bytes.peak);
-    active_bytes.peak = active_bytes.current;
-    return live;
-  }
-  Statistics as_seen() const {
-    Statistics seen = *this;
-    seen.active_bytes.peak = std::max(seen.active_bytes.peak, peak_before_watch_);
-    return seen;
   }
   /// As new.
   void restart() { *this = Accounts(by_category_); }
 
  private:
   bool by_category_;
-  std::uint64_t peak_before_watch_ = 0;
 };
 
 }  // namespace poolgrad

@@ -14,7 +14,7 @@ namespace poolgrad {
 Statistics Inspector::statistics() const {
   const PoolLock lock(ground_.mutex);
   const Standstill standstill(front_);
-  Statistics statistics = ground_.accounts.as_seen();
+  Statistics statistics = ground_.accounts;
   survey(statistics);
   statistics.bookkeeping_bytes = arenas_.bookkeeping_bytes() + ledger_.bookkeeping_bytes() +
                                  front_.bookkeeping_bytes() + releaser_.bookkeeping_bytes() +
@@ -80,10 +80,10 @@ void Inspector::reset_peaks() {
   ground_.accounts.reset_peaks();
 }
 
-LiveBytes Inspector::watch() {
+std::uint64_t Inspector::active_bytes() const {
   const PoolLock lock(ground_.mutex);
   const Standstill standstill(front_);
-  return ground_.accounts.watch();
+  return ground_.accounts.active_bytes.current;
 }
 
 std::uint64_t Inspector::sequence_hash() const {

@@ -32,7 +32,7 @@ class Inspector {
 
   Statistics statistics() const;
   void reset_peaks();
-  LiveBytes watch();
+  std::uint64_t active_bytes() const;
   std::uint64_t sequence_hash() const;
   void reset_sequence_hash();
   std::vector<BlockSnapshot> snapshot() const;

@@ -31,12 +31,6 @@ struct Gauge {
   }
 };
 
-/// Between two looks at a pool.
-struct LiveBytes {
-  std::uint64_t current = 0;
-  std::uint64_t peak = 0;
-};
-
 /// What a rung of the emergency ladder has given so far.
 struct RungStatistics {
   std::string name;

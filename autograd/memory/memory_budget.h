@@ -30,8 +30,6 @@ class MemoryBudget {
   /// The limit in force.
   std::size_t bytes() const { return bytes_; }
   RematerialisationStatistics statistics() const { return policy_.statistics(); }
-  /// With RematerialisationOptions::planned, what such steps need at least: see Rematerialisation.
-  std::size_t smallest() const { return policy_.smallest_budget(); }
 
  private:
   CachingAllocator& pool_;

@@ -13,7 +13,6 @@
 #include "allocator/memory_scope.h"
 #include "autograd/engine/saved_tensor.h"
 #include "autograd/memory/offload.h"
-#include "autograd/memory/repeated_step.h"
 #include "tensor/tensor.h"
 
 namespace poolgrad {
@@ -22,7 +21,7 @@ struct RecordedOperation;
 
 /// A storage that an operator made, or, with nobody to make it again, another that a node keeps. It lives as long as
 /// the node that made it has its graph, or an operation needs it.
-struct RecordedResult : PlannedResult {
+struct RecordedResult {
   RecordedResult(std::shared_ptr<RecordedOperation> by, std::size_t index, const Tensor& output, Tag made_with)
       : operation(std::move(by)),
         output_index(index),
@@ -32,9 +31,9 @@ struct RecordedResult : PlannedResult {
         storage(output.storage()),
         version(output.storage()->version()),
         tag(made_with) {}
-  ~RecordedResult() override;
-  bool is_idle() const override { return !data.defined() || data.is_sole_owner(); }
-  std::size_t size() const override { return bytes; }
+  ~RecordedResult();
+  RecordedResult(const RecordedResult&) = delete;
+  RecordedResult& operator=(const RecordedResult&) = delete;
 
   /// The data, if it is kept and nobody has written into it.
   Tensor present() const { return data.defined() && data.storage()->version() == data_version ? data : Tensor(); }
@@ -52,7 +51,6 @@ struct RecordedResult : PlannedResult {
   std::uint64_t data_version = 0;
   std::uint64_t number = 0;  // larger for what was made later
   int waiting = 0;           // nodes, and checkpoints, that saved it
-  bool is_again = false;     // made by a function that was run again: no part of a step
   double listed_at = 0;      // its place among those that can be dropped
 };
 
@@ -70,7 +68,6 @@ struct RecordedOperation {
   std::vector<OperationInput> inputs;
   std::vector<std::weak_ptr<RecordedResult>> results;
   double nanoseconds = 0;
-  bool is_again = false;
 };
 
 /// The end of a result may end its operation, which may end the results that it read, and so on: one after the other,

@@ -13,7 +13,6 @@
 #include "autograd/engine/engine.h"
 #include "autograd/memory/offload.h"
 #include "autograd/memory/recorded_result.h"
-#include "autograd/memory/repeated_step.h"
 #include "tensor/grad_mode.h"
 
 namespace poolgrad {
@@ -33,9 +32,7 @@ class Rematerialisation::Results : public ReclaimClient,
                                    public std::enable_shared_from_this<Results> {
  public:
   explicit Results(const RematerialisationOptions& options)
-      : options_(options), offload_(Offload::to(options.offload_folder, options.offload_buffer)) {
-    if (options.planned && options.device && offload_ == nullptr) steps_.plan_for(allocator_for(*options.device));
-  }
+      : options_(options), offload_(Offload::to(options.offload_folder, options.offload_buffer)) {}
 
   std::string name() const override { return "saved tensors that can be computed again"; }
   RungId kind() const override { return RungId::rematerialise; }
@@ -65,7 +62,6 @@ class Rematerialisation::Results : public ReclaimClient,
         droppable_.erase(place);
         list(result, price);  // behind `next`
       } else if (drop(result)) {
-        steps_.had_to_drop(result.bytes);
         freed += result.bytes;
       }
       place = next;
@@ -73,21 +69,17 @@ class Rematerialisation::Results : public ReclaimClient,
     return freed;
   }
 
-  std::shared_ptr<NodeNote> recorded(const RecordedCall& call) { return recorded(call, false); }
-  std::shared_ptr<NodeNote> recorded_again(const RecordedCall& call) override { return recorded(call, true); }
-  std::shared_ptr<NodeNote> recorded(const RecordedCall& call, bool is_again) {
+  std::shared_ptr<NodeNote> recorded_again(const RecordedCall& call) override { return recorded(call); }
+  std::shared_ptr<NodeNote> recorded(const RecordedCall& call) {
     const std::lock_guard lock(mutex_);
     decide();
     if (!call.recipe) return nullptr;
     auto operation = std::make_shared<RecordedOperation>();
     operation->name = call.operation;
     operation->recipe = call.recipe;
-    operation->is_again = is_again;
     std::size_t bytes = 0;
-    std::vector<PlannedResult*> reads;
     for (const Tensor& input : call.inputs) {
       operation->inputs.push_back(input_of(input));
-      if (const auto& read = operation->inputs.back().result) reads.push_back(read.get());
       if (input.defined()) bytes += bytes_of(input);
     }
     auto note = std::make_shared<ResultNote>();
@@ -97,7 +89,6 @@ class Rematerialisation::Results : public ReclaimClient,
       if (find(output) != nullptr) continue;  // a view of an input
       auto result = std::make_shared<RecordedResult>(operation, i, output, current_tag());
       result->number = next_number_++;
-      result->is_again = is_again;
       known_.add(output.storage(), result);
       operation->results.push_back(result);
       note->results.push_back(std::move(result));
@@ -106,10 +97,6 @@ class Rematerialisation::Results : public ReclaimClient,
     operation->nanoseconds =
         std::max(static_cast<double>(bytes) / prices.bytes_per_nanosecond, call.flops / prices.flops_per_nanosecond);
     statistics_.recorded_nanoseconds += operation->nanoseconds;
-    if (!is_again)
-      steps_.recorded(operation->name, operation->nanoseconds, reads, {note->results.begin(), note->results.end()},
-                      kept());
-    drop_due();
     return note;
   }
 
@@ -124,11 +111,8 @@ class Rematerialisation::Results : public ReclaimClient,
   Tensor restored(const std::shared_ptr<RecordedResult>& wanted) {
     const std::lock_guard lock(mutex_);
     decide();
-    steps_.wanted(*wanted, kept());
     const Tensor data = there(wanted);
-    const Tensor found = data.defined() ? data : computed(wanted);
-    drop_due();
-    return found;
+    return data.defined() ? data : computed(wanted);
   }
 
   Tensor computed(const std::shared_ptr<RecordedResult>& wanted) {
@@ -169,25 +153,16 @@ class Rematerialisation::Results : public ReclaimClient,
 
   void released(RecordedResult& result) {
     const std::lock_guard lock(mutex_);
-    if (--result.waiting > 0) return;
-    steps_.released(result, kept());
-    let_go(result);
+    if (--result.waiting == 0) let_go(result);
   }
   void let_go(RecordedResult& result) {
     forget(result);
     result.moved.reset();
-    drop_due();
   }
 
   RematerialisationStatistics statistics() const {
     const std::lock_guard lock(mutex_);
-    RematerialisationStatistics statistics = statistics_;
-    statistics.plan = steps_.statistics();
-    return statistics;
-  }
-  std::size_t smallest_budget() const {
-    const std::lock_guard lock(mutex_);
-    return steps_.smallest_budget(most_again);
+    return statistics_;
   }
   std::string offload_failure() const {
     const std::lock_guard lock(mutex_);
@@ -243,10 +218,6 @@ class Rematerialisation::Results : public ReclaimClient,
   Tensor run(const RecordedResult& wanted, std::vector<Tensor> inputs, Passing& passing) {
     const RecordedOperation& operation = *wanted.operation;
     std::vector<Tensor> outputs;
-    if (!operation.is_again) {
-      steps_.computes(kept());
-      drop_due();
-    }
     {
       const Unlocked meanwhile(mutex_);
       const NoGradGuard no_grad;
@@ -266,12 +237,10 @@ class Rematerialisation::Results : public ReclaimClient,
       });
     again_in_pass_ += operation.nanoseconds;
     if (again_in_pass_ > most_again * statistics_.recorded_nanoseconds)
-      throw OutOfMemoryError(
-          "[" + operation.name + "] computing saved tensors again has taken more than " +
-          std::to_string(static_cast<int>(most_again)) +
-          " times as long as what was recorded: the budget is too small, with " + format_bytes(statistics_.held_bytes) +
-          " of saved tensors in memory" +
-          (steps_.is_on() ? "; " + format_bytes(steps_.smallest_budget(most_again)) + " would do" : ""));
+      throw OutOfMemoryError("[" + operation.name + "] computing saved tensors again has taken more than " +
+                             std::to_string(static_cast<int>(most_again)) +
+                             " times as long as what was recorded: the budget is too small, with " +
+                             format_bytes(statistics_.held_bytes) + " of saved tensors in memory");
     Tensor found;
     for (const std::weak_ptr<RecordedResult>& made : operation.results) {
       const std::shared_ptr<RecordedResult> result = made.lock();
@@ -283,21 +252,15 @@ class Rematerialisation::Results : public ReclaimClient,
       hold(result, whole);
       if (result->waiting == 0) passing.results.push_back(result);
     }
-    if (!operation.is_again) steps_.computed(operation.nanoseconds);
     return found;
   }
-
-  /// Of what steps know.
-  std::size_t kept() const { return statistics_.held_bytes - held_again_; }
 
   void hold(const std::shared_ptr<RecordedResult>& held, const Tensor& whole) {
     RecordedResult& result = *held;
     forget(result);  // where somebody wrote into it
-    if (!result.is_again) steps_.changes(kept());
     result.data = whole;
     result.data_version = whole.storage()->version();
     statistics_.held_bytes += result.bytes;
-    if (result.is_again) held_again_ += result.bytes;
     if (result.storage.expired()) {  // who reads it now reads this one
       result.storage = whole.storage();
       result.version = result.data_version;
@@ -313,16 +276,9 @@ class Rematerialisation::Results : public ReclaimClient,
   }
   void forget(RecordedResult& result) {
     if (!result.data.defined()) return;
-    if (!result.is_again) steps_.changes(kept());
     droppable_.erase({result.listed_at, result.number});
     statistics_.held_bytes -= result.bytes;
-    if (result.is_again) held_again_ -= result.bytes;
     result.data = {};
-    if (!result.is_again) steps_.changed();
-  }
-  void drop_due() {
-    for (const std::shared_ptr<PlannedResult>& due : steps_.due())
-      if (auto& result = static_cast<RecordedResult&>(*due); result.data.defined()) drop(result);
   }
   /// False where it had to stay: nothing can make it again, and the file does not take it.
   bool drop(RecordedResult& result) {
@@ -418,8 +374,6 @@ class Rematerialisation::Results : public ReclaimClient,
   bool counts_pass_ = false;  // the end of the pass resets it
   std::uint64_t next_number_ = 0;
   RematerialisationStatistics statistics_;
-  std::uint64_t held_again_ = 0;  // of held_bytes, what functions supplied that were run again
-  RepeatedStep steps_;
 };
 
 class Rematerialisation::Results::Packed : public PackedTensor {
@@ -442,15 +396,12 @@ std::unique_ptr<PackedTensor> Rematerialisation::Results::pack(const Tensor& ten
     if (!can_move()) return nullptr;
     result = std::make_shared<RecordedResult>(nullptr, 0, tensor, current_tag());
     result->number = next_number_++;
-    result->is_again = is_again;
     known_.add(tensor.storage(), result);
   }
-  const bool is_first = result->waiting++ == 0;
+  ++result->waiting;
   ++statistics_.saved;
   statistics_.saved_bytes += result->bytes;
   if (!result->data.defined()) hold(result, tensor);
-  if (is_first) steps_.saved(*result);
-  drop_due();
   if (!is_again && (options_.drop_below > 0.0 || options_.offload_all)) undecided_.push_back(result);
   return std::make_unique<Packed>(shared_from_this(), result);
 }
@@ -466,7 +417,6 @@ std::unique_ptr<PackedTensor> Rematerialisation::pack(const Tensor& tensor, cons
 std::shared_ptr<SavedTensorKeeper> Rematerialisation::keeper() { return results_; }
 std::shared_ptr<ReclaimClient> Rematerialisation::client() const { return results_; }
 RematerialisationStatistics Rematerialisation::statistics() const { return results_->statistics(); }
-std::size_t Rematerialisation::smallest_budget() const { return results_->smallest_budget(); }
 std::string Rematerialisation::offload_failure() const { return results_->offload_failure(); }
 
 }  // namespace poolgrad

@@ -28,15 +28,6 @@ struct ComputePrices {
   static ComputePrices of(Device device);
 };
 
-/// Of the step that repeats, as it is planned.
-struct PlanStatistics {
-  std::uint64_t steps = 0;       // that went by a plan from beginning to end
-  std::uint64_t plans = 0;       // made so far
-  std::uint64_t peak_bytes = 0;  // live in the pool
-  double nanoseconds = 0;        // of what is computed again; by ComputePrices
-  double bound_nanoseconds = 0;  // no plan takes less
-};
-
 /// Since the policy was made.
 struct RematerialisationStatistics {
   std::uint64_t saved = 0, saved_bytes = 0;                     // storages that can be dropped
@@ -46,7 +37,6 @@ struct RematerialisationStatistics {
   std::uint64_t loaded = 0;                                     // read back
   double recorded_nanoseconds = 0, recomputed_nanoseconds = 0;  // by ComputePrices
   std::uint64_t held_bytes = 0;                                 // now: what could be dropped if nobody uses it
-  PlanStatistics plan = {};
 };
 
 struct RematerialisationOptions {
@@ -62,9 +52,6 @@ struct RematerialisationOptions {
   /// Bytes of host memory, beside every pool, through which the file is written and read in the background (Offload);
   /// 0: at once. What the machine has no memory for goes at once, too.
   std::size_t offload_buffer = std::size_t{64} << 20;
-  /// Steps that repeat are planned: what the first one did says when results are dropped in those that follow. Needs a
-  /// device; not done where there is an offload_folder.
-  bool planned = false;
   /// Only what is on this device is dropped.
   std::optional<Device> device = {};
   std::optional<ComputePrices> prices = {};
@@ -84,9 +71,6 @@ class Rematerialisation : public SavedTensorPolicy {
   /// asked to; what somebody uses at the moment stays. Outlives the policy as long as a graph needs it.
   std::shared_ptr<ReclaimClient> client() const;
   RematerialisationStatistics statistics() const;
-  /// A budget of the pool, in bytes, that steps like the last one get through, to a few hundredths the least; after a
-  /// step that failed, as far as it was seen. 0 where no step was seen, or they are not planned. Takes milliseconds.
-  std::size_t smallest_budget() const;
   /// Why the file took no more; empty where it did.
   std::string offload_failure() const;
 

@@ -173,23 +173,6 @@ TEST(CheckpointInABudget, OfALongChainDoesNotRecurse) {
   EXPECT_EQ(policy.statistics().held_bytes, 0u);
 }
 
-TEST(CheckpointInABudget, MayBePlanned) {
-  Stack blocks(4);
-  const std::vector<Tensor> expected = blocks.gradients(as_it_is);
-  CachingAllocator& pool = allocator_for(cpu);
-  pool.trim();
-  const std::size_t standing = pool.statistics().reserved_bytes.current;
-  std::size_t bytes = standing + 2_MiB, least = 0;
-  for (int round = 0; round < 2; ++round, bytes = least) {
-    pool.trim();
-    const MemoryBudget budget(bytes, cpu, {.planned = true});
-    for (int step = 0; step < 6; ++step) expect_the_bits(blocks.gradients(checkpointed), expected);
-    EXPECT_GT(budget.statistics().dropped, 0u);
-    EXPECT_EQ(budget.statistics().held_bytes, 0u);
-    least = budget.smallest();
-  }
-}
-
 /// Random operators, some of them functions of others, to any depth: some take gradients of what they do. The same for
 /// the same seed. `squeeze` is called here and there, in each run and in the backward.
 class Program {
