@@ -78,6 +78,8 @@ bool CachingAllocator::tracing() const { return pool_->inspector().tracing(); }
 
 Trace CachingAllocator::trace() const { return pool_->inspector().trace(); }
 
+void CachingAllocator::begin_phase() { pool_->begin_phase(); }
+
 void CachingAllocator::begin_step() { pool_->begin_step(); }
 
 const AllocatorConfig& CachingAllocator::config() const { return pool_->settings().config; }

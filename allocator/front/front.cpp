@@ -86,6 +86,13 @@ std::size_t Front::drain_all() {
   return bytes;
 }
 
+void Front::begin_phase() {
+  drain_all();
+  const bool alone = caches_.size() <= 1;
+  ground_.use_magazines(!alone);
+  for (Arena& arena : arenas_) arena.ignore_growth(alone);
+}
+
 void Front::drain_stream(std::uint64_t stream) {
   const std::lock_guard caches_lock(caches_mutex_);
   for (ThreadCache* cache : caches_) {
@@ -106,7 +113,7 @@ std::size_t Front::magazine_bytes() const {
 }
 
 bool Front::keep(ThreadCache* cache, Block* block) {
-  if (cache == nullptr || !ground_.settings.magazines || block->size > Magazine::largest_block ||
+  if (cache == nullptr || ground_.magazine_limit == 0 || block->size > Magazine::largest_block ||
       is_long_lived(block->tag.category)) {
     return false;
   }

@@ -34,6 +34,8 @@ class Front final {
   /// Gives the blocks of a thread's magazines back to the arenas; those of all threads; the bytes.
   std::size_t drain(ThreadCache& cache);
   std::size_t drain_all();
+  /// See CachingAllocator::begin_phase(): what magazines hold depends on what happened before.
+  void begin_phase();
   /// The magazines of a stream whose name will mean another one. During a standstill.
   void drain_stream(std::uint64_t stream);
   /// Bytes that drain_all() would give now. Needs no lock.

@@ -74,7 +74,7 @@ inline void* Pool::allocate_at_once(std::size_t bytes, std::size_t alignment, St
   const Inside inside(cache.flag);
   if (!inside) return nullptr;
   if (!settings.tags) tag = {};
-  if (!settings.magazines || bytes > Magazine::largest_block || stream.device != settings.device ||
+  if (ground_.magazine_limit == 0 || bytes > Magazine::largest_block || stream.device != settings.device ||
       !std::has_single_bit(alignment) || is_long_lived(tag.category)) {
     return nullptr;
   }
@@ -101,7 +101,7 @@ inline bool Pool::deallocate_at_once(void* pointer, std::size_t bytes, Stream st
   ThreadCache& cache = *own;
   const Inside inside(cache.flag);
   if (!inside) return false;
-  if (!settings.magazines || bytes > Magazine::largest_block || stream.device != settings.device) return false;
+  if (ground_.magazine_limit == 0 || bytes > Magazine::largest_block || stream.device != settings.device) return false;
   Block* block = arenas_.live(pointer);
   if (block == nullptr || block->requested != bytes || block->stream != stream.id || block->used_elsewhere ||
       is_long_lived(block->tag.category)) {

@@ -9,9 +9,18 @@ namespace poolgrad {
 
 namespace {
 
-// Best fit, or close to it where the alignment is above the granule.
-Block* find(const BucketIndex& free, std::size_t size, std::size_t alignment, std::size_t granule) {
+// Only uncommitted memory follows in the window, so the size of the block is a matter of earlier growth.
+bool is_last(const Block* block) {
+  return block->next == nullptr || (block->next->state == BlockState::uncommitted && block->next->next == nullptr);
+}
+
+// Best fit, or close to it where the alignment is above the granule. The last free block may count as the largest.
+Block* find(const BucketIndex& free, std::size_t size, std::size_t alignment, std::size_t granule,
+            bool last_is_largest = false) {
   Block* best = free.find(size);
+  if (last_is_largest && best != nullptr && is_last(best)) {
+    if (Block* const other = free.find(best->size + granule)) best = other;
+  }
   if (best == nullptr || Arena::fits(best, size, alignment)) return best;
   // Large enough wherever it starts.
   best = free.find(size + alignment - granule);
@@ -101,11 +110,11 @@ std::size_t Arena::preferred_alignment(std::size_t size, std::size_t alignment) 
 Block* Arena::take(std::size_t size, std::size_t alignment, std::uint64_t stream) {
   const BucketIndex& free = index(stream).by_size;
   const std::size_t preferred = preferred_alignment(size, alignment);
-  Block* block = find(free, size, preferred, granule_);
+  Block* block = find(free, size, preferred, granule_, last_is_largest_);
   if (block != nullptr) {
     alignment = preferred;
   } else if (preferred != alignment) {
-    block = find(free, size, alignment, granule_);
+    block = find(free, size, alignment, granule_, last_is_largest_);
   }
   if (block == nullptr) return nullptr;
   store_.reserve(2);

@@ -47,6 +47,9 @@ class Arena : public Tiling {
   bool fills_pages(std::size_t size) const;
   /// At least `alignment`, and a page for blocks that fill their pages. A wish, not a condition.
   std::size_t preferred_alignment(std::size_t size, std::size_t alignment) const;
+  /// The last free block of a window counts as the largest of all from now on, whatever its size: then earlier growth
+  /// has no influence on places.
+  void ignore_growth(bool ignored) { last_is_largest_ = ignored; }
   /// Best fit among the free blocks of `stream`, cut to `size`; busy. nullptr if none fits.
   Block* take(std::size_t size, std::size_t alignment, std::uint64_t stream);
   /// Best fit among the free blocks of all other streams, whole, busy, still theirs. Those that `ready(block)` says can
@@ -166,6 +169,7 @@ class Arena : public Tiling {
 
   std::size_t page_;
   bool divisible_;
+  bool last_is_largest_ = false;
   std::uint64_t changes_ = 0;
   std::vector<StreamIndex> indices_;
   std::uint64_t latest_stream_ = 0;  // whose index was asked for last

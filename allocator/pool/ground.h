@@ -67,7 +67,12 @@ struct Ground {
   Recorder recorder{settings};
   /// Bytes that a magazine may hold: a small share of the memory, for what is there cannot join its neighbours, which
   /// costs room elsewhere.
-  Relaxed<std::size_t> magazine_limit = least_magazine_limit;
+  Relaxed<std::size_t> magazine_limit = settings.magazines ? least_magazine_limit : 0;
+  /// Threads keep blocks from now on, or do not.
+  void use_magazines(bool used) noexcept {
+    magazines_used_ = used && settings.magazines;
+    limit_magazines();
+  }
 
   /// Bytes that the device is being asked for, and may refuse: claimed before, so that the budget holds at every
   /// moment.
@@ -88,8 +93,9 @@ struct Ground {
   void limit_magazines() noexcept {
     constexpr std::size_t share = 256;
     const std::size_t reserved = accounts.reserved_bytes.current;
-    magazine_limit = std::clamp(reserved / share, least_magazine_limit, Magazine::most_bytes);
+    magazine_limit = magazines_used_ ? std::clamp(reserved / share, least_magazine_limit, Magazine::most_bytes) : 0;
   }
+  bool magazines_used_ = settings.magazines;
 };
 
 /// An allocation that found no block.

@@ -154,6 +154,7 @@ std::size_t PageSupply::commit(PoolLock& lock, Need& need) {
   std::size_t alignment = arena.preferred_alignment(need.size, need.alignment);
   // False once nothing smaller can be tried.
   const auto ask_for_less = [&] {
+    was_short_ = true;
     return std::exchange(step, ground_.settings.page) != ground_.settings.page ||
            std::exchange(alignment, need.alignment) != need.alignment;
   };

@@ -17,7 +17,12 @@ class PageSupply {
 
   /// Reserved bytes never become more.
   std::size_t budget() const { return budget_; }
-  void set_budget(std::size_t bytes) { budget_ = bytes; }
+  void set_budget(std::size_t bytes) {
+    budget_ = bytes;
+    was_short_ = false;
+  }
+  /// Whether the budget or the device has refused anything since the budget was set, or given less than was planned.
+  bool was_short() const { return was_short_; }
   std::size_t unused_budget() const;
   /// Bytes of new pages that the need would take.
   std::size_t page_deficit(const Need& need) const;
@@ -32,7 +37,8 @@ class PageSupply {
 
  private:
   /// The budget or the device refuses new memory to the need, so what is cached has to go or to move.
-  void note_refused(Need& need) const {
+  void note_refused(Need& need) {
+    was_short_ = true;
     if (!std::exchange(need.refused, true)) ++ground_.accounts.num_alloc_retries;
   }
   bool add_window(PoolLock& lock, Arena& arena, Need& need);
@@ -55,6 +61,7 @@ class PageSupply {
   Arenas& arenas_;
   StreamLedger& ledger_;
   std::size_t budget_;
+  bool was_short_ = false;
   bool can_move_ = true;  // the device has not refused to move memory yet
 };
 

@@ -56,6 +56,7 @@ class Pool {
   std::size_t trim(std::size_t bytes);
   void set_budget(std::size_t bytes);
   std::size_t budget();
+  void begin_phase();
   void begin_step();
   void use(void* pointer, Stream stream, Access access, std::source_location location);
   bool hand_on(void* pointer, Stream stream);

@@ -318,6 +318,7 @@ std::unique_ptr<Substitution> Trainer::averaged() const {
 }
 
 std::string Trainer::sample(std::span<const std::int64_t> prompt, std::int64_t tokens) {
+  pool().begin_phase();
   const auto averages = averaged();
   const AsBefore after{*model_};
   model_->eval();
@@ -338,6 +339,7 @@ HeldOutLoss Trainer::for_held_out(std::int64_t batches, const HeldOutVisitor& ad
   const AsBefore after{*model_};
   model_->eval();
   for (const auto& [text, places, length] : windows_.held_out(batches)) {
+    pool().begin_phase();
     add(share_of(places, length), length, sums.nats(text));
     sums.add_bytes(text, windows_.target_bytes(places, length));
     if (stop && stop()) return {};
