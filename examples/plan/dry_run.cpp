@@ -4,8 +4,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <functional>
 #include <memory>
-#include <ostream>
 
 #include "allocator/error.h"
 #include "allocator/memory/simulated_memory.h"
@@ -16,7 +16,8 @@ namespace poolgrad::examples {
 
 namespace {
 
-constexpr std::int64_t steps_of_run = 8;  // a pool learns how steps go: it may want a page more until then
+constexpr std::int64_t interim_batches = 4, judged_batches = 2;  // once batches repeat, others bring nothing new
+constexpr std::int64_t prompt_tokens = 64;
 constexpr std::size_t traced_events = std::size_t{1} << 19;
 constexpr std::size_t host_bytes_of_token = 16;  // while a window is read
 
@@ -60,7 +61,7 @@ class Simulation {
       : device_(device_like(options.device.starts_with("cuda"), through)),
         pool_(device_, std::to_string(memory)),
         generator_(options.seed) {
-    options.steps = std::min<std::int64_t>(options.steps, through == Through::run ? steps_of_run : 2);
+    if (through == Through::steps) options.steps = std::min<std::int64_t>(options.steps, 2);
     options.budget = std::to_string(memory);
     options.check();
     if (options.checkpoint == "auto") options.checkpoint = "none";  // a plan says what there is to be saved
@@ -75,7 +76,6 @@ class Simulation {
   }
 
   nn::Trainer& trainer() { return *trainer_; }
-  Rematerialisation* policy() { return policy_.get(); }
   CachingAllocator& pool() { return *pool_; }
   std::uint64_t clock() const { return device_clock(device_); }
 
@@ -90,6 +90,37 @@ class Simulation {
 
 }  // namespace
 
+namespace {
+
+/// Where the blocks of a pool lie, and how many bytes of each are in use.
+using Places = std::vector<std::array<std::size_t, 4>>;
+
+Places places_of(const CachingAllocator& pool) {
+  Places places;
+  for (const BlockSnapshot& block : pool.snapshot())
+    places.push_back({block.address, block.size, static_cast<std::size_t>(block.state), block.requested});
+  return places;
+}
+
+/// The steps of a run until they repeat, their validations, and its end.
+void go_through(nn::Trainer& trainer, const TrainOptions& options, const std::function<void()>& step) {
+  Places before;
+  int repeated = 0;
+  for (std::int64_t done = 1; done <= options.steps && repeated < 2; ++done) {
+    step();
+    Places after = places_of(trainer.pool());
+    repeated = after == before ? repeated + 1 : 0;
+    before = std::move(after);
+    if (done == 1 || done % options.report == 0 || repeated == 1) trainer.validate(interim_batches);
+  }
+  if (options.steps > 0) trainer.validate(interim_batches);
+  trainer.loss_by_position(judged_batches);
+  const std::int64_t prompt = std::clamp<std::int64_t>(options.context / 2, 1, prompt_tokens);
+  trainer.sample(std::vector<std::int64_t>(static_cast<std::size_t>(prompt)), options.sample);
+}
+
+}  // namespace
+
 DryRun dry_run(const TrainOptions& options, std::size_t memory, Through through) {
   DryRun result;
   CachingAllocator* pool = nullptr;
@@ -98,15 +129,16 @@ DryRun dry_run(const TrainOptions& options, std::size_t memory, Through through)
     pool = &simulation.pool();
     nn::Trainer& trainer = simulation.trainer();
     result.parameters = trainer.model().parameter_count();
-    if (through == Through::run) {
-      std::ostream nowhere(nullptr);
-      nn::train(trainer, nowhere,
-                {.report = options.report, .sample = options.sample, .quiet = true, .memory = simulation.policy()});
-    } else {
-      trainer.step();
+    const auto step = [&] {
       const std::uint64_t before = simulation.clock();
       trainer.step();
       result.step_seconds = 1e-9 * static_cast<double>(simulation.clock() - before);
+    };
+    if (through == Through::run) {
+      go_through(trainer, options, step);
+    } else {
+      step();
+      step();
     }
     const Statistics statistics = pool->statistics();
     result.peak_live = statistics.allocated_bytes.peak;
@@ -171,28 +203,19 @@ double ContextSearch::short_runs(std::size_t memory) const {
   return on_line(contexts[0], bytes[0], contexts[1], bytes[1], static_cast<double>(memory));
 }
 
-Longest ContextSearch::in(std::size_t memory) {
+Longest ContextSearch::search(std::int64_t guess, std::size_t memory, Through through, bool& bounded) {
   Longest best;
   const auto fits = [&](std::int64_t context) {
     options_.context = context;
-    DryRun run = dry_run(options_, memory, Through::steps);
+    DryRun run = dry_run(options_, memory, through);
     if (!run.fits) return false;
     if (context > best.context) best = {context, std::move(run)};
     return true;
   };
   const auto grain = [](std::int64_t context) { return std::max<std::int64_t>(1, context / 1024); };
-  const auto known = answers_.size();
-  const double bytes = static_cast<double>(memory);
-  double guess = 0;
-  if (known == 0) {
-    guess = short_runs(memory);
-  } else {
-    const Answer last = answers_[known - 1], before = known == 1 ? Answer{0, 0} : answers_[known - 2];
-    guess = on_line(before.context, before.memory, last.context, last.memory, bytes);
-  }
   // A context that fits and one that does not, ever farther from the guess.
-  std::int64_t low = static_cast<std::int64_t>(std::clamp(guess, 1.0, static_cast<double>(most_))), high = low;
-  std::int64_t reach = (known < 2 ? 4 : 1) * grain(low);
+  std::int64_t low = guess, high = guess;
+  std::int64_t reach = (answers_.size() < 2 ? 4 : 1) * grain(low);
   bool ends = false;
   if (fits(low)) {
     do {
@@ -213,8 +236,30 @@ Longest ContextSearch::in(std::size_t memory) {
     const std::int64_t middle = low + (high - low) / 2;
     (fits(middle) ? low : high) = middle;
   }
-  // What lies at an end tells nothing of other memories, nor does the same memory again.
-  if (!ends && (known == 0 || answers_.back().memory != bytes)) answers_.push_back({bytes, static_cast<double>(low)});
+  bounded = !ends;
+  return best;
+}
+
+Longest ContextSearch::in(std::size_t memory) {
+  const auto known = answers_.size();
+  const double bytes = static_cast<double>(memory);
+  double guess = 0;
+  if (known == 0) {
+    guess = short_runs(memory);
+  } else {
+    const Answer last = answers_[known - 1], before = known == 1 ? Answer{0, 0} : answers_[known - 2];
+    guess = on_line(before.context, before.memory, last.context, last.memory, bytes);
+  }
+  bool bounded = false;
+  const auto first = static_cast<std::int64_t>(std::clamp(guess, 1.0, static_cast<double>(most_)));
+  Longest best = search(first, memory, Through::steps, bounded);
+  if (best.context == 0) return best;
+  options_.context = best.context;
+  best.run = dry_run(options_, memory);
+  if (!best.run.fits) best = search(best.context, memory, Through::run, bounded);
+  // An answer at an end tells nothing of other memories, nor does the same memory again.
+  if (bounded && (known == 0 || answers_.back().memory != bytes))
+    answers_.push_back({bytes, static_cast<double>(best.context)});
   return best;
 }
 

@@ -29,12 +29,13 @@ inline constexpr std::size_t no_limit = std::size_t{768} << 30;
 /// How much of a run is gone through.
 enum class Through : std::uint8_t {
   steps,  // two steps: the first makes the optimiser's state, the second is like all that follow
-  run     // as ./run train does: at most eight steps, validation, a sample
+  run     // all of ./run train: steps and validations until they repeat, the last validation, a sample
 };
 
-/// A run as `options` say (but for their text) in `memory` bytes of a device that is like this machine's CPU, or, on
-/// cuda, like a GPU: what it reserves is, to the byte, what `./run train --budget MEMORY` reserves there. Throws what
-/// the options are refused with; running out of memory is an answer.
+/// Simulates a run as `options` say (but for their text) in `memory` bytes of a device that is like this machine's CPU,
+/// or, on cuda, like a GPU. Its peaks equal to the byte those of `./run train --budget MEMORY`. Through::run takes steps
+/// until two in a row, with a validation between them, leave every block of the pool in the same place: later steps then
+/// do the same. Throws ValueError for options that a run refuses; running out of memory is an answer.
 DryRun dry_run(const TrainOptions& options, std::size_t memory, Through through = Through::run);
 
 /// The second step of such a run, as a trace of its requests. Throws OutOfMemoryError where it does not fit.
@@ -54,9 +55,9 @@ class ContextSearch {
  public:
   ContextSearch(const TrainOptions& options, std::int64_t most) : options_(options), most_(most) {}
 
-  /// The longest that trains in `memory` bytes, to a thousandth of itself: a guess, then galloping and bisection
-  /// between contexts whose dry runs fit and do not. The guess is where two short contexts lead to, and, once asked,
-  /// where the answers to earlier questions do.
+  /// The longest whose whole run fits in `memory` bytes, to a thousandth of itself: a guess, then galloping and
+  /// bisection between contexts whose first two steps fit and do not; between whole runs where those need more. The
+  /// guess is where two short contexts lead to, and, once asked, where the answers to earlier questions do.
   Longest in(std::size_t memory);
 
  private:
@@ -64,6 +65,8 @@ class ContextSearch {
     double memory, context;
   };
   double short_runs(std::size_t memory) const;
+  /// From a context that is thought to be near the end. Whether the end was found rather than a limit: `bounded`.
+  Longest search(std::int64_t guess, std::size_t memory, Through through, bool& bounded);
 
   TrainOptions options_;
   std::int64_t most_;

@@ -115,9 +115,8 @@ void plan_row(PlanRow& row, const Plan& plan, Progress& progress) {
   row.refusal = row.run.refusal;
   if (!row.fits) row.run = dry_run(row.options, no_limit);
   if (!row.run.fits) throw ValueError("[plan] needs more than any device has: " + describe_model(row.options));
-  const std::size_t memory = row.fits ? plan.memory : no_limit;
-  row.seconds = dry_run(row.options, memory, Through::steps).step_seconds;
-  row.picture = picture_of(trace_of_step(row.options, memory), samples_of_small_pictures);
+  row.seconds = row.run.step_seconds;
+  row.picture = picture_of(trace_of_step(row.options, row.fits ? plan.memory : no_limit), samples_of_small_pictures);
   if (!plan.longest) return;
   progress.status("the longest context " + row.name());
   ContextSearch search(row.options, plan.most);
