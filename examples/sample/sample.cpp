@@ -14,6 +14,7 @@
 #include <string_view>
 
 #include "allocator/base/atomic_file.h"
+#include "allocator/base/printable.h"
 #include "allocator/error.h"
 #include "examples/support/train.h"
 #include "kernels/parallel.h"
@@ -31,7 +32,8 @@ std::string contents_of(const std::string& path) {
   const int error = errno;
   const bool is_folder = std::filesystem::is_directory(path);
   if (!file.is_open() || is_folder)
-    throw FileError("[--prompt-file] " + path + ": " + (is_folder ? "is a folder" : opening_failure(error)));
+    throw FileError("[--prompt-file] " + printable_path(path) + ": " +
+                    (is_folder ? "is a folder" : opening_failure(error)));
   return rest_of(file);
 }
 

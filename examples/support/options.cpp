@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "allocator/base/number.h"
+#include "allocator/base/printable.h"
 #include "allocator/error.h"
 #include "allocator/memory/cuda_memory.h"
 #include "attention/modules/multihead.h"
@@ -223,7 +224,7 @@ std::string describe_fault(const CLI::App* app, const CLI::Error& error) {
   const auto unknown = [&](const std::string& kind, const std::string& word, const std::string& dashes,
                            const std::vector<std::string>& names) {
     const std::string near = nearest(std::string_view(word).substr(dashes.size()), names);
-    return fmt::format("{}there is no {} {}: {}\n", program, kind, word,
+    return fmt::format("{}there is no {} {}: {}\n", program, kind, printable(word),
                        near.empty() ? fmt::format("{}the {}s", help, kind)
                                     : fmt::format("did you mean {}{}?", dashes.empty() ? "" : "--", near));
   };

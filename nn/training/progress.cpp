@@ -285,7 +285,7 @@ std::string no_room_for(const std::string& path, std::uint64_t bytes, bool is_re
   const std::uintmax_t free = std::filesystem::space(whole.parent_path(), unknown).available;
   if (unknown || (twice ? 2 : 1) * bytes <= free) return "";
   return fmt::format("{} takes {}{}, and its disk has {} left", path, format_bytes(bytes),
-                     twice ? ", and twice as much while the next one replaces it" : "", format_bytes(free));
+                     twice ? " (twice that while the next one replaces it)" : "", format_bytes(free));
 }
 
 InterruptGuard::InterruptGuard() {

@@ -7,6 +7,7 @@
 
 #include "allocator/base/atomic_file.h"
 #include "allocator/base/number.h"
+#include "allocator/base/printable.h"
 #include "allocator/error.h"
 #include "allocator/memory_scope.h"
 #include "autograd/autocast.h"
@@ -180,9 +181,9 @@ void Trainer::resume(const std::string& path, bool other_text, CallSite) {
   if (!other_text && !corpus_.has_fingerprint(entry("text", "")))
     throw ValueError(
         fmt::format("[train] the checkpoint {} was trained on another text than {}: --text names its own, --other-text "
-                    "goes on with "
-                    "this one",
-                    path, corpus_.texts.front().path.empty() ? "this one" : corpus_.texts.front().path));
+                    "goes on with this one",
+                    printable_path(path),
+                    corpus_.texts.front().path.empty() ? "this one" : printable_path(corpus_.texts.front().path)));
   if (const std::string there = entry("text_weights", ""), here = corpus_.describe_weights();
       !other_text && there != here)
     throw ValueError(fmt::format("[train] the checkpoint {} was trained on texts of weights {}, not {}", path,

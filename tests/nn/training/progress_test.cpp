@@ -277,7 +277,7 @@ TEST(NoRoomFor, TellsOfAFileThatTheDiskCannotTake) {
   const std::uintmax_t free = std::filesystem::space(folder.file(""), error).available;
   EXPECT_EQ(no_room_for(path, free / 4 * 3), "");
   EXPECT_THAT(no_room_for(path, free / 4 * 3, true),
-              testing::HasSubstr("and twice as much while the next one replaces"));
+              testing::HasSubstr(" (twice that while the next one replaces it), and its disk"));
   std::ofstream(path) << "the first is there";
   EXPECT_EQ(no_room_for(path, free / 4 * 3, true), "");
   EXPECT_EQ(no_room_for("/nowhere/a", std::uint64_t{1} << 62), "") << "others say what is wrong with that";
