@@ -245,7 +245,7 @@ void add_training() {
   add("AdamWStep", 7, [](std::int64_t rows, std::int64_t columns) {
     Arrays a(rows, columns, 4);
     fill(on, a[3], 1);
-    return [a = std::move(a)]() mutable { adamw(on, {}, std::array{AdamWOperands{a[0], a[1], a[2], a[3]}}); };
+    return [a = std::move(a)]() mutable { adamw(on, {}, std::array{UpdateOperands{a[0], a[1], {a[2], a[3]}}}); };
   });
 }
 

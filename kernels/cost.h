@@ -33,12 +33,11 @@ inline Cost cost_of(const Gemm& g) {
   return {element * (of_a + of_b) + static_cast<double>(size_of(g.out_dtype())) * of_c, 2.0 * m * n * k * batch};
 }
 
-inline Cost cost_of(const AdamWOperands& x) {
-  return traffic(x.parameter, x.parameter, x.gradient, x.first_moment, x.first_moment, x.second_moment,
-                 x.second_moment);
-}
-inline Cost cost_of(const SgdOperands& x) {
-  return traffic(x.parameter, x.parameter, x.gradient, x.momentum, x.momentum);
+/// All are read, and all but the gradient are written.
+inline Cost cost_of(const UpdateOperands& x, std::size_t states) {
+  Cost cost = traffic(x.parameter, x.parameter, x.gradient);
+  for (std::size_t k = 0; k < states; ++k) cost.bytes += 2 * traffic(x.state[k]).bytes;
+  return cost;
 }
 
 /// `products` of queries, keys and values over so many pairs of `heads` heads.

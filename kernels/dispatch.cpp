@@ -353,15 +353,13 @@ void dropout(Stream stream, const RandomKey& key, const View& out, const View& x
 
 // Optimisers.
 
-void adamw(Stream stream, const AdamW& options, std::span<const AdamWOperands> all) {
-  if (const auto kernel = kernel_for(stream, "adamw", &KernelTable::adamw)) return kernel(stream, options, all);
-  for (const AdamWOperands& one : all) charge(stream, cost_of(one));
-}
-
-void sgd(Stream stream, const Sgd& options, std::span<const SgdOperands> all) {
-  if (const auto kernel = kernel_for(stream, "sgd", &KernelTable::sgd)) return kernel(stream, options, all);
-  for (const SgdOperands& one : all) charge(stream, cost_of(one));
-}
+#define POOLGRAD_UPDATE(name, Options)                                                                          \
+  void name(Stream stream, const Options& options, std::span<const UpdateOperands> all) {                       \
+    if (const auto kernel = kernel_for(stream, #name, &KernelTable::name)) return kernel(stream, options, all); \
+    for (const UpdateOperands& one : all) charge(stream, cost_of(one, options.states()));                       \
+  }
+POOLGRAD_UPDATES(POOLGRAD_UPDATE)
+#undef POOLGRAD_UPDATE
 
 void weighted_sum(Stream stream, const View& out, const WeightedSum& numbers, const View& x, const View& y) {
   run(&KernelTable::weighted_sum, "weighted_sum", stream, out, numbers, x, y);

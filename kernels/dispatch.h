@@ -28,7 +28,8 @@
   KERNEL(cross_entropy) KERNEL(cross_entropy_backward) KERNEL(rope) \
   KERNEL(check_indices) KERNEL(index_select) KERNEL(index_add) KERNEL(gather) KERNEL(scatter) \
   KERNEL(scatter_add) KERNEL(embedding) KERNEL(embedding_backward) \
-  KERNEL(uniform) KERNEL(normal) KERNEL(dropout) KERNEL(adamw) KERNEL(sgd) KERNEL(weighted_sum) KERNEL(gemm) \
+  KERNEL(uniform) KERNEL(normal) KERNEL(dropout) KERNEL(adamw) KERNEL(sgd) KERNEL(rmsprop) \
+  KERNEL(add_gradient) KERNEL(weighted_sum) KERNEL(gemm) \
   KERNEL(attention_forward) KERNEL(attention_delta) KERNEL(attention_backward)
 // clang-format on
 

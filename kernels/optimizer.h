@@ -1,8 +1,9 @@
-// Optimiser updates in one pass over memory, many parameters in one call (and on a GPU in one launch). Parameters may
-// be any floating dtype, each its own; gradients have the dtype of their parameter, moments the compute dtype. All
-// views are contiguous.
+// Optimizer updates in one pass over memory, many parameters in one call (and on a GPU in one launch). Parameters may
+// be any floating dtype, each its own. Gradients have the dtype of their parameter, states its compute dtype. All views
+// are contiguous.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -12,6 +13,14 @@
 
 namespace poolgrad::kernels {
 
+/// One parameter. A rule reads and writes as many of the states as its states() says, in the order of its comment.
+struct UpdateOperands {
+  View parameter, gradient;
+  std::array<View, 3> state = {};
+};
+
+/// AdamW (Loshchilov & Hutter 2019), and Adam (Kingma & Ba 2015) with coupled decay. States: first moment, second
+/// moment, and with amsgrad (Reddi et al. 2018) the largest second moment so far.
 struct AdamW {
   double learning_rate = 1e-3, beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8, weight_decay = 0.01;
   std::int64_t step = 1;        // counted from 1, for the bias correction
@@ -21,13 +30,14 @@ struct AdamW {
   const void* recorded = nullptr;
   /// On the device, taken for `gradient_scale`. Where it is NaN, nothing is updated.
   const double* device_scale = nullptr;
-};
-struct AdamWOperands {
-  View parameter, gradient, first_moment, second_moment;
-};
-/// Decoupled weight decay (Loshchilov & Hutter 2019).
-void adamw(Stream stream, const AdamW& options, std::span<const AdamWOperands> all);
+  bool coupled = false;  // the decay is added to the gradient (L2)
+  bool amsgrad = false;
 
+  static constexpr std::size_t fewest_states = 2, most_states = 3;
+  std::size_t states() const { return amsgrad ? 3 : 2; }
+};
+
+/// PyTorch's SGD. State: the momentum buffer, unless momentum is 0.
 struct Sgd {
   double learning_rate = 1e-2, momentum = 0.0, weight_decay = 0.0, dampening = 0.0;
   bool nesterov = false;
@@ -35,13 +45,42 @@ struct Sgd {
   double gradient_scale = 1.0;
   const void* recorded = nullptr;  // as in AdamW
   const double* device_scale = nullptr;
+
+  static constexpr std::size_t fewest_states = 0, most_states = 1;
+  std::size_t states() const { return momentum == 0 ? 0 : 1; }
 };
-/// `momentum` may have data == nullptr when options.momentum is 0.
-struct SgdOperands {
-  View parameter, gradient, momentum;
+
+/// PyTorch's RMSprop (Tieleman & Hinton 2012; centered: Graves 2013). States: mean square, if centered the mean
+/// gradient, and the momentum buffer, unless momentum is 0.
+struct RmsProp {
+  double learning_rate = 1e-2, alpha = 0.99, epsilon = 1e-8, weight_decay = 0.0, momentum = 0.0;
+  bool centered = false;
+  double gradient_scale = 1.0;
+  const void* recorded = nullptr;  // as in AdamW
+  const double* device_scale = nullptr;
+
+  static constexpr std::size_t fewest_states = 1, most_states = 3;
+  std::size_t states() const { return std::size_t{1} + (centered ? 1 : 0) + (momentum == 0 ? 0 : 1); }
 };
-/// Update rule as PyTorch's SGD.
-void sgd(Stream stream, const Sgd& options, std::span<const SgdOperands> all);
+
+/// Adds `gradient` to `parameter`, a running sum in a half type. The state is that sum in the compute dtype, so that
+/// no addend is lost to rounding. An element of `parameter` that is not the state, rounded, was written by others: the
+/// sum goes on from it.
+struct AddGradient {
+  bool first = false;  // the state holds nothing yet
+
+  static constexpr std::size_t fewest_states = 1, most_states = 1;
+  std::size_t states() const { return 1; }
+};
+
+// clang-format off
+/// Every rule: its kernel and its options.
+#define POOLGRAD_UPDATES(UPDATE) UPDATE(adamw, AdamW) UPDATE(sgd, Sgd) UPDATE(rmsprop, RmsProp) UPDATE(add_gradient, AddGradient)
+#define POOLGRAD_UPDATE(name, Options) \
+  void name(Stream stream, const Options& options, std::span<const UpdateOperands> all);
+POOLGRAD_UPDATES(POOLGRAD_UPDATE)
+#undef POOLGRAD_UPDATE
+// clang-format on
 
 /// A part of a step that is put together from sums, where one of its numbers is on the device.
 struct WeightedSum {
@@ -57,6 +96,7 @@ void weighted_sum(Stream stream, const View& out, const WeightedSum& numbers, co
 inline constexpr std::size_t recorded_bytes = 128;
 void write_recorded(const AdamW& options, void* to);
 void write_recorded(const Sgd& options, void* to);
+void write_recorded(const RmsProp& options, void* to);
 void write_recorded(const WeightedSum& numbers, void* to);
 
 }  // namespace poolgrad::kernels

@@ -48,14 +48,10 @@ Cost cost_of(Stream, const AttentionSchedule& schedule, const AttentionScores& s
   cost.operations = attention_operations(schedule, 5.0, q, v);
   return cost;
 }
-Cost cost_of(Stream, const AdamW&, std::span<const AdamWOperands> all) {
+template <class Options>
+Cost cost_of(Stream, const Options& options, std::span<const UpdateOperands> all) {
   Cost cost;
-  for (const AdamWOperands& one : all) cost.bytes += cost_of(one).bytes;
-  return cost;
-}
-Cost cost_of(Stream, const Sgd&, std::span<const SgdOperands> all) {
-  Cost cost;
-  for (const SgdOperands& one : all) cost.bytes += cost_of(one).bytes;
+  for (const UpdateOperands& one : all) cost.bytes += cost_of(one, options.states()).bytes;
   return cost;
 }
 Cost cost_of(Stream, const View& sum, std::span<const View> all) { return {traffic_of(all) + bytes_of(sum), 0}; }

@@ -12,6 +12,8 @@
 
 #include "allocator/error.h"
 #include "allocator/memory_scope.h"
+#include "autograd/autocast.h"
+#include "autograd/operators/arithmetic.h"
 #include "autograd/operators/indexing.h"
 #include "autograd/operators/views.h"
 #include "tensor/creation.h"
@@ -182,9 +184,13 @@ void Optimizer::zero_grad() {
 }
 
 Tensor Optimizer::add_state(std::size_t index, const std::string& what, CallSite) {
+  return add_state(index, what, parameters_[index].second.shape());
+}
+
+Tensor Optimizer::add_state(std::size_t index, const std::string& what, const Shape& shape, CallSite) {
   const auto& [name, parameter] = parameters_[index];
   const MemoryScope scope(what, Category::optimizer_state);
-  Tensor state = zeros(parameter.shape(), {compute_dtype(parameter.dtype()), parameter.device()});
+  Tensor state = zeros(shape, {compute_dtype(parameter.dtype()), parameter.device()});
   state_.emplace_back(name + "." + what, state);
   return state;
 }

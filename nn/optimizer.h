@@ -88,6 +88,8 @@ class Optimizer {
   const Pace& pace(std::size_t index) const { return paces_[index]; }
   /// Zeros shaped like parameter `index` in its compute dtype, tagged Category::optimizer_state.
   Tensor add_state(std::size_t index, const std::string& what, CallSite = {});
+  /// The same of another shape.
+  Tensor add_state(std::size_t index, const std::string& what, const Shape& shape, CallSite = {});
   const NamedTensors& parameters() const { return parameters_; }
   /// Parameter `index`, whose own steps, this one included, number `step`. Both tensors are row-major.
   struct Update {
@@ -157,6 +159,7 @@ struct AdamWOptions {
   double beta1 = 0.9, beta2 = 0.999;
   double epsilon = 1e-8;
   double weight_decay = 0.01;
+  bool amsgrad = false;              // v^ is from the largest v so far (Reddi et al. 2018)
   bool decay_matrices_only = false;  // no decay for norms and biases (one-dimensional parameters)
   bool master_weights = true;        // f32 values of f16 and bf16 parameters
   std::vector<ParameterGroup> groups = {};
@@ -171,13 +174,88 @@ class AdamW : public Optimizer {
   explicit AdamW(NamedTensors parameters, AdamWOptions options = {}, CallSite = {});
 
  protected:
-  /// Moments of those parameters alone for which `takes` holds.
-  AdamW(NamedTensors parameters, AdamWOptions options, const ParameterPredicate& takes);
+  /// Moments of those parameters alone for which `takes` holds. With `coupled`, the decay is added to the gradient.
+  AdamW(NamedTensors parameters, AdamWOptions options, const char* op, const ParameterPredicate& takes,
+        bool coupled = false);
   void update(std::span<const Update> updates, const GradientScale& scale) override;
 
  private:
   AdamWOptions options_;
-  std::vector<Tensor> first_, second_;
+  bool coupled_;
+  std::vector<Tensor> first_, second_, largest_;  // largest_ is empty without amsgrad
+};
+
+struct AdamOptions {
+  double learning_rate = 1e-3;
+  double beta1 = 0.9, beta2 = 0.999;
+  double epsilon = 1e-8;
+  double weight_decay = 0.0;  // added to the gradient (L2)
+  bool amsgrad = false;
+  bool decay_matrices_only = false;
+  bool master_weights = true;
+  std::vector<ParameterGroup> groups = {};
+};
+
+/// AdamW with g' = g + weight_decay * p in place of g, and no other decay (Kingma & Ba 2015).
+class Adam : public AdamW {
+ public:
+  /// Throws as AdamW.
+  explicit Adam(NamedTensors parameters, AdamOptions options = {}, CallSite = {});
+};
+
+struct RMSpropOptions {
+  double learning_rate = 1e-2;
+  double alpha = 0.99;
+  double epsilon = 1e-8;
+  double weight_decay = 0.0;  // added to the gradient (L2)
+  double momentum = 0.0;
+  bool centered = false;  // subtract the square of the mean gradient (Graves 2013)
+  bool decay_matrices_only = false;
+  bool master_weights = true;
+  std::vector<ParameterGroup> groups = {};
+};
+
+/// g' = g + weight_decay * p, v = alpha v + (1 - alpha) g'^2, b = momentum * b + g' / (sqrt(v) + epsilon), p -= rate *
+/// b (Tieleman & Hinton 2012). Centered: v - m^2 in place of v, with m = alpha m + (1 - alpha) g'.
+class RMSprop : public Optimizer {
+ public:
+  /// Throws ValueError for negative options and for alpha outside [0, 1).
+  explicit RMSprop(NamedTensors parameters, RMSpropOptions options = {}, CallSite = {});
+
+ private:
+  void update(std::span<const Update> updates, const GradientScale& scale) override;
+
+  RMSpropOptions options_;
+  std::vector<Tensor> square_, mean_, momentum_;  // the last two are empty unless asked for
+};
+
+struct AdafactorOptions {
+  double learning_rate = 1e-2;  // of the size of a parameter
+  double beta2_decay = -0.8;
+  std::optional<double> epsilon1 = {};  // least root of a variance; none: 2^-23 in f32, 2^-52 in f64
+  double epsilon2 = 1e-3;               // least size of a parameter
+  double clip_threshold = 1.0;          // of the root mean square of a direction
+  double weight_decay = 0.0;
+  bool decay_matrices_only = false;
+  bool master_weights = true;
+  std::vector<ParameterGroup> groups = {};
+};
+
+/// Keeps the variances of a matrix as row and column means: m + n numbers for m x n (Shazeer & Stern 2018; PyTorch's
+/// Adafactor). At step t, V = (1 - t^c) V + t^c g^2 with c = beta2_decay, and u = g / sqrt(V), divided by its root mean
+/// square over clip_threshold where that is above 1. p -= rate * weight_decay * p + min(rate, 1 / sqrt(t)) *
+/// max(rms(p), epsilon2) * u. Of more than two dimensions the last two are factored; vectors keep all variances.
+class Adafactor : public Optimizer {
+ public:
+  /// Throws ValueError for negative options, a beta2_decay above 0 and a clip_threshold below 1.
+  explicit Adafactor(NamedTensors parameters, AdafactorOptions options = {}, CallSite = {});
+
+ private:
+  void update(std::span<const Update> updates, const GradientScale& scale) override;
+  bool needs_memory(std::size_t) const override { return true; }
+
+  AdafactorOptions options_;
+  std::vector<Tensor> rows_, columns_, variances_;  // undefined where the parameter has the others
 };
 
 struct LionOptions {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <tuple>
@@ -14,6 +15,7 @@
 #include "autograd/operators/indexing.h"
 #include "autograd/operators/matmul.h"
 #include "autograd/operators/reductions.h"
+#include "autograd/operators/unary.h"
 #include "autograd/operators/views.h"
 #include "kernels/elementwise.h"
 #include "kernels/optimizer.h"
@@ -56,6 +58,39 @@ void for_each_alike(const Items& items, const Kind& kind, const F& f) {
   }
 }
 
+/// The options of an update; while a step is recorded, such that each replay asks `options` for them anew.
+template <class Options>
+auto options_of_each_step(const Options& options) {
+  auto now = options();
+  if (Graph* const graph = Graph::recording())
+    now.recorded =
+        graph->value(kernels::recorded_bytes, [options](void* to) { kernels::write_recorded(options(), to); });
+  return now;
+}
+
+/// Calls `kernel` for the parameters of one device whose same(update) is equal, with options(index) of the first and
+/// the states that states(index) returns.
+template <class Updates, class Same, class States, class Options, class Kernel>
+void update_together(const Kernel& kernel, const Updates& updates, const GradientScale& scale, const Same& same,
+                     const States& states, const Options& options) {
+  const auto kind = [&](const auto& u) { return std::pair(u.parameter.device(), same(u)); };
+  for_each_alike(updates, kind, [&](const auto& own, const auto& alike) {
+    const Device device = own.first;
+    std::vector<kernels::UpdateOperands> operands;
+    for (const auto* u : alike) operands.push_back({u->parameter.view(), u->gradient.view(), states(u->index)});
+    const auto now = [options, number = scale.number(), there = scale.on(device), index = alike.front()->index] {
+      auto result = options(index);
+      result.gradient_scale = number;
+      result.device_scale = there;
+      return result;
+    };
+    kernel(current_stream(device), options_of_each_step(now), operands);
+  });
+}
+
+/// The view of a state that there may not be.
+View view_of(const std::vector<Tensor>& all, std::size_t index) { return all.empty() ? View{} : all[index].view(); }
+
 }  // namespace
 
 SGD::SGD(NamedTensors parameters, SGDOptions options, CallSite)
@@ -75,92 +110,182 @@ SGD::SGD(NamedTensors parameters, SGDOptions options, CallSite)
 
 namespace {
 
-/// The options of an update; while a step is recorded, such that each replay asks `options` for them anew.
-template <class Options>
-auto options_of_each_step(const Options& options) {
-  auto now = options();
-  if (Graph* const graph = Graph::recording())
-    now.recorded =
-        graph->value(kernels::recorded_bytes, [options](void* to) { kernels::write_recorded(options(), to); });
-  return now;
-}
-
 /// out = a x + b y, where y is the gradient or what became of it: of a gradient, b is multiplied by the scale.
 void blend(const View& out, const GradientScale& scale, kernels::WeightedSum numbers, const View& x, const View& y,
            Device device) {
   const Stream stream = current_stream(device);
   numbers.device_scale = scale.on(device);
   if (numbers.of_gradient) numbers.b *= scale.number();
-  if (numbers.recorded != nullptr || numbers.device_scale != nullptr)
-    kernels::weighted_sum(stream, out, numbers, x, y);
-  else
-    kernels::axpby(stream, out, numbers.a, x, numbers.b, y);
+  kernels::weighted_sum(stream, out, numbers, x, y);  // always this one: replays have the bits of eager steps
 }
 
 }  // namespace
 
 void SGD::update(std::span<const Update> updates, const GradientScale& scale) {
-  for_each_alike(
-      updates, [&](const Update& u) { return std::tuple(u.parameter.device(), u.step == 1, pace(u.index)); },
-      [&](const auto& own, const std::vector<const Update*>& alike) {
-        const Device device = std::get<Device>(own);
-        std::vector<kernels::SgdOperands> operands;
-        for (const Update* u : alike)
-          operands.push_back(
-              {u->parameter.view(), u->gradient.view(), momentum_.empty() ? View{} : momentum_[u->index].view()});
-        const auto options = [this, number = scale.number(), there = scale.on(device), index = alike.front()->index] {
-          return kernels::Sgd{.learning_rate = learning_rate() * pace(index).rate,
-                              .momentum = options_.momentum,
-                              .weight_decay = pace(index).weight_decay,
-                              .dampening = options_.dampening,
-                              .nesterov = options_.nesterov,
-                              .first_step = parameter_steps()[index] == 0,
-                              .gradient_scale = number,
-                              .device_scale = there};
-        };
-        kernels::sgd(current_stream(device), options_of_each_step(options), operands);
+  update_together(
+      kernels::sgd, updates, scale, [&](const Update& u) { return std::pair(u.step == 1, pace(u.index)); },
+      [&](std::size_t index) { return std::array<View, 3>{view_of(momentum_, index)}; },
+      [this](std::size_t index) {
+        return kernels::Sgd{.learning_rate = learning_rate() * pace(index).rate,
+                            .momentum = options_.momentum,
+                            .weight_decay = pace(index).weight_decay,
+                            .dampening = options_.dampening,
+                            .nesterov = options_.nesterov,
+                            .first_step = parameter_steps()[index] == 0};
       });
 }
 
 AdamW::AdamW(NamedTensors parameters, AdamWOptions options, CallSite)
-    : AdamW(std::move(parameters), options, [](const std::string&, const Tensor&) { return true; }) {}
+    : AdamW(std::move(parameters), options, "adamw", [](const std::string&, const Tensor&) { return true; }) {}
 
-AdamW::AdamW(NamedTensors parameters, AdamWOptions options, const ParameterPredicate& takes)
+AdamW::AdamW(NamedTensors parameters, AdamWOptions options, const char* op, const ParameterPredicate& takes,
+             bool coupled)
     : Optimizer(std::move(parameters), {options.learning_rate, options.weight_decay, options.decay_matrices_only,
                                         options.master_weights, options.groups}),
-      options_(options) {
+      options_(options),
+      coupled_(coupled) {
   refuse_negative(
-      "adamw",
+      op,
       {{"learning_rate", options.learning_rate}, {"epsilon", options.epsilon}, {"weight_decay", options.weight_decay}});
-  refuse_outside("adamw", {{"beta1", options.beta1}, {"beta2", options.beta2}});
+  refuse_outside(op, {{"beta1", options.beta1}, {"beta2", options.beta2}});
   for (std::size_t i = 0; i < this->parameters().size(); ++i) {
     const auto& [name, parameter] = this->parameters()[i];
     const bool own = takes(name, parameter);
     first_.push_back(own ? add_state(i, "first_moment") : Tensor());
     second_.push_back(own ? add_state(i, "second_moment") : Tensor());
+    if (options.amsgrad) largest_.push_back(own ? add_state(i, "largest_second_moment") : Tensor());
   }
 }
 
 void AdamW::update(std::span<const Update> updates, const GradientScale& scale) {
-  const auto kind = [&](const Update& u) { return std::tuple(u.parameter.device(), u.step, pace(u.index)); };
-  for_each_alike(updates, kind, [&](const auto& own, const std::vector<const Update*>& alike) {
-    const Device device = std::get<Device>(own);
-    std::vector<kernels::AdamWOperands> operands;
-    for (const Update* u : alike)
-      operands.push_back({u->parameter.view(), u->gradient.view(), first_[u->index].view(), second_[u->index].view()});
-    const auto options = [this, number = scale.number(), there = scale.on(device),
-                          index = alike.front()->index] {  // whose numbers are those of all
-      return kernels::AdamW{.learning_rate = learning_rate() * pace(index).rate,
-                            .beta1 = options_.beta1,
-                            .beta2 = options_.beta2,
-                            .epsilon = options_.epsilon,
-                            .weight_decay = pace(index).weight_decay,
-                            .step = parameter_steps()[index] + 1,
-                            .gradient_scale = number,
-                            .device_scale = there};
+  update_together(
+      kernels::adamw, updates, scale, [&](const Update& u) { return std::pair(u.step, pace(u.index)); },
+      [&](std::size_t index) {
+        return std::array{first_[index].view(), second_[index].view(), view_of(largest_, index)};
+      },
+      [this](std::size_t index) {
+        return kernels::AdamW{.learning_rate = learning_rate() * pace(index).rate,
+                              .beta1 = options_.beta1,
+                              .beta2 = options_.beta2,
+                              .epsilon = options_.epsilon,
+                              .weight_decay = pace(index).weight_decay,
+                              .step = parameter_steps()[index] + 1,
+                              .coupled = coupled_,
+                              .amsgrad = options_.amsgrad};
+      });
+}
+
+Adam::Adam(NamedTensors parameters, AdamOptions o, CallSite)
+    : AdamW(
+          std::move(parameters),
+          {.learning_rate = o.learning_rate,
+           .beta1 = o.beta1,
+           .beta2 = o.beta2,
+           .epsilon = o.epsilon,
+           .weight_decay = o.weight_decay,
+           .amsgrad = o.amsgrad,
+           .decay_matrices_only = o.decay_matrices_only,
+           .master_weights = o.master_weights,
+           .groups = std::move(o.groups)},
+          "adam", [](const std::string&, const Tensor&) { return true; }, true) {}
+
+RMSprop::RMSprop(NamedTensors parameters, RMSpropOptions options, CallSite)
+    : Optimizer(std::move(parameters), {options.learning_rate, options.weight_decay, options.decay_matrices_only,
+                                        options.master_weights, options.groups}),
+      options_(options) {
+  refuse_negative("rmsprop", {{"learning_rate", options.learning_rate},
+                              {"epsilon", options.epsilon},
+                              {"weight_decay", options.weight_decay},
+                              {"momentum", options.momentum}});
+  refuse_outside("rmsprop", {{"alpha", options.alpha}});
+  for (std::size_t i = 0; i < this->parameters().size(); ++i) {
+    square_.push_back(add_state(i, "square_average"));
+    if (options.centered) mean_.push_back(add_state(i, "gradient_average"));
+    if (options.momentum != 0) momentum_.push_back(add_state(i, "momentum"));
+  }
+}
+
+void RMSprop::update(std::span<const Update> updates, const GradientScale& scale) {
+  update_together(
+      kernels::rmsprop, updates, scale, [&](const Update& u) { return pace(u.index); },
+      [&](std::size_t index) {
+        std::array<View, 3> states{square_[index].view()};
+        std::size_t next = 1;
+        if (!mean_.empty()) states[next++] = mean_[index].view();
+        if (!momentum_.empty()) states[next] = momentum_[index].view();
+        return states;
+      },
+      [this](std::size_t index) {
+        return kernels::RmsProp{.learning_rate = learning_rate() * pace(index).rate,
+                                .alpha = options_.alpha,
+                                .epsilon = options_.epsilon,
+                                .weight_decay = pace(index).weight_decay,
+                                .momentum = options_.momentum,
+                                .centered = options_.centered};
+      });
+}
+
+Adafactor::Adafactor(NamedTensors parameters, AdafactorOptions options, CallSite)
+    : Optimizer(std::move(parameters), {options.learning_rate, options.weight_decay, options.decay_matrices_only,
+                                        options.master_weights, options.groups}),
+      options_(options) {
+  refuse_negative("adafactor", {{"learning_rate", options.learning_rate},
+                                {"epsilon1", options.epsilon1.value_or(0)},
+                                {"epsilon2", options.epsilon2},
+                                {"weight_decay", options.weight_decay}});
+  if (!(options.beta2_decay <= 0))
+    throw ValueError("[adafactor] must not be positive: " + said({"beta2_decay", options.beta2_decay}));
+  if (!(options.clip_threshold >= 1))
+    throw ValueError("[adafactor] must not be below 1: " + said({"clip_threshold", options.clip_threshold}));
+  for (std::size_t i = 0; i < this->parameters().size(); ++i) {
+    Shape shape = this->parameters()[i].second.shape(), rows = shape, columns = shape;
+    const bool factored = shape.rank() > 1;
+    if (factored) {
+      rows[rows.rank() - 1] = 1;
+      columns[columns.rank() - 2] = 1;
+    }
+    rows_.push_back(factored ? add_state(i, "row_variance", rows) : Tensor());
+    columns_.push_back(factored ? add_state(i, "column_variance", columns) : Tensor());
+    variances_.push_back(factored ? Tensor() : add_state(i, "variance"));
+  }
+}
+
+void Adafactor::update(std::span<const Update> updates, const GradientScale& scale) {
+  const AutocastScope as_it_is(autocast_off);
+  constexpr double infinity = std::numeric_limits<double>::infinity();
+  for (const Update& u : updates) {
+    if (u.parameter.count() == 0) continue;
+    const Device device = u.parameter.device();
+    const auto average = options_of_each_step([this, index = u.index] {
+      const double rest = std::pow(static_cast<double>(parameter_steps()[index] + 1), options_.beta2_decay);
+      return kernels::WeightedSum{.a = 1 - rest, .b = rest};
+    });
+    const auto step = options_of_each_step([this, index = u.index] {
+      const double rate = learning_rate() * pace(index).rate, t = static_cast<double>(parameter_steps()[index] + 1);
+      return kernels::WeightedSum{.a = 1 - rate * pace(index).weight_decay, .b = -std::min(rate, 1 / std::sqrt(t))};
+    });
+    const Tensor g = Tensor::empty_like(u.gradient);
+    blend(g.view(), scale, {.a = 0, .b = 1, .of_gradient = true}, u.gradient.view(), u.gradient.view(), device);
+    const auto blend_in = [&](const Tensor& state, const Tensor& value) {
+      blend(state.view(), scale, average, state.view(), value.view(), device);
+      return state;
     };
-    kernels::adamw(current_stream(device), options_of_each_step(options), operands);
-  });
+    const Tensor square = g * g;
+    const double epsilon = options_.epsilon1.value_or(u.parameter.dtype() == DType::f64 ? 0x1p-52 : 0x1p-23);
+    Tensor variance;
+    if (rows_[u.index].defined()) {
+      const Tensor row = blend_in(rows_[u.index], mean(square, -1, true));
+      const Tensor column = blend_in(columns_[u.index], mean(square, -2, true));
+      variance = row / clamp(mean(row, -2, true), epsilon, infinity) * column;
+    } else {
+      variance = blend_in(variances_[u.index], square);
+    }
+    const Tensor direction = g / sqrt(clamp(variance, epsilon * epsilon, infinity));
+    const double root = std::sqrt(static_cast<double>(u.parameter.count()));
+    const Tensor size = maximum(norm(u.parameter) / root, options_.epsilon2),
+                 excess = maximum(norm(direction) / (root * options_.clip_threshold), 1.0);
+    blend(u.parameter.view(), scale, step, u.parameter.view(), (direction * (size / excess)).view(), device);
+  }
 }
 
 Lion::Lion(NamedTensors parameters, LionOptions options, CallSite)
@@ -200,7 +325,7 @@ ParameterPredicate taken_by_adamw(const ParameterPredicate& left_to_adamw) {
 }  // namespace
 
 Muon::Muon(NamedTensors parameters, MuonOptions options, CallSite)
-    : AdamW(std::move(parameters), options.adamw, taken_by_adamw(options.left_to_adamw)), options_(options) {
+    : AdamW(std::move(parameters), options.adamw, "adamw", taken_by_adamw(options.left_to_adamw)), options_(options) {
   refuse_outside("muon", {{"momentum", options.momentum}});
   if (options.newton_schulz_steps < 1)
     throw ValueError("[muon] there must be a step of Newton and Schulz: newton_schulz_steps " +

@@ -1,7 +1,9 @@
 #include "kernels/definition/optimizer.h"
 
+#include <array>
 #include <cmath>
 #include <cstring>
+#include <type_traits>
 
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/simd/row.h"
@@ -23,11 +25,42 @@ void for_all_vectors(std::int64_t n, const Body& body) {
   });
 }
 
-/// The options with the scale that is in memory; false where that skips the step.
+/// Takes the scale that is in memory into the options. False where that skips the step.
 template <class Options>
 bool take_scale(Options& options) {
-  if (options.device_scale != nullptr) options.gradient_scale = *options.device_scale;
-  return options.device_scale == nullptr || !std::isnan(options.gradient_scale);
+  if constexpr (requires { options.device_scale; }) {
+    if (options.device_scale != nullptr) options.gradient_scale = *options.device_scale;
+    return options.device_scale == nullptr || !std::isnan(options.gradient_scale);
+  }
+  return true;
+}
+
+template <class S, std::size_t States, class Step>
+void update_one(const Step& step, const UpdateOperands& one) {
+  using T = Compute<S>;
+  using V = Vec<T>;
+  S* const p = one.parameter.as<S>();
+  const S* const grad = one.gradient.as<const S>();
+  std::array<T*, States> state;
+  for (std::size_t k = 0; k < States; ++k) state[k] = one.state[k].template as<T>();
+  for_all_vectors<T>(one.parameter.count(), [=](std::int64_t i, std::int64_t count) {
+    V x = simd::load_partial<T>(p + i, count), s[States == 0 ? 1 : States];
+    for (std::size_t k = 0; k < States; ++k) s[k] = simd::load_partial<T>(state[k] + i, count);
+    step.template take<States>(x, V(simd::load_partial<T>(grad + i, count)), s,
+                               [](V value) { return simd::stored<S>(value); });
+    for (std::size_t k = 0; k < States; ++k) simd::store_partial(state[k] + i, s[k], count);
+    simd::store_partial(p + i, x, count);
+  });
+}
+
+template <template <class> class Step, class Options>
+void update_all(Options options, std::span<const UpdateOperands> all) {
+  if (!take_scale(options)) return;
+  with_states(options, [&]<std::size_t states>(std::integral_constant<std::size_t, states>) {
+    for (const UpdateOperands& one : all)
+      with_floating_type(one.parameter.dtype,
+                         [&]<class S>(S) { update_one<S, states>(Step<Compute<S>>(options), one); });
+  });
 }
 
 template <template <class> class Step, class Options>
@@ -41,55 +74,15 @@ void write_step(const Options& options, void* to) {
 
 void write_recorded(const AdamW& options, void* to) { write_step<AdamWStep>(options, to); }
 void write_recorded(const Sgd& options, void* to) { write_step<SgdStep>(options, to); }
+void write_recorded(const RmsProp& options, void* to) { write_step<RmsPropStep>(options, to); }
 void write_recorded(const WeightedSum& numbers, void* to) { write_step<WeightedSumStep>(numbers, to); }
 
-void on_cpu::adamw(Stream, const AdamW& given, std::span<const AdamWOperands> all) {
-  AdamW options = given;
-  if (!take_scale(options)) return;
-  for (const auto& [parameter, gradient, first_moment, second_moment] : all)
-    with_floating_type(parameter.dtype, [&]<class S>(S) {
-      using T = Compute<S>;
-      using V = Vec<T>;
-      const AdamWStep<T> step(options);
-      S* p = parameter.as<S>();
-      const S* grad = gradient.as<const S>();
-      T *first = first_moment.as<T>(), *second = second_moment.as<T>();
-      for_all_vectors<T>(parameter.count(), [=](std::int64_t i, std::int64_t count) {
-        V x = simd::load_partial<T>(p + i, count), m = simd::load_partial<T>(first + i, count),
-          v = simd::load_partial<T>(second + i, count);
-        step(x, V(simd::load_partial<T>(grad + i, count)), m, v);
-        simd::store_partial(first + i, m, count);
-        simd::store_partial(second + i, v, count);
-        simd::store_partial(p + i, x, count);
-      });
-    });
-}
-
-void on_cpu::sgd(Stream, const Sgd& given, std::span<const SgdOperands> all) {
-  Sgd options = given;
-  if (!take_scale(options)) return;
-  for (const auto& [parameter, gradient, momentum] : all)
-    with_floating_type(parameter.dtype, [&]<class S>(S) {
-      using T = Compute<S>;
-      using V = Vec<T>;
-      const SgdStep<T> step(options);
-      S* p = parameter.as<S>();
-      const S* grad = gradient.as<const S>();
-      T* buffer = options.momentum == 0 ? nullptr : momentum.as<T>();
-      for_all_vectors<T>(parameter.count(), [=](std::int64_t i, std::int64_t count) {
-        V x = simd::load_partial<T>(p + i, count);
-        const V g = simd::load_partial<T>(grad + i, count);
-        if (buffer) {
-          V old = simd::load_partial<T>(buffer + i, count);
-          step(x, g, old);
-          simd::store_partial(buffer + i, old, count);
-        } else {
-          step(x, g);
-        }
-        simd::store_partial(p + i, x, count);
-      });
-    });
-}
+#define POOLGRAD_UPDATE(name, Options)                                                     \
+  void on_cpu::name(Stream, const Options& options, std::span<const UpdateOperands> all) { \
+    update_all<Options##Step>(options, all);                                               \
+  }
+POOLGRAD_UPDATES(POOLGRAD_UPDATE)
+#undef POOLGRAD_UPDATE
 
 void on_cpu::weighted_sum(Stream stream, const View& out, const WeightedSum& numbers, const View& x, const View& y) {
   const double scale = numbers.device_scale != nullptr ? *numbers.device_scale : 1.0;

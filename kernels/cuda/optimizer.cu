@@ -1,6 +1,8 @@
 #include "kernels/definition/optimizer.h"
 
 #include <algorithm>
+#include <type_traits>
+#include <utility>
 
 #include "kernels/cuda/elements.cuh"
 #include "kernels/cuda/kernels.h"
@@ -11,16 +13,6 @@ namespace poolgrad::kernels {
 namespace {
 
 constexpr std::int64_t piece = 16384;
-
-template <class T, std::size_t Operands, class Step>
-POOLGRAD_HD void take_step(const Step& step, T* x) {
-  if constexpr (Operands == 2)
-    step(x[0], x[1]);
-  else if constexpr (Operands == 3)
-    step(x[0], x[1], x[2]);
-  else
-    step(x[0], x[1], x[2], x[3]);
-}
 
 /// `N` elements, the p-th N of the tensor: all operands but the gradient are written back.
 template <class S, class T, std::size_t N, std::size_t Operands, class Step>
@@ -41,7 +33,9 @@ POOLGRAD_HD void update_pack(const typename cuda::TensorTable<Operands>::Entry& 
       load(T{});
   }
   POOLGRAD_UNROLL
-  for (std::size_t e = 0; e < N; ++e) take_step<T, Operands>(step, x[e]);
+  for (std::size_t e = 0; e < N; ++e)
+    step.template take<Operands - 2>(x[e][0], x[e][1], x[e] + 2,
+                                     [](T value) { return cuda::widened<T>(cuda::narrowed<S>(value)); });
   POOLGRAD_UNROLL
   for (std::size_t k = 0; k < Operands; ++k) {
     const auto store = [&]<class To>(To) {
@@ -63,7 +57,7 @@ __global__ void update_tensors(const __grid_constant__ cuda::TensorTable<Operand
   Step step = recorded != nullptr ? *recorded : given;
   if (scale != nullptr) {
     if (*scale != *scale) return;  // NaN
-    step.scale = static_cast<T>(*scale);
+    if constexpr (requires { step.scale; }) step.scale = static_cast<T>(*scale);
   }
   const auto& tensor = table.of_block(blockIdx.x);
   const std::int64_t begin = (static_cast<std::int64_t>(blockIdx.x) - tensor.first_block) * piece;
@@ -107,18 +101,24 @@ class Updates {
   cuda::TensorTable<Operands> table_;
 };
 
-/// Calls add(updates, operands) for those of the operands that are computed in float, then for those in double.
-template <std::size_t Operands, template <class> class Step, class Options, class Each, class Add>
-void update_all(const char* op, Stream stream, const Options& options, std::span<const Each> all, const Add& add) {
-  const auto run = [&]<class T>(T) {
-    Updates<T, Operands, Step<T>> updates(op, stream, Step<T>(options), recorded_step<Step, T>(options.recorded),
-                                          options.device_scale);
-    for (const Each& each : all)
-      if (compute_dtype(each.parameter.dtype) == dtype_of<T>) add(updates, each);
+/// Updates those of the operands that are computed in float, then those in double.
+template <template <class> class Step, class Options>
+void update_all(const char* op, Stream stream, const Options& options, std::span<const UpdateOperands> all) {
+  const void* recorded = nullptr;
+  const double* scale = nullptr;
+  if constexpr (requires { options.recorded; }) recorded = options.recorded, scale = options.device_scale;
+  const auto run = [&]<class T, std::size_t... state>(T, std::index_sequence<state...>) {
+    Updates<T, 2 + sizeof...(state), Step<T>> updates(op, stream, Step<T>(options), recorded_step<Step, T>(recorded),
+                                                      scale);
+    for (const UpdateOperands& each : all)
+      if (compute_dtype(each.parameter.dtype) == dtype_of<T>)
+        updates.add({&each.parameter, &each.gradient, &each.state[state]...});
     updates.launch();
   };
-  run(float{});
-  run(double{});
+  with_states(options, [&]<std::size_t states>(std::integral_constant<std::size_t, states>) {
+    run(float{}, std::make_index_sequence<states>{});
+    run(double{}, std::make_index_sequence<states>{});
+  });
 }
 
 template <class T>
@@ -148,21 +148,11 @@ void on_cuda::weighted_sum(Stream stream, const View& out, const WeightedSum& nu
   });
 }
 
-void on_cuda::adamw(Stream stream, const AdamW& options, std::span<const AdamWOperands> all) {
-  update_all<4, AdamWStep>("adamw", stream, options, all, [](auto& updates, const AdamWOperands& each) {
-    updates.add({&each.parameter, &each.gradient, &each.first_moment, &each.second_moment});
-  });
-}
-
-void on_cuda::sgd(Stream stream, const Sgd& options, std::span<const SgdOperands> all) {
-  if (options.momentum == 0)
-    update_all<2, SgdStep>("sgd", stream, options, all, [](auto& updates, const SgdOperands& each) {
-      updates.add({&each.parameter, &each.gradient});
-    });
-  else
-    update_all<3, SgdStep>("sgd", stream, options, all, [](auto& updates, const SgdOperands& each) {
-      updates.add({&each.parameter, &each.gradient, &each.momentum});
-    });
-}
+#define POOLGRAD_UPDATE(name, Options)                                                             \
+  void on_cuda::name(Stream stream, const Options& options, std::span<const UpdateOperands> all) { \
+    update_all<Options##Step>(#name, stream, options, all);                                        \
+  }
+POOLGRAD_UPDATES(POOLGRAD_UPDATE)
+#undef POOLGRAD_UPDATE
 
 }  // namespace poolgrad::kernels

@@ -14,14 +14,14 @@ namespace poolgrad::kernels::cuda {
 /// have as many elements each, without gaps.
 template <std::size_t Operands>
 struct TensorTable {
-  static constexpr int capacity = 64;  // in 4 KiB of arguments
+  static constexpr int capacity = Operands <= 4 ? 64 : 48;  // in 4 KiB of arguments
   struct Entry {
     std::byte* data[Operands];
     std::int64_t count, first_block;
     DType dtype;  // of the first operand
     bool packed;  // every operand begins where packs of its elements may
   };
-  Entry entry[capacity];
+  Entry entry[static_cast<std::size_t>(capacity)];
   int size = 0;
   std::int64_t blocks = 0;
 

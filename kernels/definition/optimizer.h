@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cmath>
+#include <cstddef>
 #include <type_traits>
 
 #include "kernels/definition/host_device.h"
@@ -11,12 +12,15 @@
 
 namespace poolgrad::kernels {
 
+// take<States>(parameter, gradient, state, stored) is a step; stored(x) is x as the parameter's dtype holds it.
+
 template <class T>
 struct AdamWStep {
-  T decay, rate, root, epsilon, beta1, rest1, beta2, rest2, scale;
+  T decay, l2, rate, root, epsilon, beta1, rest1, beta2, rest2, scale;
 
   explicit AdamWStep(const AdamW& o)
-      : decay(static_cast<T>(1 - o.learning_rate * o.weight_decay)),
+      : decay(static_cast<T>(o.coupled ? 1 : 1 - o.learning_rate * o.weight_decay)),
+        l2(static_cast<T>(o.coupled ? o.weight_decay : 0)),
         rate(static_cast<T>(o.learning_rate / (1 - std::pow(o.beta1, static_cast<double>(o.step))))),
         root(static_cast<T>(1 / std::sqrt(1 - std::pow(o.beta2, static_cast<double>(o.step))))),
         epsilon(static_cast<T>(o.epsilon)),
@@ -26,13 +30,16 @@ struct AdamWStep {
         rest2(static_cast<T>(1 - o.beta2)),
         scale(static_cast<T>(o.gradient_scale)) {}
 
-  template <class V>
-  POOLGRAD_HD void operator()(V& parameter, V gradient, V& first_moment, V& second_moment) const {
-    const V g = gradient * scale;
-    first_moment = Math<V>::fma(V{} + beta1, first_moment, rest1 * g);
-    second_moment = Math<V>::fma(V{} + beta2, second_moment, rest2 * g * g);
-    const V size = Math<V>::fma(Math<V>::sqrt(second_moment), V{} + root, V{} + epsilon);
-    parameter = Math<V>::fma(parameter, V{} + decay, -(rate * first_moment / size));
+  template <std::size_t States, class V, class Stored>
+  POOLGRAD_HD void take(V& parameter, V gradient, V* state, const Stored&) const {
+    V g = gradient * scale;
+    if (l2 != 0) g = Math<V>::fma(V{} + l2, parameter, g);
+    state[0] = Math<V>::fma(V{} + beta1, state[0], rest1 * g);
+    state[1] = Math<V>::fma(V{} + beta2, state[1], rest2 * g * g);
+    V second = state[1];
+    if constexpr (States == 3) second = state[2] = state[2] > second ? state[2] : second;  // a new NaN stays
+    const V size = Math<V>::fma(Math<V>::sqrt(second), V{} + root, V{} + epsilon);
+    parameter = Math<V>::fma(parameter, V{} + decay, -(rate * state[0] / size));
   }
 };
 
@@ -51,22 +58,79 @@ struct SgdStep {
         nesterov(o.nesterov),
         first_step(o.first_step) {}
 
-  /// Without momentum.
-  template <class V>
-  POOLGRAD_HD void operator()(V& parameter, V gradient) const {
-    const V step = Math<V>::fma(V{} + decay, parameter, gradient * scale);
-    parameter = Math<V>::fma(V{} - rate, step, parameter);
-  }
   /// The buffer may hold anything before the first step.
-  template <class V>
-  POOLGRAD_HD void operator()(V& parameter, V gradient, V& buffer) const {
+  template <std::size_t States, class V, class Stored>
+  POOLGRAD_HD void take(V& parameter, V gradient, V* buffer, const Stored&) const {
     const V step = Math<V>::fma(V{} + decay, parameter, gradient * scale);
-    const V old = first_step ? V{} : buffer;
-    buffer = Math<V>::fma(V{} + keep, old, blend * step);
-    const V way = nesterov ? Math<V>::fma(V{} + ahead, buffer, step) : buffer;
+    V way = step;
+    if constexpr (States == 1) {
+      const V old = first_step ? V{} : buffer[0];
+      buffer[0] = Math<V>::fma(V{} + keep, old, blend * step);
+      way = nesterov ? Math<V>::fma(V{} + ahead, buffer[0], step) : buffer[0];
+    }
     parameter = Math<V>::fma(V{} - rate, way, parameter);
   }
 };
+
+template <class T>
+struct RmsPropStep {
+  T rate, alpha, rest, epsilon, l2, momentum, scale;
+  bool centered;
+
+  explicit RmsPropStep(const RmsProp& o)
+      : rate(static_cast<T>(o.learning_rate)),
+        alpha(static_cast<T>(o.alpha)),
+        rest(static_cast<T>(1 - o.alpha)),
+        epsilon(static_cast<T>(o.epsilon)),
+        l2(static_cast<T>(o.weight_decay)),
+        momentum(static_cast<T>(o.momentum)),
+        scale(static_cast<T>(o.gradient_scale)),
+        centered(o.centered) {}
+
+  template <std::size_t States, class V, class Stored>
+  POOLGRAD_HD void take(V& parameter, V gradient, V* state, const Stored&) const {
+    V g = gradient * scale;
+    if (l2 != 0) g = Math<V>::fma(V{} + l2, parameter, g);
+    state[0] = Math<V>::fma(V{} + alpha, state[0], rest * g * g);
+    V square = state[0];
+    bool has_momentum = States == 3;
+    if constexpr (States > 1) {
+      if (centered) {
+        state[1] = Math<V>::fma(V{} + alpha, state[1], rest * g);
+        square = Math<V>::fma(-state[1], state[1], square);
+        square = square < T{} ? V{} : square;  // by rounding alone; a NaN stays
+      } else {
+        has_momentum = true;
+      }
+    }
+    V way = g / (Math<V>::sqrt(square) + epsilon);
+    if constexpr (States > 1)
+      if (has_momentum) way = state[States - 1] = Math<V>::fma(V{} + momentum, state[States - 1], way);
+    parameter = Math<V>::fma(V{} - rate, way, parameter);
+  }
+};
+
+template <class T>
+struct AddGradientStep {
+  bool first;
+
+  explicit AddGradientStep(const AddGradient& o) : first(o.first) {}
+
+  template <std::size_t States, class V, class Stored>
+  POOLGRAD_HD void take(V& sum, V gradient, V* exact, const Stored& stored) const {
+    V before = sum;
+    if (!first) before = stored(exact[0]) == sum ? exact[0] : sum;
+    sum = exact[0] = before + gradient;
+  }
+};
+
+/// Calls f with states() of the options as a constant.
+template <class Options, std::size_t States = Options::fewest_states, class F>
+void with_states(const Options& options, const F& f) {
+  if constexpr (States < Options::most_states)
+    if (options.states() != States) return with_states<Options, States + 1>(options, f);
+  f(std::integral_constant<std::size_t, States>{});
+}
 
 /// The numbers of a WeightedSum.
 template <class T>

@@ -110,14 +110,14 @@ TEST(FusedOperators, CrossEntropyPassesOverItsLogitsOnceEachWay) {
 
 TEST(FusedOperators, AdamWUpdatesManyParametersInOneLaunch) {
   std::vector<Tensor> memory;
-  std::vector<kernels::AdamWOperands> all;
+  std::vector<kernels::UpdateOperands> all;
   double elements = 0;
   for (std::int64_t i = 0; i < 64; ++i) {
     const Shape shape = {100 + i, 3};
     elements += static_cast<double>(count(shape));
     for (int k = 0; k < 4; ++k) memory.push_back(to(ones(shape), device));
     const auto view = [&](int k) { return memory[memory.size() - 4 + static_cast<std::size_t>(k)].view(); };
-    all.push_back({view(0), view(1), view(2), view(3)});
+    all.push_back({view(0), view(1), {view(2), view(3)}});
   }
   const Work work = work_of([&] { kernels::adamw(current_stream(device), {}, all); });
   EXPECT_THAT(work.launches, ElementsAre("adamw"));

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstdint>
@@ -17,6 +18,11 @@ namespace {
 using namespace testing;
 
 constexpr std::int64_t sizes[] = {0, 1, 33, 1025, 50001};
+
+/// Lookup in a vector of expected values.
+auto at(const std::vector<double>& x) {
+  return [&x](std::int64_t i) { return x[static_cast<std::size_t>(i)]; };
+}
 
 TEST(AdamW, FollowsLoshchilovAndHutterForSeveralSteps) {
   std::mt19937_64 random(test_seed());
@@ -38,10 +44,7 @@ TEST(AdamW, FollowsLoshchilovAndHutterForSeveralSteps) {
           const double rate = 0.01 / (1 - std::pow(0.9, step)), root = std::sqrt(v.back() / (1 - std::pow(0.99, step)));
           p.push_back(parameter[i] * (1 - 0.01 * 0.1) - rate * m.back() / (root + 1e-8));
         }
-        adamw({}, options, std::array{AdamWOperands{parameter, gradient, first, second}});
-        const auto at = [](const std::vector<double>& x) {
-          return [&x](std::int64_t i) { return x[static_cast<std::size_t>(i)]; };
-        };
+        adamw({}, options, std::array{UpdateOperands{parameter, gradient, {first, second}}});
         expect_elements(parameter, at(p), tolerance(dtype), tolerance(exact));
         expect_elements(first, at(m), tolerance(exact), tolerance(exact));
         expect_elements(second, at(v), tolerance(exact), tolerance(exact));
@@ -70,7 +73,7 @@ TEST(Sgd, FollowsItsRuleWithAndWithoutMomentum) {
               }
               p.push_back(parameter[i] - 0.1 * g);
             }
-            sgd({}, options, std::array{SgdOperands{parameter, gradient, momentum == 0 ? View{} : buffer.view()}});
+            sgd({}, options, std::array{UpdateOperands{parameter, gradient, {momentum == 0 ? View{} : buffer.view()}}});
             expect_elements(
                 parameter, [&](std::int64_t i) { return p[static_cast<std::size_t>(i)]; }, tolerance(dtype),
                 4 * tolerance(exact));
@@ -82,6 +85,118 @@ TEST(Sgd, FollowsItsRuleWithAndWithoutMomentum) {
         }
 }
 
+TEST(AdamW, WithCoupledDecayAndAmsgradIsAdamOfPyTorch) {
+  std::mt19937_64 random(test_seed());
+  for (const DType dtype : floats)
+    for (const bool amsgrad : {false, true})
+      for (const std::int64_t n : sizes) {
+        const DType exact = compute_dtype(dtype);
+        TestArray parameter(dtype, {n}), gradient(dtype, {n}), first(exact, {n}), second(exact, {n}), most(exact, {n});
+        parameter.random(random);
+        first.zero(), second.zero(), most.zero();
+        for (std::int64_t step = 1; step <= 3; ++step) {
+          gradient.random(random, -2.0 / static_cast<double>(step), 2.0 / static_cast<double>(step));
+          const AdamW options{.learning_rate = 0.01,
+                              .beta2 = 0.5,
+                              .weight_decay = 0.25,
+                              .step = step,
+                              .gradient_scale = 0.5,
+                              .coupled = true,
+                              .amsgrad = amsgrad};
+          std::vector<double> p, m, v, largest;
+          for (std::int64_t i = 0; i < n; ++i) {
+            const double g = gradient[i] * 0.5 + 0.25 * parameter[i];
+            m.push_back(0.9 * first[i] + 0.1 * g);
+            v.push_back(0.5 * second[i] + 0.5 * g * g);
+            largest.push_back(std::max(most[i], v.back()));
+            const double size = std::sqrt((amsgrad ? largest.back() : v.back()) / (1 - std::pow(0.5, step))) + 1e-8;
+            p.push_back(parameter[i] - 0.01 / (1 - std::pow(0.9, step)) * m.back() / size);
+          }
+          adamw({}, options, std::array{UpdateOperands{parameter, gradient, {first, second, most}}});
+          expect_elements(parameter, at(p), tolerance(dtype), 4 * tolerance(exact));
+          expect_elements(first, at(m), 4 * tolerance(exact), 4 * tolerance(exact));
+          expect_elements(second, at(v), 4 * tolerance(exact), 4 * tolerance(exact));
+          if (amsgrad) expect_elements(most, at(largest), 4 * tolerance(exact), 4 * tolerance(exact));
+        }
+      }
+}
+
+TEST(RmsProp, FollowsItsRuleCenteredAndWithMomentum) {
+  std::mt19937_64 random(test_seed());
+  for (const DType dtype : floats)
+    for (const bool centered : {false, true})
+      for (const double momentum : {0.0, 0.9})
+        for (const std::int64_t n : sizes) {
+          const DType exact = compute_dtype(dtype);
+          TestArray parameter(dtype, {n}), gradient(dtype, {n}), square(exact, {n}), mean(exact, {n}),
+              buffer(exact, {n});
+          parameter.random(random);
+          square.zero(), mean.zero(), buffer.zero();
+          for (int step = 0; step < 3; ++step) {
+            gradient.random(random, 1, 3);
+            const RmsProp options{.learning_rate = 0.01,
+                                  .alpha = 0.75,
+                                  .epsilon = 0.5,
+                                  .weight_decay = 0.25,
+                                  .momentum = momentum,
+                                  .centered = centered,
+                                  .gradient_scale = 2.0};
+            std::vector<double> p, s, m, b;
+            for (std::int64_t i = 0; i < n; ++i) {
+              const double g = 2.0 * gradient[i] + 0.25 * parameter[i];
+              s.push_back(0.75 * square[i] + 0.25 * g * g);
+              m.push_back(0.75 * mean[i] + 0.25 * g);
+              const double size = centered ? s.back() - m.back() * m.back() : s.back();
+              b.push_back((momentum == 0 ? 0 : momentum * buffer[i]) + g / (std::sqrt(size) + 0.5));
+              p.push_back(parameter[i] - 0.01 * b.back());
+            }
+            UpdateOperands one{parameter, gradient, {square}};
+            std::size_t k = 1;
+            if (centered) one.state[k++] = mean;
+            if (momentum != 0) one.state[k] = buffer;
+            rmsprop({}, options, std::array{one});
+            expect_elements(parameter, at(p), tolerance(dtype), 8 * tolerance(exact));
+            expect_elements(square, at(s), 4 * tolerance(exact));
+            if (centered) expect_elements(mean, at(m), 4 * tolerance(exact));
+            if (momentum != 0) expect_elements(buffer, at(b), 32 * tolerance(exact));
+          }
+        }
+}
+
+TEST(AddGradient, LosesNoAddendOfAHalfType) {
+  for (const DType dtype : {DType::f16, DType::bf16})
+    for (const std::int64_t n : sizes) {
+      TestArray sum(dtype, {n}), gradient(dtype, {n}), exact(DType::f32, {n});  // the state begins as NaN
+      sum.fill([](std::int64_t) { return 1.0; });
+      gradient.fill([](std::int64_t i) { return 1.0 / static_cast<double>(1 << (i % 4)); });
+      for (int step = 0; step < 599; ++step)
+        add_gradient({}, {.first = step == 0}, std::array{UpdateOperands{sum, gradient, {exact}}});
+      const auto expected = [](std::int64_t i) { return 1 + 599.0 / static_cast<double>(1 << (i % 4)); };
+      expect_elements(exact, expected, 0);
+      expect_elements(sum, expected, tolerance(dtype));
+    }
+}
+
+TEST(AddGradient, GoesOnFromAnElementThatOthersHaveWritten) {
+  TestArray sum(DType::bf16, {3}), gradient(DType::bf16, {3}), exact(DType::f32, {3});
+  sum.fill([](std::int64_t) { return 256.0; });
+  gradient.fill([](std::int64_t) { return 1.0; });
+  const auto add = [&](bool first) {
+    add_gradient({}, {.first = first}, std::array{UpdateOperands{sum, gradient, {exact}}});
+  };
+  add(true);
+  expect_elements(
+      sum, [](std::int64_t) { return 256.0; }, 0);
+  expect_elements(
+      exact, [](std::int64_t) { return 257.0; }, 0);
+  sum.fill([](std::int64_t i) { return i == 0 ? 256.0 : i == 1 ? 0.0 : nan; });
+  add(false);
+  expect_elements(
+      exact, [](std::int64_t i) { return i == 0   ? 258.0
+                                         : i == 1 ? 1.0
+                                                  : nan; }, 0);
+}
+
 TEST(AdamW, ThreadsDoNotChangeABit) {
   std::mt19937_64 random(test_seed());
   TestArray parameter(DType::f32, {70001}), gradient(DType::f32, {70001}), first(DType::f32, {70001}),
@@ -89,7 +204,7 @@ TEST(AdamW, ThreadsDoNotChangeABit) {
   gradient.random(random);
   expect_same_bits_for_any_thread_count(parameter, [&] {
     parameter.fill([](std::int64_t) { return 1.0; });
-    adamw({}, {}, std::array{AdamWOperands{parameter, gradient, first.zero(), second.zero()}});
+    adamw({}, {}, std::array{UpdateOperands{parameter, gradient, {first.zero(), second.zero()}}});
   });
 }
 
@@ -97,11 +212,12 @@ TEST(AdamW, ThreadsDoNotChangeABit) {
 std::vector<std::vector<std::uint8_t>> stepped(double number, const double* there) {
   std::mt19937_64 random(1);
   std::deque<TestArray> x;
-  for (int i = 0; i < 10; ++i) x.emplace_back(DType::f32, Shape{33}).random(random, 0, 2);
-  adamw({}, {.gradient_scale = number, .device_scale = there}, std::array{AdamWOperands{x[0], x[1], x[2], x[3]}});
+  for (int i = 0; i < 13; ++i) x.emplace_back(DType::f32, Shape{33}).random(random, 0, 2);
+  adamw({}, {.gradient_scale = number, .device_scale = there}, std::array{UpdateOperands{x[0], x[1], {x[2], x[3]}}});
   sgd({}, {.momentum = 0.9, .gradient_scale = number, .device_scale = there},
-      std::array{SgdOperands{x[4], x[5], x[6]}});
-  sgd({}, {.gradient_scale = number, .device_scale = there}, std::array{SgdOperands{x[7], x[5], View{}}});
+      std::array{UpdateOperands{x[4], x[5], {x[6]}}});
+  sgd({}, {.gradient_scale = number, .device_scale = there}, std::array{UpdateOperands{x[7], x[5]}});
+  rmsprop({}, {.gradient_scale = number, .device_scale = there}, std::array{UpdateOperands{x[10], x[11], {x[12]}}});
   if (there != nullptr)
     weighted_sum({}, x[8], {.a = 0.75, .b = 0.3, .of_gradient = true, .device_scale = there}, x[8], x[9]);
   else

@@ -46,7 +46,7 @@ TEST(KernelProfile, SaysWhatEachCallWasAndWhatItMovedAndComputed) {
 TEST(KernelProfile, CountsEveryOperandOfAnUpdateAsOftenAsItIsMoved) {
   TestArray p(DType::f32, {10}), g(DType::f32, {10}), m(DType::f32, {10}), v(DType::f32, {10});
   const KernelProfile profile;
-  const AdamWOperands one{p.view(), g.view(), m.view(), v.view()};
+  const UpdateOperands one{p, g, {m, v}};
   adamw(on_host, {}, std::span(&one, 1));
   ASSERT_EQ(profile.calls().size(), 1u);
   EXPECT_EQ(profile.calls()[0].bytes, 4.0 * 10 * 7) << "all are read, all but the gradient are written";

@@ -122,6 +122,41 @@ TEST(Graph, ReplaysOfStepsOfMasterWeightsHaveTheirBits) {
   EXPECT_EQ(replayed.optimizer.steps(), 6);
 }
 
+/// Six steps, the first eager and five replays, have the bits of six eager steps.
+template <class Optimizer, class Options>
+void expect_replays_of_eager_steps(const Options& options) {
+  struct Run {
+    explicit Run(const Options& o) : optimizer({{"p", p}, {"q", q}}, o) {}
+    void step() {
+      const Tensor out = square(p) * q;
+      out.backward(ones_like(out));
+      optimizer.step();
+      optimizer.zero_grad();
+    }
+    Tensor p = full({30, 20}, 0.7, {DType::f32, gpu}).set_requires_grad();
+    Tensor q = full({20}, -0.3, {DType::f32, gpu}).set_requires_grad();
+    Optimizer optimizer;
+  } eager(options), replayed(options);
+  Graph graph(gpu);
+  for (int i = 0; i < 6; ++i) {
+    for (Run* run : {&eager, &replayed}) run->optimizer.set_learning_rate(0.01 / (i + 1));
+    eager.step();
+    if (i == 0)
+      graph.capture([&] { replayed.step(); });
+    else
+      graph.replay();
+  }
+  EXPECT_TRUE(bit_equal(eager.p, replayed.p));
+  for (std::size_t i = 0; i < eager.optimizer.state().size(); ++i)
+    EXPECT_TRUE(bit_equal(eager.optimizer.state()[i].second, replayed.optimizer.state()[i].second));
+}
+
+TEST(Graph, ReplaysOfAdamRMSpropAndAdafactorHaveTheBitsOfEagerSteps) {
+  expect_replays_of_eager_steps<Adam>(AdamOptions{.weight_decay = 0.1, .amsgrad = true});
+  expect_replays_of_eager_steps<RMSprop>(RMSpropOptions{.momentum = 0.9, .centered = true});
+  expect_replays_of_eager_steps<Adafactor>(AdafactorOptions{.weight_decay = 0.1});
+}
+
 TEST(Graph, ReplaysDrawTheRandomNumbersOfEagerSteps) {
   for (const std::int64_t count : {1, 64, 1001}) {
     Generator eager(5), replayed(5);

@@ -70,6 +70,15 @@ TEST(CudaAdamW, TakesTwentyStepsOfTheCpu) {
   expect_the_run_of_the_cpu<AdamW>(AdamWOptions{.learning_rate = 0.01, .decay_matrices_only = true});
 }
 
+TEST(CudaAdam, TakesTwentyStepsOfTheCpu) {
+  expect_the_run_of_the_cpu<Adam>(AdamOptions{.learning_rate = 0.01, .weight_decay = 0.1, .amsgrad = true});
+}
+
+TEST(CudaRMSprop, TakesTwentyStepsOfTheCpu) {
+  expect_the_run_of_the_cpu<RMSprop>(RMSpropOptions{.weight_decay = 0.1});
+  expect_the_run_of_the_cpu<RMSprop>(RMSpropOptions{.epsilon = 0.1, .momentum = 0.9, .centered = true});
+}
+
 /// Put together from several kernels, whose products and sums are rounded in another order than the CPU's.
 template <class Optimizer, class Options>
 void expect_a_step_of_the_cpu(const Options& options) {
@@ -85,6 +94,8 @@ void expect_a_step_of_the_cpu(const Options& options) {
   expect_near(there.parameters, here.parameters);
   expect_near(other.state(), own.state());
 }
+
+TEST(CudaAdafactor, TakesAStepOfTheCpu) { expect_a_step_of_the_cpu<Adafactor>(AdafactorOptions{}); }
 
 TEST(CudaLion, TakesAStepOfTheCpu) {
   expect_a_step_of_the_cpu<Lion>(LionOptions{.learning_rate = 0.01, .decay_matrices_only = true});

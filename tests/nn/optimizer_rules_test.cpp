@@ -69,6 +69,116 @@ TEST(SGD, LooksAheadWithNesterov) {
       {vector({0.981, -1.943, 0.367}), vector({0.9349, -1.8617, 0.2723}), vector({0.85441, -1.75853, 0.26207})});
 }
 
+TEST(AdamW, KeepsTheLargestSecondMomentWithAmsgrad) {
+  const Tensor p = start();
+  AdamW optimizer(
+      {{"p", p}},
+      {.learning_rate = 0.1, .beta1 = 0.8, .beta2 = 0.5, .epsilon = 1e-3, .weight_decay = 0.2, .amsgrad = true});
+  expect_steps(optimizer, p,
+               {vector({0.880990099009901, -1.8603322259136212, 0.39014265335235376}),
+                vector({0.7740757971909517, -1.7234578073089701, 0.3085953260584212}),
+                vector({0.6742268721527125, -1.589320877076412, 0.27861328169636546})});
+  EXPECT_EQ(optimizer.state()[2].first, "p.largest_second_moment");
+}
+
+TEST(Adam, AddsItsDecayToTheGradient) {
+  const Tensor p = start(), q = start();
+  Adam plain({{"p", p}}, {.learning_rate = 0.1, .beta1 = 0.8, .beta2 = 0.9, .epsilon = 1e-3, .weight_decay = 0.2});
+  expect_steps(plain, p,
+               {vector({0.9003322259136213, -1.9001426533523538, 0.40012484394506864}),
+                vector({0.8006178032592136, -1.8003824682610863, 0.313181117861546}),
+                vector({0.700686991547104, -1.700785540806057, 0.2713864024652121})});
+  Adam largest(
+      {{"p", q}},
+      {.learning_rate = 0.1, .beta1 = 0.8, .beta2 = 0.5, .epsilon = 1e-3, .weight_decay = 0.2, .amsgrad = true});
+  expect_steps(largest, q,
+               {vector({0.9003322259136213, -1.9001426533523538, 0.40012484394506864}),
+                vector({0.8036730342128864, -1.7999747847652354, 0.3219947431012509}),
+                vector({0.7102747678333076, -1.699311018587817, 0.28813720455530706})});
+}
+
+TEST(RMSprop, TakesTheStepsOfItsDefinition) {
+  const auto expect = [](RMSpropOptions options, const std::vector<Tensor>& expected) {
+    const Tensor p = start();
+    options.learning_rate = 0.1, options.alpha = 0.8, options.epsilon = 1e-3;
+    RMSprop optimizer({{"p", p}}, options);
+    expect_steps(optimizer, p, expected);
+    EXPECT_EQ(optimizer.state().size(), 1u + options.centered + (options.momentum != 0));
+  };
+  expect({.weight_decay = 0.2}, {vector({0.7780475382243668, -1.7771052135277101, 0.27701646019111625}),
+                                 vector({0.6004448690138078, -1.61581379948594, 0.2020683961769646}),
+                                 vector({0.43883288138816906, -1.4798396194283425, 0.2816177002534381})});
+  expect({.momentum = 0.9}, {vector({0.7812838441721071, -1.7780475382243668, 0.27710521352771006}),
+                             vector({0.38237744391798756, -1.4125444662727058, 0.008689220594260912}),
+                             vector({-0.16268505293451496, -0.9411219341998722, -0.1315889094190895})});
+  expect({.centered = true}, {vector({0.7560975609756097, -1.7520661157024793, 0.2508896797153025}),
+                              vector({0.5103943118065948, -1.5451695639783414, 0.1717090293965531}),
+                              vector({0.26495743160368146, -1.3464372032193002, 0.2752782088413877})});
+  expect({.weight_decay = 0.2, .momentum = 0.9, .centered = true},
+         {vector({0.7520661157024793, -1.7508896797153024, 0.2507788161993769}),
+          vector({0.3087605702348495, -1.3260527378051818, -0.05993592337991506}),
+          vector({-0.2995750056732352, -0.7657074422481832, -0.24359191339687836})});
+}
+
+TEST(Adafactor, TakesTheStepsOfItsDefinition) {
+  const Tensor p = start(), q = start();
+  Adafactor optimizer({{"p", p}}, {.learning_rate = 0.1, .weight_decay = 0.2});
+  expect_steps(optimizer, p,
+               {vector({0.8477124344467705, -1.8277124344467703, 0.3577124344467705}),
+                vector({0.6875727642343206, -1.673018335011571, 0.30145488266437426}),
+                vector({0.5408100487433182, -1.5372025394354454, 0.36930127387443423})});
+  Adafactor large({{"p", q}},
+                  {.learning_rate = 2, .beta2_decay = -0.5, .epsilon1 = 1e-2, .epsilon2 = 2, .clip_threshold = 1.25});
+  expect_steps(large, q,
+               {vector({-1, 0, -1.5}), vector({-2.600942824755564, 1.414213562373095, -2.1823873243052345}),
+                vector({-4.041871468996671, 2.640215103560074, -1.1403115182568597})});
+}
+
+TEST(Adafactor, KeepsARowAndAColumnOfTheLastTwoDimensions) {
+  const auto expect = [](const Shape& shape, const std::vector<double>& expected) {
+    Tensor p = Tensor::empty(shape, {.dtype = DType::f64}), sign = p.copy();
+    for (std::int64_t i = 0; i < 6; ++i) {
+      p.data<double>()[i] = 0.5 * static_cast<double>(i + 1) - 1.0;
+      sign.data<double>()[i] = i % 2 == 0 ? 1 : -1;
+    }
+    p.set_requires_grad();
+    const Tensor slope = from_data<double>({0.3, -0.1, 0.2, 0.4, -0.5, 0.6}, shape);
+    Adafactor optimizer({{"p", p}}, {.learning_rate = 0.1, .weight_decay = 0.2});
+    for (int s = 0; s < 3; ++s) {
+      p.set_grad((slope * (1 + 0.5 * s) + sign * (0.1 * s)) * 8.0);
+      optimizer.step(0.125);
+    }
+    EXPECT_TRUE(all_close(p.detach(), from_data(expected, shape), 1e-12, 1e-13)) << to_string(p, {.precision = 17});
+    return optimizer.state();
+  };
+  const NamedTensors flat = expect({2, 3}, {-0.9440865978045191, 0.21096335781469766, 0.1941239526061307,
+                                            0.6867563951736902, 1.7521252556493585, 1.5530129670685977});
+  EXPECT_EQ(flat[0].first, "p.row_variance");
+  EXPECT_EQ(flat[0].second.shape(), (Shape{2, 1}));
+  EXPECT_EQ(flat[1].first, "p.column_variance");
+  EXPECT_EQ(flat[1].second.shape(), (Shape{1, 3}));
+  const NamedTensors cube = expect({2, 1, 3}, {-0.8006337054070658, 0.33948458980958923, 0.13737188214576526,
+                                               0.6326306585423834, 1.7232557575280392, 1.569141256911974});
+  EXPECT_EQ(cube[0].second.shape(), (Shape{2, 1, 1}));
+  Tensor empty = zeros({0, 3}).set_requires_grad(), number = ones({}).set_requires_grad();
+  empty.set_grad(zeros({0, 3})), number.set_grad(ones({}));
+  Adafactor optimizer({{"empty", empty}, {"number", number}}, {.learning_rate = 0.25});
+  optimizer.step();
+  EXPECT_EQ(number.item(), 0.75);
+}
+
+TEST(Rules, RefuseOptionsThatMakeNoSense) {
+  const NamedTensors some = {{"p", start()}};
+  const auto rmsprop = [&](RMSpropOptions options) { return error_of<ValueError>([&] { RMSprop(some, options); }); };
+  const auto adafactor = [&](AdafactorOptions o) { return error_of<ValueError>([&] { Adafactor(some, o); }); };
+  EXPECT_EQ(error_of<ValueError>([&] { Adam(some, {.beta1 = 1}); }), "[adam] must be in [0, 1): beta1 1");
+  EXPECT_EQ(rmsprop({.alpha = 1}), "[rmsprop] must be in [0, 1): alpha 1");
+  EXPECT_EQ(rmsprop({.momentum = -1}), "[rmsprop] must not be negative: momentum -1");
+  EXPECT_EQ(adafactor({.beta2_decay = 0.5}), "[adafactor] must not be positive: beta2_decay 0.5");
+  EXPECT_EQ(adafactor({.clip_threshold = 0.5}), "[adafactor] must not be below 1: clip_threshold 0.5");
+  EXPECT_EQ(adafactor({.epsilon1 = -1}), "[adafactor] must not be negative: epsilon1 -1");
+}
+
 TEST(Lion, TakesTheStepsOfItsDefinition) {
   const Tensor p = start();
   Lion optimizer({{"p", p}}, {.learning_rate = 0.1, .beta1 = 0.9, .beta2 = 0.5, .weight_decay = 0.2});

@@ -159,6 +159,15 @@ inline void store_partial(S* to, Vec<Compute<S>> value, std::int64_t count) {
   for (std::int64_t i = 0; i < count; ++i) to[i] = buffer[i];
 }
 
+/// The value as S holds it.
+template <class S>
+inline Vec<Compute<S>> stored(Vec<Compute<S>> value) {
+  if constexpr (std::is_same_v<S, Compute<S>>)
+    return value;
+  else
+    return detail::widen(detail::narrow(value, S{}), S{});
+}
+
 /// a > b ? a : b, lane by lane: b where either is NaN.
 template <class V>
 inline V max(V a, V b) {

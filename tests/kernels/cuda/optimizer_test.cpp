@@ -31,15 +31,11 @@ class Tensors {
     return result;
   }
   /// What a kernel takes, of the views that expect_same() gives.
-  template <class Operands>
-  std::vector<Operands> group(const std::vector<View>& views) const {
-    std::vector<Operands> result;
+  std::vector<UpdateOperands> group(const std::vector<View>& views) const {
+    std::vector<UpdateOperands> result;
     for (std::size_t i = 0; i < views.size(); i += operands_) {
-      const auto at = [&](std::size_t k) { return k < operands_ ? views[i + k] : View{}; };
-      if constexpr (std::is_same_v<Operands, AdamWOperands>)
-        result.push_back({at(0), at(1), at(2), at(3)});
-      else
-        result.push_back({at(0), at(1), at(2)});
+      UpdateOperands& one = result.emplace_back(UpdateOperands{views[i], views[i + 1]});
+      for (std::size_t k = 2; k < operands_; ++k) one.state[k - 2] = views[i + k];
     }
     return result;
   }
@@ -61,10 +57,49 @@ TEST(CudaOptimizer, AdamWTakesTheStepsOfTheCpu) {
           bits, tensors.all(), {},
           [&](Stream stream, const std::vector<View>& views) {
             const AdamW options{0.01, 0.9, 0.99, 1e-8, 0.1, step, 0.37};
-            adamw(stream, options, tensors.group<AdamWOperands>(views));
+            adamw(stream, options, tensors.group(views));
           },
           2);
   }
+}
+
+TEST(CudaOptimizer, AdamWithAmsgradTakesTheStepsOfTheCpu) {
+  std::mt19937_64 random(test_seed());
+  for (const auto& sizes : sizes_of_models) {
+    const Tensors tensors(sizes, 3, random);
+    expect_same(
+        bits, tensors.all(), {},
+        [&](Stream stream, const std::vector<View>& views) {
+          adamw(stream, {.weight_decay = 0.1, .step = 2, .gradient_scale = 0.37, .coupled = true, .amsgrad = true},
+                tensors.group(views));
+        },
+        2);
+  }
+}
+
+TEST(CudaOptimizer, RmsPropTakesTheStepsOfTheCpu) {
+  std::mt19937_64 random(test_seed());
+  for (const auto& sizes : sizes_of_models)
+    for (const double momentum : {0.0, 0.9})
+      for (const bool centered : {true, false}) {
+        const RmsProp options{.weight_decay = 0.1, .momentum = momentum, .centered = centered, .gradient_scale = 0.37};
+        const Tensors tensors(sizes, options.states(), random);
+        expect_same(
+            bits, tensors.all(), {},
+            [&](Stream stream, const std::vector<View>& views) { rmsprop(stream, options, tensors.group(views)); }, 2);
+      }
+}
+
+TEST(CudaOptimizer, AddGradientAddsAsTheCpu) {
+  std::mt19937_64 random(test_seed());
+  for (const auto& sizes : sizes_of_models)
+    for (const bool first : {true, false}) {
+      const Tensors tensors(sizes, 1, random);
+      expect_same(bits, tensors.all(), {}, [&](Stream stream, const std::vector<View>& views) {
+        add_gradient(stream, {.first = first}, tensors.group(views));
+        add_gradient(stream, {}, tensors.group(views));
+      });
+    }
 }
 
 TEST(CudaOptimizer, SgdTakesTheStepsOfTheCpu) {
@@ -76,7 +111,7 @@ TEST(CudaOptimizer, SgdTakesTheStepsOfTheCpu) {
           const Tensors tensors(sizes, momentum == 0 ? 0 : 1, random);
           expect_same(bits, tensors.all(), {}, [&](Stream stream, const std::vector<View>& views) {
             const Sgd options{0.1, momentum, 0.01, 0.25, nesterov, first, 2.0};
-            sgd(stream, options, tensors.group<SgdOperands>(views));
+            sgd(stream, options, tensors.group(views));
           });
         }
 }
@@ -86,7 +121,7 @@ TEST(CudaOptimizer, MoreTensorsThanALaunchTakesAreAllUpdated) {
   for (const std::size_t count : {63u * 4, 64u * 4, 65u * 4}) {
     const Tensors tensors(std::vector<std::int64_t>(count, 7), 2, random);
     expect_same(bits, tensors.all(), {}, [&](Stream stream, const std::vector<View>& views) {
-      adamw(stream, {.step = 3}, tensors.group<AdamWOperands>(views));
+      adamw(stream, {.step = 3}, tensors.group(views));
     });
   }
 }
@@ -100,7 +135,7 @@ TEST(CudaOptimizer, WhatIsNotAlignedForAPackIsRightToo) {
       view.data = view.as<std::uint8_t>() + size_of(view.dtype);
       --view.shape[0];
     }
-    adamw(stream, {.step = 1}, tensors.group<AdamWOperands>(part));
+    adamw(stream, {.step = 1}, tensors.group(part));
   });
 }
 
@@ -115,13 +150,13 @@ TEST(CudaOptimizer, TakesItsGradientScaleFromTheDevice) {
     expect_same(bits, moments.all(), {&scale}, [&](Stream stream, std::vector<View> views) {
       const AdamW options{.gradient_scale = -1, .device_scale = on(views.back())};
       views.pop_back();
-      adamw(stream, options, moments.group<AdamWOperands>(views));
+      adamw(stream, options, moments.group(views));
     });
     for (const Tensors* const tensors : {&buffers, &none})
       expect_same(bits, tensors->all(), {&scale}, [&](Stream stream, std::vector<View> views) {
         const Sgd options{.momentum = tensors == &none ? 0.0 : 0.9, .device_scale = on(views.back())};
         views.pop_back();
-        sgd(stream, options, tensors->group<SgdOperands>(views));
+        sgd(stream, options, tensors->group(views));
       });
     if (number == 0.37) scale.fill([](std::int64_t) { return 0.25; });  // products that fused or not are the same
     for (const DType dtype : floats) {
