@@ -100,14 +100,20 @@ class ChunkedGradients {
       }
     state.clear();
     std::vector<Tensor> found = grad(outputs, inputs, seeds, {}, true);
-    for (std::size_t i = 0; i < place_.size(); ++i) accumulate(sums_[place_[i]], std::move(found[i]));
+    for (std::size_t i = 0; i < place_.size(); ++i)
+      if (found[i].defined()) sums_[place_[i]].add(std::exchange(found[i], {}));
     for (std::size_t i = 0; i < before.size(); ++i)
       if (Tensor& gradient = found[place_.size() + i]; gradient.defined())
         accumulate(carried[i], to(std::exchange(gradient, {}), compute_dtype(before[i].dtype())));
     carried_ = std::move(carried);
   }
 
-  Gradients take() { return std::move(sums_); }
+  Gradients take() {
+    Gradients result;
+    for (const GradientSum& sum : sums_) result.push_back(sum.value());
+    sums_.clear();
+    return result;
+  }
 
  private:
   /// Makes the floating tensors of a state leaves, and returns them.
@@ -126,7 +132,7 @@ class ChunkedGradients {
   Tensor loss_gradient_;
   std::vector<Tensor> wanted_;      // parameters
   std::vector<std::size_t> place_;  // among all of them
-  Gradients sums_;
+  std::vector<GradientSum> sums_;
   std::vector<Tensor> carried_;  // for the state behind the next chunk, in the compute dtype
 };
 

@@ -1,10 +1,13 @@
 #include "parallel/collectives.h"
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "allocator/memory_scope.h"
+#include "autograd/autocast.h"
 #include "kernels/elementwise.h"
+#include "kernels/optimizer.h"
 #include "tensor/grad_mode.h"
 
 namespace poolgrad::parallel {
@@ -109,7 +112,15 @@ void SumOverRanks::add() {
   View mine = row(own);
   mine.data = part(own).data;
   kernels::copy(stream, row(own), mine);
-  for (int rank = 1; rank < size && count > 0; ++rank) kernels::axpby(stream, row(0), 1.0, row(0), 1.0, row(rank));
+  Tensor exact;  // of more than two addends of a half type, whose sum is rounded once
+  if (size > 2 && is_half(tensor_.dtype()))
+    exact = Tensor::empty({1, count}, {compute_dtype(tensor_.dtype()), tensor_.device()});
+  for (int rank = 1; rank < size && count > 0; ++rank)
+    if (exact.defined())
+      kernels::add_gradient(stream, {.first = rank == 1},
+                          std::array{kernels::UpdateOperands{row(0), row(rank), {exact.view()}}});
+    else
+      kernels::axpby(stream, row(0), 1.0, row(0), 1.0, row(rank));
   kernels::copy(stream, mine, row(0));
   received_ = {};
   std::vector<Message> parts;

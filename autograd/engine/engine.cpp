@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <queue>
 #include <source_location>
@@ -46,7 +47,7 @@ class BackwardPass {
 
   std::vector<Tensor> run(Gradients seeds) {
     for (std::size_t i = 0; i < roots_.size(); ++i)
-      deliver(find_or_add(roots_[i].node.get()), roots_[i].index, std::move(seeds[i]));
+      deliver(find_or_add(roots_[i].node.get()), roots_[i].index, std::move(seeds[i]), false);
     seeds.clear();
     try {
       drain();
@@ -72,7 +73,7 @@ class BackwardPass {
     bool visited = false;
     bool runs = false;    // leads to something wanted
     bool wanted = false;  // is wanted itself, or leads there
-    Gradients gradients;  // complete once nobody is waited for
+    Gradients gradients;  // complete once `waiting` is 0
   };
 
   std::size_t find_or_add(Node* node) {
@@ -138,12 +139,15 @@ class BackwardPass {
       if (wanted_[slot.first_edge + i]) ++slots_[slot_of_edge_[slot.first_edge + i]].waiting;
   }
 
-  void deliver(std::size_t s, int index, Tensor gradient) {
+  void deliver(std::size_t s, int index, Tensor gradient, bool is_last) {
     if (!gradient.defined()) return;
     Slot& slot = slots_[s];
     if (slot.gradients.empty()) slot.gradients.resize(static_cast<std::size_t>(slot.node->output_count()));
     Tensor& sum = slot.gradients[static_cast<std::size_t>(index)];
-    sum = sum.defined() ? add_gradients(std::move(sum), std::move(gradient)) : std::move(gradient);
+    if (sum.defined() && is_half(sum.dtype()))
+      accumulate_gradient(sum, exact_[{s, index}], std::move(gradient), is_last);
+    else
+      sum = sum.defined() ? add_gradients(std::move(sum), std::move(gradient)) : std::move(gradient);
   }
 
   void drain() {
@@ -161,8 +165,9 @@ class BackwardPass {
       for (std::size_t i = 0; i < edges.size(); ++i) {
         if (!wanted_[slot.first_edge + i]) continue;
         const std::size_t child = slot_of_edge_[slot.first_edge + i];
-        if (!results.empty()) deliver(child, edges[i].index, std::move(results[i]));
-        if (--slots_[child].waiting == 0) ready.emplace(slots_[child].node->sequence(), child);
+        const bool is_last = --slots_[child].waiting == 0;
+        if (!results.empty()) deliver(child, edges[i].index, std::move(results[i]), is_last);
+        if (is_last) ready.emplace(slots_[child].node->sequence(), child);
       }
     }
   }
@@ -172,6 +177,7 @@ class BackwardPass {
     Slot& slot = slots_[s];
     Gradients gradients = std::exchange(slot.gradients, {});
     Gradients results;
+    if (!exact_.empty()) exact_.erase(exact_.lower_bound({s, 0}), exact_.lower_bound({s + 1, 0}));
     if (!gradients.empty()) {
       slot.node->run_hooks(gradients);
       capture(slot, gradients);
@@ -200,6 +206,7 @@ class BackwardPass {
   std::vector<std::uint8_t> wanted_;
   std::vector<std::size_t> next_target_;  // of the same node
   std::vector<Tensor> captured_;
+  std::map<std::pair<std::size_t, int>, Tensor> exact_;  // of sums of half types, by slot and output
 };
 
 thread_local int running_passes = 0;

@@ -5,11 +5,9 @@
 #include <utility>
 
 #include "allocator/error.h"
-#include "allocator/stream.h"
 #include "autograd/engine/engine.h"
 #include "autograd/engine/record.h"
 #include "autograd/operators/views.h"
-#include "kernels/elementwise.h"
 #include "tensor/grad_mode.h"
 
 namespace poolgrad {
@@ -45,10 +43,6 @@ class AccumulateGrad final : public Node {
 /// Keeping `tensor` keeps no more bytes alive than it has elements.
 bool owns_whole_storage(const Tensor& tensor) { return tensor.storage()->bytes() <= bytes_of(tensor); }
 
-void add_into(const Tensor& out, const Tensor& a, const Tensor& b) {
-  kernels::axpby(current_stream(out.device()), out.view(), 1.0, a.view(), 1.0, b.view());
-}
-
 Tensor differentiable_copy(const Tensor& tensor) {
   Tensor out = tensor.copy();
   if (wants_gradient({tensor}))
@@ -69,13 +63,14 @@ void TapeRecord::set_requires_grad(bool value) {
 
 Tensor TapeRecord::grad() const {
   std::lock_guard lock(mutex_);
-  return grad_;
+  return grad_.value();
 }
 
 void TapeRecord::set_grad(const Tensor& grad) {
-  Tensor previous = grad;  // destroyed after the lock is gone: it may hold a graph
+  GradientSum sum;  // the previous one is destroyed after the lock is gone: it may hold a graph
+  sum.reset(grad);
   std::lock_guard lock(mutex_);
-  std::swap(grad_, previous);
+  std::swap(grad_, sum);
 }
 
 void TapeRecord::backward(const Tensor& self, const Tensor& gradient, bool retain_graph, bool create_graph) {
@@ -105,22 +100,14 @@ void TapeRecord::accumulate(Tensor gradient, const Node& node) {
   if (accumulate_.lock().get() != &node)
     throw Error("[backward] a leaf was moved or cast since the forward pass, of which it has another gradient: " +
                 describe(gradient));
-  if (!grad_.defined()) {
-    if (is_reusable(gradient) && owns_whole_storage(gradient))
-      grad_ = std::move(gradient);
-    else
-      grad_ = differentiable_copy(gradient);
-  } else if (grad_.shape() != gradient.shape() || grad_.dtype() != gradient.dtype() ||
-             grad_.device() != gradient.device()) {
+  const Tensor& before = grad_.value();
+  if (before.defined() && !TensorMeta(before).matches(gradient))
     throw ShapeError(
         fmt::format("[backward] the gradient that a leaf already has is unlike the new one: old {}, new {}",
-                    describe(grad_), describe(gradient)));
-  } else if (!grad_enabled() && !grad_.requires_grad() && grad_.is_contiguous()) {
-    add_into(grad_, grad_, gradient);
-    grad_.bump_version();
-  } else {
-    grad_ = add_gradients(grad_, std::move(gradient));
-  }
+                    describe(before), describe(gradient)));
+  if (!before.defined() && !(is_reusable(gradient) && owns_whole_storage(gradient)))
+    gradient = differentiable_copy(gradient);
+  grad_.add(std::move(gradient), false, true);
 }
 
 HookHandle TapeRecord::add_hook(std::function<Tensor(const Tensor&)> hook) {
@@ -169,24 +156,6 @@ TapeRecord* tape_record(const Tensor& tensor) {
 Edge gradient_edge(const Tensor& tensor) {
   TapeRecord* record = tape_record(tensor);
   return record == nullptr ? Edge{} : record->edge();
-}
-
-Tensor add_gradients(Tensor a, Tensor b) {
-  if (!grad_enabled() && is_reusable(a)) {
-    add_into(a, a, b);
-    return a;
-  }
-  if (!grad_enabled() && is_reusable(b)) {
-    add_into(b, a, b);
-    return b;
-  }
-  Tensor out = Tensor::empty_like(a);
-  add_into(out, a, b);
-  if (wants_gradient({a, b}))
-    record("add", {a, b}, {out}, [](const BackwardCall& call) -> Gradients {
-      return {call.gradient(), call.gradient()};
-    });
-  return out;
 }
 
 namespace {

@@ -6,6 +6,7 @@
 #include <mutex>
 #include <string>
 
+#include "autograd/engine/gradient_sum.h"
 #include "autograd/engine/node.h"
 #include "tensor/grad_mode.h"
 
@@ -46,9 +47,8 @@ class TapeRecord final : public GradRecord, public std::enable_shared_from_this<
   Edge edge();
   /// The leaf is of another dtype or device from now on: what graphs that were made before find for it does not fit.
   void leave_graphs();
-  /// Adds to the gradient of a leaf: the first one is adopted without a copy where nobody else holds it, later ones
-  /// are added in place, or into a new tensor while grad mode is on. Throws Error where `node`, which brings it, is of
-  /// a graph that was left.
+  /// Adds to the gradient of a leaf. Adopts the first one without a copy if it has no other owner. Adds later ones in
+  /// place, or into a new tensor while grad mode is on. Throws Error if `node` is of a graph that was left.
   void accumulate(Tensor gradient, const Node& node);
   HookHandle add_hook(std::function<Tensor(const Tensor&)> hook);
   /// Of leaves only.
@@ -60,16 +60,12 @@ class TapeRecord final : public GradRecord, public std::enable_shared_from_this<
   Edge made_by_;
   // Of leaves only. Parameters may be shared by graphs on several threads.
   mutable std::recursive_mutex mutex_;  // adding may look up the edge of this very leaf
-  Tensor grad_;
+  GradientSum grad_;
   std::weak_ptr<Node> accumulate_;
   std::shared_ptr<Hooks> leaf_hooks_, post_accumulate_hooks_;  // made at first use
 };
 
 /// The record of `tensor`; nullptr where it has none.
 TapeRecord* tape_record(const Tensor& tensor);
-
-/// a + b on the tape: what the engine adds gradients with. Reuses the memory of a or b where nobody else holds it and
-/// grad mode is off.
-Tensor add_gradients(Tensor a, Tensor b);
 
 }  // namespace poolgrad
