@@ -217,6 +217,22 @@ TEST(TrainingOnRanks, SavesOneFileWithWhichAnyNumberOfRanksGoesOn) {
     }
 }
 
+TEST(TrainingOnRanks, WithOptimiserStatesDividedWritesTheSameFile) {
+  const TemporaryFolder folder;
+  for (const auto kind : {nn::OptimizerKind::adamw, nn::OptimizerKind::muon}) {
+    const auto saved = [&](bool shard) {
+      const SharedRun run{.optimizer = kind, .shard = shard, .dtype = DType::f32};
+      const std::string path = folder.file("saved.safetensors");
+      on_ranks(run, {1, 4}, Layout::zigzag, [&](RankOfRun& rank) {
+        rank.losses(2);
+        rank.trainer.save(path);
+      });
+      return read_bytes(path);
+    };
+    EXPECT_TRUE(saved(true) == saved(false)) << nn::to_string(kind);
+  }
+}
+
 TEST(TrainingOnRanks, RefusesACheckpointThatIsCutOffOnEveryRank) {
   const TemporaryFolder folder;
   const SharedRun run{.shard = true};
