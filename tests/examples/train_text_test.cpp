@@ -151,7 +151,7 @@ TEST_F(TrainText, WeightsDecideWhatIsDrawnAndAreRemembered) {
             "[train] the checkpoint " + options_.save + " was trained on texts of weights 3,1, not 2,1");
   resumed.text = {code + "=0", verse};
   EXPECT_EQ(refusal<ValueError>(resumed),
-            "[train] the weight of the text " + code + " must be a number from 1e-9 to 1e9, but is 0");
+            "[--text] the weight of the text " + code + " must be a number from 1e-9 to 1e9, but is 0");
 }
 
 TEST_F(TrainText, ThePageShowsTokens) {
