@@ -17,23 +17,25 @@ thread_local constinit AutocastScope* innermost = nullptr;
 constexpr std::string_view low_operators[] = {"attend", "conv2d",      "linear",         "linear_cross_entropy",
                                               "matmul", "ring_attend", "ring_attend_all"};
 
-constexpr std::string_view wide_operators[] = {"acos",        "asin",        "binary_cross_entropy_with_logits",
-                                               "cosh",        "cumprod",     "cumsum",
-                                               "exp",         "expm1",       "huber_loss",
-                                               "kl_div",      "l1_loss",     "layer_norm",
-                                               "log",         "log1p",       "log2",
-                                               "log_softmax", "log_sum_exp", "logcumsumexp",
-                                               "mean",        "mse_loss",    "norm",
-                                               "pow",         "power",       "prod",
-                                               "reciprocal",  "rms_norm",    "rsqrt",
-                                               "sinh",        "softmax",     "softplus",
-                                               "square",      "stddev",      "sum",
-                                               "tan",         "variance"};
+constexpr std::string_view wide_operators[] = {"acos",        "asin",         "binary_cross_entropy_with_logits",
+                                               "cosh",        "cumprod",      "cumsum",
+                                               "exp",         "exp2",         "expm1",
+                                               "huber_loss",  "kl_div",       "l1_loss",
+                                               "layer_norm",  "log",          "log10",
+                                               "log1p",       "log2",         "log_softmax",
+                                               "log_sum_exp", "logcumsumexp", "mean",
+                                               "mse_loss",    "norm",         "pow",
+                                               "power",       "prod",         "reciprocal",
+                                               "rms_norm",    "rsqrt",        "sinh",
+                                               "softmax",     "softplus",     "square",
+                                               "stddev",      "sum",          "tan",
+                                               "variance"};
 
-constexpr std::string_view widest_operators[] = {"add",           "cat",       "div",       "equal",      "greater",
-                                                 "greater_equal", "index_add", "less",      "less_equal", "maximum",
-                                                 "minimum",       "mul",       "not_equal", "scatter",    "scatter_add",
-                                                 "silu_mul",      "stack",     "sub",       "where"};
+constexpr std::string_view widest_operators[] = {
+    "add",           "atan2",     "cat",     "div",         "equal",          "fmod",     "greater",
+    "greater_equal", "index_add", "less",    "less_equal",  "maximum",        "minimum",  "mul",
+    "not_equal",     "remainder", "scatter", "scatter_add", "scatter_reduce", "silu_mul", "stack",
+    "sub",           "where"};
 
 /// cross_entropy computes in f32 whatever its logits are; the others give back what they were given, move it, or are as
 /// exact as their type.
@@ -54,6 +56,7 @@ constexpr std::string_view operators_as_given[] = {"abs",
                                                    "cross_entropy",
                                                    "diagonal",
                                                    "dropout",
+                                                   "elu",
                                                    "embedding",
                                                    "erf",
                                                    "expand",
@@ -73,6 +76,7 @@ constexpr std::string_view operators_as_given[] = {"abs",
                                                    "masked_fill",
                                                    "max",
                                                    "min",
+                                                   "mish",
                                                    "move",
                                                    "neg",
                                                    "pad",

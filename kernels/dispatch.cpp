@@ -3,12 +3,10 @@
 #include "kernels/dispatch.h"
 
 #include <algorithm>
-#include <atomic>
 #include <optional>
 #include <string>
 #include <utility>
 
-#include "allocator/base/environment.h"
 #include "allocator/error.h"
 #include "allocator/memory/simulated_memory.h"
 #include "kernels/cost.h"
@@ -102,6 +100,9 @@ std::string_view to_string(BinaryOp op) {
 #undef POOLGRAD_NAME
 
 void binary(Stream stream, BinaryOp op, const View& out, const View& a, const View& b) {
+  if (!is_floating(a.dtype) && !with_functor(op, []<class F>(F) { return takes_integers<F>(); }))
+    throw DTypeError("[" + std::string(to_string(op)) + "] needs a floating dtype: x " +
+                     std::string(to_string(a.dtype)));
   run(&KernelTable::binary, to_string(op), stream, op, out, a, b);
 }
 
@@ -259,9 +260,10 @@ void rope(Stream stream, const View& out, const View& x, const RotaryPositions& 
 
 // Indexing.
 
-void check_indices(Stream stream, const char* op, const char* what, const View& index, std::int64_t limit) {
+void check_indices(Stream stream, const char* op, const char* what, const View& index, std::int64_t limit,
+                   std::int64_t lowest) {
   if (const auto kernel = kernel_for(stream, op, &KernelTable::check_indices))
-    return kernel(stream, op, what, index, limit);
+    return kernel(stream, op, what, index, limit, lowest);
   charge(stream, traffic(index));
 }
 
@@ -317,10 +319,13 @@ void scatter(Stream stream, const View& out, int dim, const View& index, const V
   charge(stream, traffic(x, x, index));
 }
 
-void scatter_add(Stream stream, const View& out, int dim, const View& index, const View& x) {
-  if (const auto kernel = kernel_for(stream, "scatter_add", &KernelTable::scatter_add))
-    return kernel(stream, out, dim, index, x);
-  const auto scratch = sorting_space(stream, "scatter_add", dim, index);
+void scatter_reduce(Stream stream, BinaryOp op, const View& out, int dim, const View& index, const View& x) {
+  bool combines = false;
+  with_combination(op, [&](auto) { combines = true; });
+  if (!combines) throw ValueError("[scatter_reduce] does not combine by " + std::string(to_string(op)));
+  if (const auto kernel = kernel_for(stream, "scatter_reduce", &KernelTable::scatter_reduce))
+    return kernel(stream, op, out, dim, index, x);
+  const auto scratch = sorting_space(stream, "scatter_reduce", dim, index);
   charge(stream, traffic(x, x, x, index));
 }
 
@@ -366,18 +371,6 @@ void weighted_sum(Stream stream, const View& out, const WeightedSum& numbers, co
 }
 
 // Products and attention.
-
-namespace {
-
-std::atomic<bool>& tf32() {
-  static std::atomic<bool> allowed{switched_on("POOLGRAD_TF32")};
-  return allowed;
-}
-
-}  // namespace
-
-void allow_tf32(bool allowed) { tf32() = allowed; }
-bool tf32_allowed() { return tf32(); }
 
 void gemm(Stream stream, const Gemm& shape, const void* a, const void* b, void* c) {
   if (!is_floating(shape.dtype))

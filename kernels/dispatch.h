@@ -27,7 +27,7 @@
   KERNEL(layer_norm) KERNEL(layer_norm_backward) KERNEL(rms_norm) KERNEL(rms_norm_backward) \
   KERNEL(cross_entropy) KERNEL(cross_entropy_backward) KERNEL(rope) \
   KERNEL(check_indices) KERNEL(index_select) KERNEL(index_add) KERNEL(gather) KERNEL(scatter) \
-  KERNEL(scatter_add) KERNEL(embedding) KERNEL(embedding_backward) \
+  KERNEL(scatter_reduce) KERNEL(embedding) KERNEL(embedding_backward) \
   KERNEL(uniform) KERNEL(normal) KERNEL(dropout) KERNEL(adamw) KERNEL(sgd) KERNEL(rmsprop) \
   KERNEL(add_gradient) KERNEL(weighted_sum) KERNEL(gemm) \
   KERNEL(attention_forward) KERNEL(attention_delta) KERNEL(attention_backward)

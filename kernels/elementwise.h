@@ -12,19 +12,21 @@ namespace poolgrad::kernels {
 
 // clang-format off
 /// Every operation, and the functor of kernels/definition/elementwise.h that says what it is. Parameters: leaky_relu has
-/// the negative slope a, clamp the bounds a and b, power the exponent a; affine is a * x + b; quotient is x / a, integers
-/// as in BinaryOp::div.
+/// the negative slope a, elu the factor a, clamp the bounds a and b, power the exponent a; affine is a * x + b; quotient
+/// is x / a, integers as in BinaryOp::div.
 #define POOLGRAD_UNARY_OPS(OP) \
   OP(neg, Neg) OP(abs, Abs) OP(sign, Sign) OP(square, Square) OP(sqrt, Sqrt) OP(rsqrt, Rsqrt) \
-  OP(reciprocal, Reciprocal) OP(exp, Exp) OP(expm1, Expm1) OP(log, Log) OP(log1p, Log1p) OP(log2, Log2) OP(sin, Sin) OP(cos, Cos) \
+  OP(reciprocal, Reciprocal) OP(exp, Exp) OP(expm1, Expm1) OP(log, Log) OP(log1p, Log1p) OP(log2, Log2) OP(log10, Log10) OP(exp2, Exp2) \
+  OP(sin, Sin) OP(cos, Cos) \
   OP(tan, Tan) OP(asin, Asin) OP(acos, Acos) OP(atan, Atan) OP(sinh, Sinh) OP(cosh, Cosh) \
   OP(tanh, Tanh) OP(sigmoid, Sigmoid) OP(erf, Erf) OP(relu, Relu) OP(gelu, Gelu) OP(gelu_tanh, GeluTanh) \
-  OP(silu, Silu) OP(softplus, Softplus) OP(floor, Floor) OP(ceil, Ceil) OP(round, Round) \
+  OP(silu, Silu) OP(mish, Mish) OP(elu, Elu) OP(softplus, Softplus) OP(floor, Floor) OP(ceil, Ceil) OP(round, Round) \
   OP(logical_not, LogicalNot) OP(is_nan, IsNan) OP(is_finite, IsFinite) \
   OP(leaky_relu, LeakyRelu) OP(clamp, Clamp) OP(power, Power) OP(affine, Affine) OP(quotient, Quotient)
 /// Comparisons, logical_and and logical_or give bool; the others the dtype of the operands.
 #define POOLGRAD_BINARY_OPS(OP) \
-  OP(add, Add) OP(sub, Sub) OP(mul, Mul) OP(div, Div) OP(pow, Pow) OP(maximum, Maximum) OP(minimum, Minimum) \
+  OP(add, Add) OP(sub, Sub) OP(mul, Mul) OP(div, Div) OP(fmod, Fmod) OP(remainder, Remainder) OP(pow, Pow) OP(atan2, Atan2) \
+  OP(maximum, Maximum) OP(minimum, Minimum) \
   OP(eq, Equal) OP(ne, NotEqual) OP(lt, Less) OP(le, LessEqual) OP(gt, Greater) OP(ge, GreaterEqual) \
   OP(logical_and, LogicalAnd) OP(logical_or, LogicalOr)
 
@@ -49,7 +51,8 @@ void unary_backward(Stream stream, UnaryOp op, const View& dx, const View& grad,
 bool needs_input(UnaryOp op);
 bool needs_output(UnaryOp op);
 
-/// out = op(a, b); a and b share a dtype. Integer division truncates towards zero, and x / 0 is 0.
+/// out = op(a, b); a and b share a dtype. Integer division truncates towards zero, and x / 0 is 0. Throws DTypeError
+/// for atan2 of integers.
 void binary(Stream stream, BinaryOp op, const View& out, const View& a, const View& b);
 /// out = a * x + b * y in one pass; all of one dtype. out may be x or y.
 void axpby(Stream stream, const View& out, double a, const View& x, double b, const View& y);

@@ -17,6 +17,7 @@
 
 namespace poolgrad {
 
+class Argument;
 class CachingAllocator;
 
 /// A reference-counted block of memory from the pool of its device.
@@ -125,6 +126,11 @@ class Tensor {
   /// IndexError. Const, since `x[0] = y` would change nothing but a handle that nobody has. An operator that has to be
   /// a member: autograd/operators/views.cpp defines it.
   const Tensor operator[](const Indices& indices) const;
+  /// x[index] with i64 indices of any shape into dimension 0, negative ones counted from the end: shape (index's shape,
+  /// rest of x's). x[mask] with a bool mask of the shape of x's leading dimensions: (number of true, rest of x's), in
+  /// row-major order; the host waits for the mask, and on a simulated device none is true. Copies, with a gradient.
+  /// Throws IndexError, ShapeError, DTypeError.
+  const Tensor operator[](Argument index) const;
 
   // Gradients; the work is done by autograd/.
   bool requires_grad() const;

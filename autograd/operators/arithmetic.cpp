@@ -128,6 +128,57 @@ Tensor pow(Argument a, const Tensor& b) {
 
 Tensor pow(double base, Argument exponent) { return pow(number_beside("pow", exponent, base), exponent); }
 
+Tensor atan2(Argument y, const Tensor& x) {
+  if (const auto cast = autocast("atan2", {y, x}); !cast.empty()) return atan2(cast[0], cast[1]);
+  check_floating("atan2", {{"y", y}, {"x", x}});
+  Tensor out = computed("atan2", BinaryOp::atan2, y, x);
+  if (wants_gradient({y, x}))
+    record("atan2", {y, x}, {out}, recipe([](const Tensor& a, const Tensor& b) { return atan2(a, b); }),
+           [y = SavedTensor(y), x = SavedTensor(x)](const BackwardCall& call) -> Gradients {
+             const DType dtype = call.gradient().dtype(), wide = compute_dtype(dtype);
+             const Tensor a = to(y.unpack(), wide), b = to(x.unpack(), wide);
+             // Dividing both by the larger one keeps their squares from overflowing.
+             const Tensor larger = maximum(abs(a.detach()), abs(b.detach()));
+             const Tensor scale = masked_fill(larger, ~((larger > 0.0) & is_finite(larger)), 1.0);
+             const Tensor rise = a / scale, run = b / scale, length = square(rise) + square(run);
+             const Tensor part = to(call.gradient(), wide) / (masked_fill(length, length == 0.0, 1.0) * scale);
+             return {call.needs(0) ? to(sum_to(part * run, a.shape()), dtype) : Tensor(),
+                     call.needs(1) ? to(neg(sum_to(part * rise, b.shape())), dtype) : Tensor()};
+           });
+  return out;
+}
+
+namespace {
+
+/// fmod and remainder.
+Tensor record_rest(const char* name, BinaryOp op, const Tensor& a, const Tensor& b) {
+  if (const auto cast = autocast(name, {a, b}); !cast.empty()) return record_rest(name, op, cast[0], cast[1]);
+  Tensor out = computed(name, op, a, b);
+  if (wants_gradient({a, b}))
+    record(name, {a, b}, {out},
+           recipe([name, op](const Tensor& x, const Tensor& y) { return computed(name, op, x, y); }),
+           [name, op, left = a.shape(), right = b.shape(), a = kept_for(b, a),
+            b = kept_for(b, b)](const BackwardCall& call) -> Gradients {
+             const DType dtype = call.gradient().dtype(), wide = compute_dtype(dtype);
+             Gradients gradients(2);
+             if (call.needs(0)) gradients[0] = sum_to(call.gradient(), left);
+             if (call.needs(1)) {
+               const Tensor x = to(a.unpack().detach(), wide), y = to(b.unpack().detach(), wide);
+               const Tensor whole = round((x - computed(name, op, x, y)) / y);
+               gradients[1] = to(neg(sum_to(to(call.gradient(), wide) * whole, right)), dtype);
+             }
+             return gradients;
+           });
+  return out;
+}
+
+}  // namespace
+
+Tensor fmod(Argument a, const Tensor& b) { return record_rest("fmod", BinaryOp::fmod, a, b); }
+Tensor fmod(Argument a, double b) { return fmod(*a, number_beside("fmod", a, b)); }
+Tensor remainder(Argument a, const Tensor& b) { return record_rest("remainder", BinaryOp::remainder, a, b); }
+Tensor remainder(Argument a, double b) { return remainder(*a, number_beside("remainder", a, b)); }
+
 Tensor maximum(Argument a, const Tensor& b) {
   return record_extremum("maximum", BinaryOp::maximum, BinaryOp::gt, BinaryOp::ge, a, b);
 }

@@ -18,6 +18,14 @@ Tensor div(Argument a, const Tensor& b);
 Tensor pow(Argument a, const Tensor& b);
 Tensor pow(Argument a, double exponent);
 Tensor pow(double base, Argument exponent);
+/// The angle of the point (x, y), in (-pi, pi]: floating dtypes. Gradient 0 at the origin, as in PyTorch.
+Tensor atan2(Argument y, const Tensor& x);
+/// The rest of a / b: fmod has the sign of a, as in C, remainder the sign of b, as in Python. The gradient of b is
+/// minus the whole quotient, a constant. Of integers, a is the rest of a / 0, where div() gives 0.
+Tensor fmod(Argument a, const Tensor& b);
+Tensor fmod(Argument a, double b);
+Tensor remainder(Argument a, const Tensor& b);
+Tensor remainder(Argument a, double b);
 /// Ties give half the gradient to each side.
 Tensor maximum(Argument a, const Tensor& b);
 Tensor maximum(Argument a, double b);

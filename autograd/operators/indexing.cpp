@@ -1,10 +1,15 @@
 #include "autograd/operators/indexing.h"
 
+#include <span>
+#include <string>
+#include <utility>
+
 #include "allocator/error.h"
 #include "autograd/autocast.h"
 #include "autograd/engine/record.h"
 #include "autograd/operators/arithmetic.h"
 #include "autograd/operators/shared.h"
+#include "autograd/operators/unary.h"
 #include "autograd/operators/views.h"
 #include "kernels/elementwise.h"
 #include "kernels/indexing.h"
@@ -29,11 +34,21 @@ void check_aligned(const char* op, const Tensor& x, int dim, const Tensor& index
   if (expected != x.shape()) fail<ShapeError>(op, "index and x differ outside the dimension", operands);
 }
 
+bool have_no_dimensions(const Tensor& x, const Tensor& index) {
+  return has_no_dimensions(x) && has_no_dimensions(index);
+}
+/// The vector that as_vector() makes of a tensor without dimensions; other tensors as they are.
+Tensor one_of(const Tensor& x) { return has_no_dimensions(x) ? reshape(x, {1}) : x; }
+
 /// x with `source` written or added at the indices, not recorded.
 Tensor updated(IndexKernel kernel, const Tensor& x, int dim, const Tensor& index, const Tensor& source) {
   Tensor out = x.copy();
   kernel(current_stream(x.device()), out.view(), dim, index.view(), source.view());
   return out;
+}
+
+void add_at_index(Stream stream, const View& out, int dim, const View& index, const View& x) {
+  kernels::scatter_reduce(stream, kernels::BinaryOp::add, out, dim, index, x);
 }
 
 int check_scatter(const char* op, const Tensor& x, std::int64_t dim, const Tensor& index, const Tensor& source) {
@@ -81,6 +96,8 @@ Tensor record_sum(const char* name, Adding add, Reading read, const Tensor& x, i
 }  // namespace
 
 Tensor index_select(Argument x, std::int64_t dim, const Tensor& index) {
+  if (have_no_dimensions(x, index))
+    return as_vector(x, [&](const Tensor& one) { return index_select(one, dim, one_of(index)); });
   const Operands operands = {{"x", x}, {"index", index}};
   const int axis = check_index("index_select", x, dim, index, operands);
   if (index.rank() != 1) fail<ShapeError>("index_select", "index is not one-dimensional", operands);
@@ -93,6 +110,8 @@ Tensor index_select(Argument x, std::int64_t dim, const Tensor& index) {
 }
 
 Tensor index_add(Argument x, std::int64_t dim, const Tensor& index, const Tensor& source) {
+  if (have_no_dimensions(x, index))
+    return as_vector(x, [&](const Tensor& one) { return index_add(one, dim, one_of(index), one_of(source)); });
   if (const auto cast = autocast("index_add", {x, source}); !cast.empty())
     return index_add(cast[0], dim, index, cast[1]);
   const Operands operands = {{"x", x}, {"index", index}, {"source", source}};
@@ -108,6 +127,8 @@ Tensor index_add(Argument x, std::int64_t dim, const Tensor& index, const Tensor
 }
 
 Tensor gather(Argument x, std::int64_t dim, const Tensor& index) {
+  if (have_no_dimensions(x, index))
+    return as_vector(x, [&](const Tensor& one) { return gather(one, dim, one_of(index)); });
   const Operands operands = {{"x", x}, {"index", index}};
   const int axis = check_index("gather", x, dim, index, operands);
   check_aligned("gather", x, axis, index, operands);
@@ -118,18 +139,22 @@ Tensor gather(Argument x, std::int64_t dim, const Tensor& index) {
 }
 
 Tensor scatter_add(Argument x, std::int64_t dim, const Tensor& index, const Tensor& source) {
+  if (have_no_dimensions(x, index))
+    return as_vector(x, [&](const Tensor& one) { return scatter_add(one, dim, one_of(index), one_of(source)); });
   if (const auto cast = autocast("scatter_add", {x, source}); !cast.empty())
     return scatter_add(cast[0], dim, index, cast[1]);
   const int axis = check_scatter("scatter_add", x, dim, index, source);
   const DType sums = compute_dtype(x->dtype());  // of many small numbers, a half type would lose all but the first
-  Tensor out = x->dtype() == sums || !is_floating(x->dtype())
-                   ? updated(kernels::scatter_add, x, axis, index, source)
-                   : to(updated(kernels::scatter_add, to(x->detach(), sums), axis, index, to(source.detach(), sums)),
-                        x->dtype());
+  Tensor out =
+      x->dtype() == sums || !is_floating(x->dtype())
+          ? updated(add_at_index, x, axis, index, source)
+          : to(updated(add_at_index, to(x->detach(), sums), axis, index, to(source.detach(), sums)), x->dtype());
   return record_sum("scatter_add", scatter_add, gather, x, axis, index, source, out);
 }
 
 Tensor scatter(Argument x, std::int64_t dim, const Tensor& index, const Tensor& source) {
+  if (have_no_dimensions(x, index))
+    return as_vector(x, [&](const Tensor& one) { return scatter(one, dim, one_of(index), one_of(source)); });
   if (const auto cast = autocast("scatter", {x, source}); !cast.empty()) return scatter(cast[0], dim, index, cast[1]);
   const int axis = check_scatter("scatter", x, dim, index, source);
   Tensor out = updated(kernels::scatter, x, axis, index, source);
@@ -153,6 +178,193 @@ Tensor scatter(Argument x, std::int64_t dim, const Tensor& index, const Tensor& 
            });
   }
   return out;
+}
+
+namespace {
+
+using kernels::BinaryOp;
+
+/// The start of scatter_reduce(): x, or `start` at the indices where x takes no part.
+Tensor beginning(const Tensor& x, int axis, const Tensor& index, const Tensor& start, bool include_self) {
+  return include_self ? x : updated(kernels::scatter, x, axis, index, start);
+}
+
+/// The product or extremum that scatter_reduce() promises, not recorded.
+Tensor combined(BinaryOp op, const Tensor& x, int axis, const Tensor& index, const Tensor& source, bool include_self) {
+  const DType dtype = x.dtype(), wide = is_floating(dtype) ? compute_dtype(dtype) : dtype;
+  const Tensor values = to(source.detach(), wide);
+  // Any element that is sent can start an extremum.
+  const Tensor start = op == BinaryOp::mul ? ones_like(values) : values;
+  const Tensor out = beginning(to(x.detach(), wide), axis, index, start, include_self).copy();
+  kernels::scatter_reduce(current_stream(x.device()), op, out.view(), axis, index.view(), values.view());
+  return to(out, dtype);
+}
+
+/// 1 where x is the result, which may be NaN, else 0.
+Tensor wins(const Tensor& x, const Tensor& result, DType dtype) { return to((x == result) | is_nan(x), dtype); }
+
+/// The factors of an extremum's gradient for x and for the source: equal parts of 1.
+std::pair<Tensor, Tensor> shares_of(const Tensor& x, int axis, const Tensor& index, const Tensor& source,
+                                    const Tensor& result, bool include_self) {
+  const NoGradGuard guard;
+  const DType dtype = x.dtype(), wide = compute_dtype(dtype);
+  const Tensor sent = wins(source, gather(result, axis, index), wide);
+  const Tensor own = beginning(wins(x, result, wide), axis, index, zeros_like(sent), include_self);
+  const Tensor winners = updated(add_at_index, own, axis, index, sent);
+  return {to(own / winners, dtype), to(sent / gather(winners, axis, index), dtype)};
+}
+
+/// The gradients of a product, exact even where factors are 0.
+Gradients product_gradients(const Tensor& grad, const Tensor& x, int axis, const Tensor& index, const Tensor& source,
+                            bool include_self) {
+  const DType dtype = x.dtype(), wide = compute_dtype(dtype);
+  const Tensor sent = to(source, wide), own = beginning(to(x, wide), axis, index, ones_like(sent), include_self);
+  const auto zeros_of = [wide](const Tensor& factors) { return to(factors == 0.0, wide); };
+  const auto nonzero = [](const Tensor& factors) { return masked_fill(factors, factors == 0.0, 1.0); };
+  const Tensor none = updated(add_at_index, zeros_of(own), axis, index, zeros_of(sent));
+  const Tensor product = combined(BinaryOp::mul, nonzero(own), axis, index, nonzero(sent), /*include_self=*/true);
+  const auto others = [&](const Tensor& factors, const Tensor& zero_factors, const Tensor& all) {
+    return masked_fill(all / nonzero(factors), zero_factors - zeros_of(factors) > 0.0, 0.0);
+  };
+  const Tensor of_x = beginning(others(own, none, product), axis, index, zeros_like(sent), include_self);
+  const Tensor of_source = others(sent, gather(none, axis, index), gather(product, axis, index));
+  return {to(to(grad, wide) * of_x, dtype), to(gather(to(grad, wide), axis, index) * of_source, dtype)};
+}
+
+Tensor record_combined(BinaryOp op, const Tensor& x, int axis, const Tensor& index, const Tensor& source,
+                       bool include_self) {
+  Tensor out = combined(op, x, axis, index, source, include_self);
+  if (!wants_gradient({x, source})) return out;
+  const SavedTensor at(index);
+  record("scatter_reduce", {x, source}, {out},
+         recipe([op, axis, at, include_self](const Tensor& input, const Tensor& sent) {
+           return combined(op, input, axis, at.unpack(), sent, include_self);
+         }),
+         [op, axis, at, include_self, x = SavedTensor(x), source = SavedTensor(source),
+          out = SavedTensor::output(out)](const BackwardCall& call) -> Gradients {
+           const Tensor &grad = call.gradient(), places = at.unpack();
+           if (op == BinaryOp::mul) {
+             if (grad_enabled()) throw Error("[scatter_reduce] prod has no second derivative");
+             return product_gradients(grad, x.unpack(), axis, places, source.unpack(), include_self);
+           }
+           const auto [own, sent] = shares_of(x.unpack().detach(), axis, places, source.unpack().detach(),
+                                              out.unpack().detach(), include_self);
+           return {grad * own, gather(grad, axis, places) * sent};
+         });
+  return out;
+}
+
+}  // namespace
+
+Tensor scatter_reduce(Argument x, std::int64_t dim, const Tensor& index, const Tensor& source,
+                      ScatterReduction reduction, bool include_self) {
+  if (have_no_dimensions(x, index))
+    return as_vector(x, [&](const Tensor& one) {
+      return scatter_reduce(one, dim, one_of(index), one_of(source), reduction, include_self);
+    });
+  if (const auto cast = autocast("scatter_reduce", {x, source}); !cast.empty())
+    return scatter_reduce(cast[0], dim, index, cast[1], reduction, include_self);
+  const int axis = check_scatter("scatter_reduce", x, dim, index, source);
+  const Operands operands = {{"x", x}, {"index", index}, {"source", source}};
+  const DType dtype = x->dtype();
+  if (dtype == DType::boolean) fail<DTypeError>("scatter_reduce", "bool is no number", operands);
+  switch (reduction) {
+    case ScatterReduction::prod: return record_combined(BinaryOp::mul, x, axis, index, source, include_self);
+    case ScatterReduction::amax: return record_combined(BinaryOp::maximum, x, axis, index, source, include_self);
+    case ScatterReduction::amin: return record_combined(BinaryOp::minimum, x, axis, index, source, include_self);
+    case ScatterReduction::sum:
+      return scatter_add(include_self ? *x : scatter(*x, axis, index, zeros_like(source)), axis, index, source);
+    case ScatterReduction::mean: break;
+  }
+  if (!is_floating(dtype)) fail<DTypeError>("scatter_reduce", "a mean needs a floating dtype", operands);
+  const Tensor own = to(*x, compute_dtype(dtype)), sent = to(source, own.dtype());
+  const Tensor counts = scatter_add(include_self ? ones_like(own) : zeros_like(own), axis, index, ones_like(sent));
+  const Tensor sums = scatter_reduce(own, axis, index, sent, ScatterReduction::sum, include_self);
+  return to(sums / maximum(counts, 1.0), dtype);
+}
+
+namespace {
+
+/// Which elements of a tensor index tensors name: its `dims` leading dimensions as one, whose places `rows` (n) are the
+/// elements of `shape`, in order.
+struct Places {
+  int dims = 0;
+  Tensor rows;
+  Shape shape;
+
+  /// The leading dimensions of x as one.
+  Tensor merged(const Tensor& x) const {
+    Shape merged{1};
+    for (int d = 0; d < dims; ++d) merged[0] *= x.shape()[d];
+    return reshape(x, with_rest(merged, x));
+  }
+  /// `leading`, and the dimensions of x that no index names.
+  Shape with_rest(Shape leading, const Tensor& x) const {
+    for (int d = dims; d < x.rank(); ++d) leading.append(x.shape()[d]);
+    return leading;
+  }
+};
+
+Places places_of_true(const char* op, const Tensor& x, const Tensor& mask) {
+  const Operands operands = {{"x", x}, {"mask", mask}};
+  check_devices(op, operands);
+  const int dims = mask.rank();
+  bool fits = dims <= x.rank();
+  for (int d = 0; fits && d < dims; ++d) fits = mask.shape()[d] == x.shape()[d];
+  if (!fits) fail<ShapeError>(op, "the mask does not have the leading dimensions of x", operands);
+  std::vector<std::int64_t> rows;
+  const std::vector<bool> chosen = mask.to_vector<bool>();
+  for (std::size_t i = 0; i < chosen.size(); ++i)
+    if (chosen[i]) rows.push_back(static_cast<std::int64_t>(i));
+  const auto count = static_cast<std::int64_t>(rows.size());
+  return {dims, from_data(rows, {count}, x.device()), {count}};
+}
+
+Places places_of(const char* op, const Tensor& x, std::span<const Tensor> indices) {
+  const NoGradGuard guard;
+  if (indices.empty()) throw ValueError("[" + std::string(op) + "] there is no index");
+  check_devices(op, {{"x", x}, {"index", indices[0]}});
+  if (indices.size() == 1 && indices[0].dtype() == DType::boolean) return places_of_true(op, x, indices[0]);
+  Places places{.dims = static_cast<int>(indices.size()), .rows = {}, .shape = {}};
+  if (places.dims > x.rank()) fail<IndexError>(op, std::to_string(places.dims) + " indices are too many", {{"x", x}});
+  Tensor rows;
+  for (int d = 0; d < places.dims; ++d) {
+    const Tensor& index = indices[static_cast<std::size_t>(d)];
+    const Operands operands = {{"x", x}, {"index", index}};
+    check_devices(op, operands);
+    check_dtype(op, index, DType::i64, "indices must be i64, or one bool mask", operands);
+    const std::int64_t size = x.shape()[d];
+    check_index_range(op, "index", index, size, -size);
+    const auto extent = static_cast<double>(size);
+    const Tensor forward = where(index < 0.0, index + extent, index);  // negative ones count from the end
+    rows = rows.defined() ? rows * extent + forward : forward;
+  }
+  places.shape = rows.shape();
+  places.rows = reshape(rows, {rows.count()});
+  return places;
+}
+
+}  // namespace
+
+const Tensor Tensor::operator[](Argument index) const {
+  const Places places = places_of("index", *this, {&*index, 1});
+  return reshape(index_select(places.merged(*this), 0, places.rows), places.with_rest(places.shape, *this));
+}
+
+Tensor index_put(Argument x, const std::vector<Tensor>& indices, const Tensor& values, bool accumulate) {
+  const Operands operands = {{"x", x}, {"values", values}};
+  check_devices("index_put", operands);
+  const Places places = places_of("index_put", x, indices);
+  const Shape shape = places.with_rest(places.shape, x);
+  if (broadcast_shapes(values.shape(), shape) != shape)
+    fail<ShapeError>("index_put", "values do not broadcast to " + to_string(shape), operands);
+  const Tensor merged = places.merged(x);
+  const Tensor source = reshape(expand(values, shape), places.with_rest(places.rows.shape(), x));
+  if (accumulate) return reshape(index_add(merged, 0, places.rows, source), x->shape());
+  Shape column = Shape::filled(merged.rank(), 1);
+  column[0] = places.rows.count();
+  const Tensor index = expand(reshape(places.rows, column), source.shape());
+  return reshape(scatter(merged, 0, index, source), x->shape());
 }
 
 Tensor where(Argument cond, const Tensor& a, const Tensor& b) {

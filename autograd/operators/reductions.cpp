@@ -127,6 +127,7 @@ Tensor running_log_sum_exp(const Tensor& x) {
 
 /// An operator that is what its definition along the last dimension says, forwards and backwards; keeps x alone.
 Tensor record_defined(const char* name, Tensor (*definition)(const Tensor&), const Tensor& x, std::int64_t dim) {
+  if (x.rank() == 0) return as_vector(x, [&](const Tensor& one) { return record_defined(name, definition, one, dim); });
   const int axis = checked_axis(name, x, dim);
   if (axis != x.rank() - 1) return moved_from_end(record_defined(name, definition, moved_to_end(x, axis), -1), axis);
   const auto compute = [definition](const Tensor& input) {
@@ -147,6 +148,7 @@ using Search = void (*)(Stream, const View&, const View&);
 
 Tensor position_of(const char* name, Search search, const Tensor& x, std::int64_t dim, bool keep) {
   check_devices(name, {{"x", x}});
+  if (x.rank() == 0) return as_vector(x, [&](const Tensor& one) { return position_of(name, search, one, dim, keep); });
   const int axis = checked_axis(name, x, dim);
   if (x.shape()[axis] == 0) fail<ShapeError>(name, "nothing to choose from", {{"x", x}});
   const Tensor rows = dense(moved_to_end(x.detach(), axis));
@@ -246,6 +248,7 @@ Tensor argmin(Argument x, std::int64_t dim, Keep keep) { return position_of("arg
 Tensor log_sum_exp(Argument x, std::int64_t dim, Keep keep) {
   if (const auto cast = autocast("log_sum_exp", {x}); !cast.empty()) return log_sum_exp(cast[0], dim, keep);
   check_floating("log_sum_exp", {{"x", x}});
+  if (x->rank() == 0) return as_vector(x, [&](const Tensor& one) { return log_sum_exp(one, dim); });
   const int axis = checked_axis("log_sum_exp", x, dim);
   if (axis != x->rank() - 1 || keep) {
     const Tensor rows = log_sum_exp(moved_to_end(x, axis));
@@ -264,6 +267,7 @@ Tensor log_sum_exp(Argument x, std::int64_t dim, Keep keep) {
 Tensor cumsum(Argument x, std::int64_t dim) {
   if (const auto cast = autocast("cumsum", {x}); !cast.empty()) return cumsum(cast[0], dim);
   check_devices("cumsum", {{"x", x}});
+  if (x->rank() == 0) return as_vector(x, [&](const Tensor& one) { return cumsum(one, dim); });
   const int axis = checked_axis("cumsum", x, dim);
   if (axis == x->rank() - 1) return running_sum(x, /*reverse=*/false);
   return moved_from_end(running_sum(moved_to_end(x, axis), /*reverse=*/false), axis);

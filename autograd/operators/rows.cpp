@@ -44,6 +44,7 @@ Tensor record_rows(const char* name, const RowFunction& f, const Tensor& x, std:
                    std::source_location at = std::source_location::current()) {
   if (const auto cast = autocast(name, {x}); !cast.empty()) return record_rows(name, f, cast[0], dim, at);
   check_floating(name, {{"x", x}});
+  if (x.rank() == 0) return as_vector(x, [&](const Tensor& one) { return record_rows(name, f, one, dim, at); });
   const int axis = checked_axis(name, x, dim);
   if (axis != x.rank() - 1) return moved_from_end(record_rows(name, f, moved_to_end(x, axis), -1, at), axis);
   Tensor out = computed(f.kernel, x, at);

@@ -46,8 +46,8 @@ void check_dtype(const char* op, const Tensor& tensor, DType dtype, std::string_
   if (tensor.dtype() != dtype) fail<DTypeError>(op, reason, operands);
 }
 
-void check_index_range(const char* op, const char* what, const Tensor& index, std::int64_t limit) {
-  kernels::check_indices(current_stream(index.device()), op, what, index.view(), limit);
+void check_index_range(const char* op, const char* what, const Tensor& index, std::int64_t limit, std::int64_t lowest) {
+  kernels::check_indices(current_stream(index.device()), op, what, index.view(), limit, lowest);
 }
 
 Shape broadcast_operands(const char* op, Operands operands) {
@@ -61,9 +61,10 @@ Shape broadcast_operands(const char* op, Operands operands) {
 }
 
 std::bitset<max_rank> named_dims(const char* op, const Tensor& x, const Dims& dims) {
+  const Shape shape = x.rank() == 0 ? Shape{1} : x.shape();
   std::bitset<max_rank> named;
   for (const std::int64_t dim : dims) {
-    const auto d = static_cast<std::size_t>(normalize_dim(op, dim, x.shape()));
+    const auto d = static_cast<std::size_t>(normalize_dim(op, dim, shape));
     if (named[d]) fail<IndexError>(op, fmt::format("dimension {} is named twice", d), {{"x", x}});
     named.set(d);
   }

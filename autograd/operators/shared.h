@@ -39,17 +39,26 @@ void check_floating(const char* op, Operands operands);
 void check_devices(const char* op, Operands operands);
 /// The last operand has that dtype; `operands` are all that the message shows.
 void check_dtype(const char* op, const Tensor& tensor, DType dtype, std::string_view reason, Operands operands);
-/// i64 indices within [0, limit); IndexError "[op] <what> 300 at position (0, 17) is outside [0, 256)". Nothing is
+/// i64 indices within [lowest, limit); IndexError "[op] <what> 300 at position (0, 17) is outside [0, 256)". Nothing is
 /// found on sim, and a GPU says so at its next synchronisation.
-void check_index_range(const char* op, const char* what, const Tensor& index, std::int64_t limit);
+void check_index_range(const char* op, const char* what, const Tensor& index, std::int64_t limit,
+                       std::int64_t lowest = 0);
 /// The shape that all operands broadcast to (NumPy); ShapeError otherwise.
 Shape broadcast_operands(const char* op, Operands operands);
-/// Which dimensions of x are among `dims`; IndexError for one that there is not, or that is named twice.
+/// Which dimensions of x are among `dims`; IndexError for one that there is not, or that is named twice. Without
+/// dimensions x has 0 and -1.
 std::bitset<max_rank> named_dims(const char* op, const Tensor& x, const Dims& dims);
 /// Dimension `dim` of x, counted from the front; ShapeError, showing the operands, where x has none.
 int checked_axis(const char* op, const Tensor& x, std::int64_t dim, Operands operands);
 inline int checked_axis(const char* op, const Tensor& x, std::int64_t dim) {
   return checked_axis(op, x, dim, {{"x", x}});
+}
+inline bool has_no_dimensions(const Tensor& x) { return x.defined() && x.rank() == 0; }
+/// For x without dimensions, which has dimensions 0 and -1 like a vector of one element, as in PyTorch: what
+/// `of_vector` gives for that vector, without dimensions again.
+template <class Function>
+Tensor as_vector(const Tensor& x, const Function& of_vector) {
+  return reshape(of_vector(reshape(x, {1})), {});
 }
 /// `x` as a kernel sees it when broadcast to `shape`.
 View broadcast_view(const Tensor& x, const Shape& shape);

@@ -28,18 +28,33 @@ Tensor first_places(const Tensor& x, int axis, std::int64_t count, bool descendi
 
 }  // namespace
 
+namespace {
+
+/// Both as as_vector() has them.
+template <class Function>
+Sorted sorted_as_vector(const Tensor& x, const Function& of_vector) {
+  const Sorted vector = of_vector(reshape(x, {1}));
+  return {reshape(vector.values, {}), reshape(vector.indices, {})};
+}
+
+}  // namespace
+
 Sorted sort(Argument x, std::int64_t dim, bool descending) {
+  if (has_no_dimensions(x)) return sorted_as_vector(x, [=](const Tensor& one) { return sort(one, dim, descending); });
   const int axis = sorted_axis("sort", x, dim);
   const Tensor indices = first_places(x, axis, x->shape()[axis], descending);
   return {gather(*x, axis, indices), indices};
 }
 
 Tensor argsort(Argument x, std::int64_t dim, bool descending) {
+  if (has_no_dimensions(x)) return as_vector(x, [=](const Tensor& one) { return argsort(one, dim, descending); });
   const int axis = sorted_axis("argsort", x, dim);
   return first_places(x, axis, x->shape()[axis], descending);
 }
 
 Sorted topk(Argument x, std::int64_t k, std::int64_t dim, bool largest) {
+  if (has_no_dimensions(x) && k == 1)
+    return sorted_as_vector(x, [=](const Tensor& one) { return topk(one, k, dim, largest); });
   const int axis = sorted_axis("topk", x, dim);
   if (k < 0 || k > x->shape()[axis])
     fail<ValueError>(

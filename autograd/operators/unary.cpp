@@ -45,6 +45,8 @@ Tensor derivative(UnaryOp op, const Tensor& grad, const Tensor& x, const Tensor&
     case UnaryOp::log: return grad / x;
     case UnaryOp::log1p: return grad / (x + 1.0);
     case UnaryOp::log2: return grad / (x * std::numbers::ln2);
+    case UnaryOp::log10: return grad / (x * std::numbers::ln10);
+    case UnaryOp::exp2: return grad * y * std::numbers::ln2;
     case UnaryOp::sin: return grad * cos(x);
     case UnaryOp::cos: return -(grad * sin(x));
     case UnaryOp::tan: return grad * (square(y) + 1.0);
@@ -75,6 +77,11 @@ Tensor derivative(UnaryOp op, const Tensor& grad, const Tensor& x, const Tensor&
       const Tensor s = sigmoid(x);
       return grad * (s + x * (s - square(s)));
     }
+    case UnaryOp::mish: {
+      const Tensor t = tanh(softplus(x));
+      return grad * (t + x * sigmoid(x) * (1.0 - square(t)));
+    }
+    case UnaryOp::elu: return where(x > 0.0, grad, grad * a * exp(zero_where(x > 0.0, x)));
     default: return zeros_like(grad);  // piecewise constant
   }
 }
@@ -140,6 +147,8 @@ Tensor expm1(Argument x) { return record_unary("expm1", UnaryOp::expm1, x); }
 Tensor log(Argument x) { return record_unary("log", UnaryOp::log, x); }
 Tensor log1p(Argument x) { return record_unary("log1p", UnaryOp::log1p, x); }
 Tensor log2(Argument x) { return record_unary("log2", UnaryOp::log2, x); }
+Tensor log10(Argument x) { return record_unary("log10", UnaryOp::log10, x); }
+Tensor exp2(Argument x) { return record_unary("exp2", UnaryOp::exp2, x); }
 Tensor sin(Argument x) { return record_unary("sin", UnaryOp::sin, x); }
 Tensor cos(Argument x) { return record_unary("cos", UnaryOp::cos, x); }
 Tensor tan(Argument x) { return record_unary("tan", UnaryOp::tan, x); }
@@ -154,6 +163,8 @@ Tensor erf(Argument x) { return record_unary("erf", UnaryOp::erf, x); }
 Tensor relu(Argument x) { return record_unary("relu", UnaryOp::relu, x); }
 Tensor leaky_relu(Argument x, double slope) { return record_unary("leaky_relu", UnaryOp::leaky_relu, x, slope); }
 Tensor silu(Argument x) { return record_unary("silu", UnaryOp::silu, x); }
+Tensor mish(Argument x) { return record_unary("mish", UnaryOp::mish, x); }
+Tensor elu(Argument x, double alpha) { return record_unary("elu", UnaryOp::elu, x, alpha); }
 Tensor softplus(Argument x) { return record_unary("softplus", UnaryOp::softplus, x); }
 Tensor floor(Argument x) { return record_unary("floor", UnaryOp::floor, x, 0, 0, Domain::numbers); }
 Tensor ceil(Argument x) { return record_unary("ceil", UnaryOp::ceil, x, 0, 0, Domain::numbers); }
@@ -184,6 +195,21 @@ Tensor clamp(Argument x, double low, double high) {
     }
   }
   return record_unary("clamp", UnaryOp::clamp, x, low, high, Domain::numbers);
+}
+
+Tensor clamp(Argument x, const Tensor& low, const Tensor& high) {
+  check_devices("clamp", {{"x", x}});
+  const Tensor raised = low.defined() ? maximum(*x, low) : *x;
+  return high.defined() ? minimum(raised, high) : raised;
+}
+
+Tensor glu(Argument x, std::int64_t dim) {
+  check_devices("glu", {{"x", x}});
+  const int axis = checked_axis("glu", x, dim);
+  if (x->shape()[axis] % 2 != 0)
+    fail<ShapeError>("glu", fmt::format("dimension {} does not divide into two halves", axis), {{"x", x}});
+  const std::vector<Tensor> halves = split(*x, 2, axis);
+  return halves[0] * sigmoid(halves[1]);
 }
 
 Tensor silu_mul(Argument gate, const Tensor& up) {

@@ -24,6 +24,8 @@ Tensor expm1(Argument x);
 Tensor log(Argument x);
 Tensor log1p(Argument x);
 Tensor log2(Argument x);
+Tensor log10(Argument x);
+Tensor exp2(Argument x);
 Tensor sin(Argument x);
 Tensor cos(Argument x);
 Tensor tan(Argument x);
@@ -44,10 +46,17 @@ enum class GeluKind { exact, tanh };
 Tensor gelu(Argument x, GeluKind kind = GeluKind::exact);
 /// x * sigmoid(x).
 Tensor silu(Argument x);
+/// x * tanh(softplus(x)) (Misra 2020).
+Tensor mish(Argument x);
+/// x above 0, alpha * (e^x - 1) elsewhere (Clevert et al. 2016). Gradient alpha at 0, as in PyTorch.
+Tensor elu(Argument x, double alpha = 1.0);
 Tensor softplus(Argument x);
 /// Gradient 1 inside [low, high] and 0 outside. An infinite bound is none. Bounds of integers are whole numbers of i64
 /// (ValueError); the ends of the range of i32 and u8 stand for those beyond it.
 Tensor clamp(Argument x, double low, double high);
+/// minimum(maximum(x, low), high): bounds broadcast, an undefined one is none, and where low > high the result is high.
+/// Gradients are those of maximum() and minimum().
+Tensor clamp(Argument x, const Tensor& low, const Tensor& high);
 /// Gradient 0.
 Tensor floor(Argument x);
 Tensor ceil(Argument x);
@@ -57,6 +66,9 @@ Tensor is_nan(Argument x);
 Tensor is_finite(Argument x);
 /// SwiGLU's product silu(gate) * up in one pass (Shazeer 2020). Equal shapes.
 Tensor silu_mul(Argument gate, const Tensor& up);
+
+/// a * sigmoid(b), where a and b are the halves of x along dim (Dauphin et al. 2017). ShapeError where it is odd.
+Tensor glu(Argument x, std::int64_t dim = -1);
 
 // Dropout by counter.
 

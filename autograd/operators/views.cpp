@@ -50,6 +50,7 @@ Tensor flatten(Argument x, std::int64_t first, std::int64_t last) {
 
 Tensor transpose(Argument x, std::int64_t dim0, std::int64_t dim1) {
   check_defined("transpose", x);
+  if (x->rank() == 0) return as_vector(x, [=](const Tensor& one) { return transpose(one, dim0, dim1); });
   Tensor out = x->alias(transposed(x->geometry(), dim0, dim1));
   if (wants_gradient({x}))
     record("transpose", {x}, {out},
@@ -67,6 +68,25 @@ Tensor permute(Argument x, const Dims& order) {
            [inverse](const BackwardCall& call) -> Gradients { return {permute(call.gradient(), inverse)}; });
   }
   return out;
+}
+
+Tensor movedim(Argument x, const Dims& source, const Dims& destination) {
+  check_defined("movedim", x);
+  const std::bitset<max_rank> moved = named_dims("movedim", x, source), taken = named_dims("movedim", x, destination);
+  if (moved.count() != taken.count())
+    fail<ShapeError>(
+        "movedim", "as many dimensions must go to as come from: " + to_string(source) + " to " + to_string(destination),
+        {{"x", x}});
+  Dims order = Dims::filled(x->rank(), -1);
+  for (int i = 0; i < source.rank() && x->rank() > 0; ++i)
+    order[normalize_dim("movedim", destination[i], x->shape())] = normalize_dim("movedim", source[i], x->shape());
+  int next = 0;
+  for (std::int64_t& from : order) {
+    if (from >= 0) continue;
+    while (moved[static_cast<std::size_t>(next)]) ++next;
+    from = next++;
+  }
+  return permute(*x, order);
 }
 
 Tensor slice(Argument x, std::int64_t dim, std::int64_t start, std::int64_t stop, std::int64_t step) {
@@ -108,6 +128,7 @@ Tensor expand(Argument x, const Shape& shape) {
 
 Tensor squeeze(Argument x, std::int64_t dim) {
   check_defined("squeeze", x);
+  if (x->rank() == 0) return as_vector(x, [dim](const Tensor& one) { return squeeze(one, dim); });
   return reshape(*x, squeezed(x->geometry(), dim).shape);
 }
 
@@ -174,6 +195,15 @@ std::vector<Tensor> chunk(Argument x, std::int64_t parts, std::int64_t dim) {
   for (std::int64_t start = 0; start < size || sizes.empty(); start += each)
     sizes.push_back(std::min(each, size - start));
   return record_pieces("split", x, axis, sizes);
+}
+
+std::vector<Tensor> unbind(Argument x, std::int64_t dim) {
+  check_defined("unbind", x);
+  const int axis = normalize_dim("unbind", dim, x->shape());
+  std::vector<Tensor> slices =
+      record_pieces("split", *x, axis, std::vector<std::int64_t>(static_cast<std::size_t>(x->shape()[axis]), 1));
+  for (Tensor& piece : slices) piece = squeeze(piece, axis);
+  return slices;
 }
 
 Tensor placed_on_diagonal(const Tensor& x, const Shape& before, std::int64_t offset, int dim0, int dim1,

@@ -17,6 +17,8 @@ Tensor reshape(Argument x, const Shape& shape);
 Tensor flatten(Argument x, std::int64_t first = 0, std::int64_t last = -1);
 Tensor transpose(Argument x, std::int64_t dim0, std::int64_t dim1);
 Tensor permute(Argument x, const Dims& order);
+/// Dimension source[i] comes to stand at destination[i]; the others keep their order.
+Tensor movedim(Argument x, const Dims& source, const Dims& destination);
 /// [start, stop) with a positive step, NumPy semantics.
 Tensor slice(Argument x, std::int64_t dim, std::int64_t start,
              std::int64_t stop = std::numeric_limits<std::int64_t>::max(), std::int64_t step = 1);
@@ -33,6 +35,8 @@ std::vector<Tensor> split(Argument x, const std::vector<std::int64_t>& sizes, st
 std::vector<Tensor> split(Argument x, std::initializer_list<std::int64_t> sizes, std::int64_t dim);
 /// At most `parts` pieces along dim, all of one size but for a smaller last one (views).
 std::vector<Tensor> chunk(Argument x, std::int64_t parts, std::int64_t dim = 0);
+/// The slices along dim, without that dimension (views).
+std::vector<Tensor> unbind(Argument x, std::int64_t dim = 0);
 /// Elements (i, i + offset) of dim0 and dim1, which disappear, as a new last dimension (a view): batches of matrices
 /// are diagonal(x, 0, -2, -1). The gradient is zero elsewhere.
 Tensor diagonal(Argument x, std::int64_t offset = 0, std::int64_t dim0 = 0, std::int64_t dim1 = 1);

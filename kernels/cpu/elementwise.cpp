@@ -105,7 +105,12 @@ void gated_backward(const Block<T>& block) {
 
 void on_cpu::binary(Stream, BinaryOp op, const View& out, const View& a, const View& b) {
   with_compute_type(a.dtype, [&]<class T>(T) {
-    const auto function = with_functor(op, []<class F>(F) -> BlockFunction<T> { return &apply_binary<F, T>; });
+    const auto function = with_functor(op, []<class F>(F) -> BlockFunction<T> {
+      if constexpr (std::is_floating_point_v<T> || takes_integers<F>())
+        return &apply_binary<F, T>;
+      else
+        return nullptr;
+    });
     for_each_block<T>(std::array{out}, std::array{a, b}, function);
   });
 }

@@ -7,6 +7,7 @@
 #include "kernels/cpu/simd/row.h"
 #include "kernels/cpu/strided.h"
 #include "kernels/cpu/workspace.h"
+#include "kernels/definition/elementwise.h"
 #include "kernels/definition/indexing.h"
 #include "kernels/view.h"
 
@@ -52,7 +53,8 @@ void select_slices(const View& out_slice, const View& lead_out, const View& x_sl
 
 }  // namespace
 
-void on_cpu::check_indices(Stream, const char* op, const char* what, const View& index, std::int64_t limit) {
+void on_cpu::check_indices(Stream, const char* op, const char* what, const View& index, std::int64_t limit,
+                           std::int64_t lowest) {
   const Source<std::int64_t> source(index);
   const std::int64_t n = index.count();
   std::int64_t buffer[block_size];
@@ -60,8 +62,8 @@ void on_cpu::check_indices(Stream, const char* op, const char* what, const View&
     const std::int64_t count = std::min(block_size, n - begin);
     const std::int64_t* block = source.read(begin, count, buffer);
     for (std::int64_t i = 0; i < count; ++i) {
-      if (block[i] >= 0 && block[i] < limit) continue;
-      IndexFault fault(op, what, index, limit);
+      if (block[i] >= lowest && block[i] < limit) continue;
+      IndexFault fault(op, what, index, limit, lowest);
       fault.value = block[i];
       fault.position = begin + i;
       throw IndexError(fault.describe());
@@ -213,10 +215,12 @@ void on_cpu::scatter(Stream, const View& out, int dim, const View& index, const 
   });
 }
 
-void on_cpu::scatter_add(Stream, const View& out, int dim, const View& index, const View& x) {
+void on_cpu::scatter_reduce(Stream, BinaryOp op, const View& out, int dim, const View& index, const View& x) {
   const auto run = [&]<class S, class T>(S, T) {
-    scatter_walk(out, dim, index, x, [to = out.as<S>(), from = x.as<const S>()](std::int64_t o, std::int64_t i) {
-      to[o] = static_cast<S>(static_cast<T>(to[o]) + static_cast<T>(from[i]));
+    with_combination(op, [&]<class F>(F) {
+      scatter_walk(out, dim, index, x, [to = out.as<S>(), from = x.as<const S>()](std::int64_t o, std::int64_t i) {
+        to[o] = static_cast<S>(F::template on<T>::value(static_cast<T>(to[o]), static_cast<T>(from[i])));
+      });
     });
   };
   with_type(out.dtype, [&]<class S>(S) {

@@ -45,8 +45,9 @@ struct GatedGradient {
 void on_cuda::binary(Stream stream, BinaryOp op, const View& out, const View& a, const View& b) {
   with_compute_type(a.dtype, [&]<class T>(T) {
     with_functor(op, [&]<class F>(F) {
-      cuda::for_each_element<T>(to_string(op), stream, std::array{out}, std::array{a, b},
-                                BinaryValue<typename F::template on<T>, T>{});
+      if constexpr (std::is_floating_point_v<T> || takes_integers<F>())
+        cuda::for_each_element<T>(to_string(op), stream, std::array{out}, std::array{a, b},
+                                  BinaryValue<typename F::template on<T>, T>{});
     });
   });
 }

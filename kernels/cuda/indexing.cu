@@ -41,14 +41,18 @@ __global__ void find_index_fault(const __grid_constant__ Elements<1> index, cons
                                  FaultRecord* record) {
   for (std::int64_t i = cuda::grid_thread(); i < index.count; i += cuda::grid_threads()) {
     const std::int64_t value = cuda::index_at(index, i);
-    if (is_within(value, fault.limit)) continue;
+    if (value >= fault.lowest && value < fault.limit) continue;
     std::int64_t before = 0;
-    while (before < i && is_within(cuda::index_at(index, before), fault.limit)) ++before;
+    for (; before < i; ++before) {
+      const std::int64_t earlier = cuda::index_at(index, before);
+      if (earlier < fault.lowest || earlier >= fault.limit) break;
+    }
     if (before < i || cuda::is_set(&record->found)) return;
     IndexFault& told = record->fault;
     told.op = fault.op;
     told.what = fault.what;
     told.limit = fault.limit;
+    told.lowest = fault.lowest;
     told.rank = fault.rank;
     for (int d = 0; d < fault.rank; ++d) told.shape[d] = fault.shape[d];
     told.value = value;
@@ -152,12 +156,13 @@ void cuda::throw_index_fault(int device) {
   throw IndexError(text);
 }
 
-void on_cuda::check_indices(Stream stream, const char* op, const char* what, const View& index, std::int64_t limit) {
+void on_cuda::check_indices(Stream stream, const char* op, const char* what, const View& index, std::int64_t limit,
+                            std::int64_t lowest) {
   const auto all = cuda::elements_of<std::uint64_t>(std::array{index}, /*row_major=*/true);
   if (all.count == 0) return;
   cuda::check_operand(op, stream, index.data);
-  cuda::launch(op, &find_index_fault, grid_stride_shape(all.count), stream, all, IndexFault(op, what, index, limit),
-               fault_record(stream.device.index, /*make=*/true));
+  cuda::launch(op, &find_index_fault, grid_stride_shape(all.count), stream, all,
+               IndexFault(op, what, index, limit, lowest), fault_record(stream.device.index, /*make=*/true));
 }
 
 void on_cuda::gather(Stream stream, const View& out, const View& x, int dim, const View& index) {

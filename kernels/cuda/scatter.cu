@@ -15,6 +15,7 @@
 #include "kernels/cuda/collectives.cuh"
 #include "kernels/cuda/elements.cuh"
 #include "kernels/cuda/kernels.h"
+#include "kernels/definition/elementwise.h"
 #include "kernels/definition/indexing.h"
 #include "kernels/with_type.h"
 
@@ -317,16 +318,19 @@ void add_at(const char* op, Stream stream, const View& out_slice, std::int64_t s
 
 // Scatters of elements.
 
-/// What becomes of an element: x is moved there, or added with one rounding each time.
-template <class T, bool Add>
+/// Stands for a functor: the last element replaces all others.
+struct Move {};
+
+/// Moves an element of x, or combines the one that is there with it, which rounds each time.
+template <class T, class F>
 POOLGRAD_HD void put(std::byte* out, std::int64_t to, const std::byte* x, std::int64_t from, DType dtype) {
   cuda::with_element<T, false>(dtype, [&]<class S>(S) {
     const S value = reinterpret_cast<const S*>(x)[from];
     S& place = reinterpret_cast<S*>(out)[to];
-    if constexpr (Add)
-      place = cuda::narrowed<S>(cuda::widened<T>(place) + cuda::widened<T>(value));
-    else
+    if constexpr (std::is_same_v<F, Move>)
       place = value;
+    else
+      place = cuda::narrowed<S>(F::value(cuda::widened<T>(place), cuda::widened<T>(value)));
   });
 }
 
@@ -336,7 +340,7 @@ struct Steps {
 };
 
 /// A thread for a line. Operands: index, out, x.
-template <class T, bool Add>
+template <class T, class F>
 __global__ void scatter_lines(const __grid_constant__ Elements<3> lines, const __grid_constant__ Steps steps) {
   for (std::int64_t i = grid_thread(); i < lines.count; i += grid_threads()) {
     std::int64_t offset[3];
@@ -345,31 +349,32 @@ __global__ void scatter_lines(const __grid_constant__ Elements<3> lines, const _
     for (std::int64_t j = 0; j < steps.count; ++j) {
       const std::int64_t at = wrapped(index[j * steps.index], steps.limit);
       if (is_within(at, steps.limit))
-        put<T, Add>(lines.data[1], offset[1] + at * steps.out, lines.data[2], offset[2] + j * steps.x, lines.dtype[1]);
+        put<T, F>(lines.data[1], offset[1] + at * steps.out, lines.data[2], offset[2] + j * steps.x, lines.dtype[1]);
     }
   }
 }
 
-/// A thread for a position in the order of targets: of a run, the last is what is left, or the first adds them all.
-template <class T, bool Add>
+/// A thread for a position in the order of targets: the last of a run is moved, or the first combines them all.
+template <class T, class F>
 __global__ void scatter_sorted(const __grid_constant__ Sorted sorted, const __grid_constant__ ElementKey key,
                                const __grid_constant__ Elements<3> lines, const __grid_constant__ Steps steps) {
+  constexpr bool combines = !std::is_same_v<F, Move>;
   for (std::int64_t i = grid_thread(); i < sorted.n; i += grid_threads()) {
     const std::int64_t target = sorted.target(i);
-    if (target == sorted.none || !(Add ? sorted.begins(i) : sorted.ends(i))) continue;
+    if (target == sorted.none || !(combines ? sorted.begins(i) : sorted.ends(i))) continue;
     std::int64_t offset[3];
     offsets_at(lines, target / steps.limit, offset);
     const std::int64_t to = offset[1] + target % steps.limit * steps.out;
     std::int64_t k = i;
     do {
       const std::int64_t step = sorted.position(k) / key.inner % steps.count;
-      put<T, Add>(lines.data[1], to, lines.data[2], offset[2] + step * steps.x, lines.dtype[1]);
+      put<T, F>(lines.data[1], to, lines.data[2], offset[2] + step * steps.x, lines.dtype[1]);
       ++k;
-    } while (Add && k < sorted.n && sorted.target(k) == target);
+    } while (combines && k < sorted.n && sorted.target(k) == target);
   }
 }
 
-template <class T, bool Add>
+template <class T, class F>
 void scatter_as(const char* op, Stream stream, const View& out, int dim, const View& index, const View& x) {
   const std::int64_t n = index.count(), count = index.shape[dim], limit = out.shape[dim];
   if (n == 0) return;
@@ -381,7 +386,7 @@ void scatter_as(const char* op, Stream stream, const View& out, int dim, const V
   const Steps steps{count, index.strides[dim], out.strides[dim], x.strides[dim], limit};
   for (const View& view : {index, x}) cuda::check_operand(op, stream, view.data);
   if (limit > 0) cuda::check_operand(op, stream, out.data);
-  if (walks) return cuda::launch(op, &scatter_lines<T, Add>, grid_stride_shape(lines.count), stream, lines, steps);
+  if (walks) return cuda::launch(op, &scatter_lines<T, F>, grid_stride_shape(lines.count), stream, lines, steps);
   const Workspace<std::byte> scratch(stream, op, sorting_scratch(n));
   if (limit == 0) return;
   std::int64_t inner = 1;
@@ -389,7 +394,7 @@ void scatter_as(const char* op, Stream stream, const View& out, int dim, const V
   const ElementKey key{cuda::elements_of<std::int64_t>(std::array{index}, true), limit, count, inner,
                        lines.count * limit};
   const Sorted sorted = sort_keys(op, stream, key, n, scratch.data());
-  cuda::launch(op, &scatter_sorted<T, Add>, grid_stride_shape(n), stream, sorted, key, lines, steps);
+  cuda::launch(op, &scatter_sorted<T, F>, grid_stride_shape(n), stream, sorted, key, lines, steps);
 }
 
 }  // namespace
@@ -409,11 +414,15 @@ void on_cuda::embedding_backward(Stream stream, const View& dtable, const View& 
 }
 
 void on_cuda::scatter(Stream stream, const View& out, int dim, const View& index, const View& x) {
-  with_word(x.dtype, [&]<class Word>(Word) { scatter_as<Word, false>("scatter", stream, out, dim, index, x); });
+  with_word(x.dtype, [&]<class Word>(Word) { scatter_as<Word, Move>("scatter", stream, out, dim, index, x); });
 }
 
-void on_cuda::scatter_add(Stream stream, const View& out, int dim, const View& index, const View& x) {
-  with_compute_type(out.dtype, [&]<class T>(T) { scatter_as<T, true>("scatter_add", stream, out, dim, index, x); });
+void on_cuda::scatter_reduce(Stream stream, BinaryOp op, const View& out, int dim, const View& index, const View& x) {
+  with_compute_type(out.dtype, [&]<class T>(T) {
+    with_combination(op, [&]<class F>(F) {
+      scatter_as<T, typename F::template on<T>>("scatter_reduce", stream, out, dim, index, x);
+    });
+  });
 }
 
 }  // namespace poolgrad::kernels

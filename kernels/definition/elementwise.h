@@ -61,9 +61,32 @@ struct Div {
       return x / y;
   }
 };
+/// The rest of a division that truncates towards zero: it has the sign of x. Of integers, x is the rest of x / 0.
+template <class V>
+struct Fmod {
+  static POOLGRAD_HD V value(V x, V y) {
+    if constexpr (std::is_integral_v<V>)
+      return y == 0 ? x : (y == -1 ? 0 : x % y);  // the lowest number by -1 would trap
+    else
+      return Math<V>::fmod(x, y);
+  }
+};
+/// The rest of a division that rounds down: it has the sign of y.
+template <class V>
+struct Remainder {
+  static POOLGRAD_HD V value(V x, V y) {
+    const V zero{}, rest = Fmod<V>::value(x, y);
+    return (((rest < zero) != (y < zero)) & (rest != zero)) ? rest + y : rest;
+  }
+};
 template <class V>
 struct Pow {
   static POOLGRAD_HD V value(V x, V y) { return Math<V>::pow(x, y); }
+};
+template <class V>
+struct Atan2 {
+  static constexpr bool on_integers = false;
+  static POOLGRAD_HD V value(V y, V x) { return Math<V>::atan2(y, x); }
 };
 template <class V>
 struct Maximum {
@@ -188,6 +211,16 @@ struct Log2 : FloatOnly {
   static POOLGRAD_HD V gradient(V g, V x, V, V, V) { return g / (x * Scalar<V>(0.693147180559945309)); }
 };
 template <class V>
+struct Log10 : FloatOnly {
+  static POOLGRAD_HD V value(V x, V, V) { return Math<V>::log10(x); }
+  static POOLGRAD_HD V gradient(V g, V x, V, V, V) { return g / (x * Scalar<V>(2.302585092994045684)); }
+};
+template <class V>
+struct Exp2 : FromOutput {
+  static POOLGRAD_HD V value(V x, V, V) { return Math<V>::exp2(x); }
+  static POOLGRAD_HD V gradient(V g, V, V y, V, V) { return g * (y * Scalar<V>(0.693147180559945309)); }
+};
+template <class V>
 struct Sin : FloatOnly {
   static POOLGRAD_HD V value(V x, V, V) { return Math<V>::sin(x); }
   static POOLGRAD_HD V gradient(V g, V x, V, V, V) { return g * Math<V>::cos(x); }
@@ -288,6 +321,29 @@ struct Silu : FloatOnly {
     return g * s * (Scalar<V>(1) + x * (Scalar<V>(1) - s));
   }
 };
+/// x tanh(log(1 + e^x)) (Misra 2020). With e = e^x, n = e (e + 2): the tangent is n / (n + 2), 1 beyond x = 20.
+template <class V>
+struct Mish : FloatOnly {
+  static POOLGRAD_HD V bounded_exp(V x) {
+    const V limit = V{} + Scalar<V>(20);
+    return Math<V>::exp(x > limit ? limit : x);
+  }
+  static POOLGRAD_HD V value(V x, V, V) {
+    const V e = bounded_exp(x), n = e * (e + Scalar<V>(2));
+    return x * (n / (n + Scalar<V>(2)));
+  }
+  static POOLGRAD_HD V gradient(V g, V x, V, V, V) {
+    const V e = bounded_exp(x), n = e * (e + Scalar<V>(2)), d = n + Scalar<V>(2);
+    const V slope = n / d + x * (Scalar<V>(4) * (e / d) * ((e + Scalar<V>(1)) / d));
+    return x > V{} + Scalar<V>(20) ? g : g * slope;
+  }
+};
+/// x above 0, a (e^x - 1) elsewhere (Clevert et al. 2016); at 0 the gradient is a.
+template <class V>
+struct Elu : FloatOnly {
+  static POOLGRAD_HD V value(V x, V a, V) { return x > V{} ? x : a * Math<V>::expm1(x); }
+  static POOLGRAD_HD V gradient(V g, V x, V, V a, V) { return x > V{} ? g : g * (a * Math<V>::exp(x)); }
+};
 /// log(1 + e^x) without overflow.
 template <class V>
 struct Softplus : FloatOnly {
@@ -386,6 +442,27 @@ decltype(auto) with_functor(BinaryOp op, const F& f) {
 #undef POOLGRAD_OP
   }
   __builtin_unreachable();
+}
+
+/// Whether a binary functor has a value for integers; most have.
+template <class F>
+constexpr bool takes_integers() {
+  if constexpr (requires { F::template on<float>::on_integers; })
+    return F::template on<float>::on_integers;
+  else
+    return true;
+}
+
+/// Calls f with the Functor of an operation that scatter_reduce() combines by.
+template <class F>
+void with_combination(BinaryOp op, const F& f) {
+  switch (op) {
+    case BinaryOp::add: return f(Functor<functors::Add>{});
+    case BinaryOp::mul: return f(Functor<functors::Mul>{});
+    case BinaryOp::maximum: return f(Functor<functors::Maximum>{});
+    case BinaryOp::minimum: return f(Functor<functors::Minimum>{});
+    default: return;
+  }
 }
 
 }  // namespace poolgrad::kernels

@@ -36,18 +36,18 @@ inline View last_dimension(View x) {
   return x;
 }
 
-/// An index outside of [0, limit): its value and its row-major position among indices of that shape.
+/// An index outside of [lowest, limit): its value and its row-major position among indices of that shape.
 struct IndexFault {
   const char* op = nullptr;
   const char* what = nullptr;
-  std::int64_t limit = 0;
+  std::int64_t limit = 0, lowest = 0;
   int rank = 0;
   std::int64_t shape[max_rank] = {};
   std::int64_t value = 0, position = 0;
 
   IndexFault() = default;
-  IndexFault(const char* whose, const char* kind, const View& index, std::int64_t below)
-      : op(whose), what(kind), limit(below), rank(index.rank) {
+  IndexFault(const char* whose, const char* kind, const View& index, std::int64_t below, std::int64_t from = 0)
+      : op(whose), what(kind), limit(below), lowest(from), rank(index.rank) {
     for (int d = 0; d < rank; ++d) shape[d] = index.shape[d];
   }
   /// "[embedding] index 300 at position (0, 17) is outside [0, 256)".
@@ -64,7 +64,9 @@ struct IndexFault {
       rest %= inner;
       if (d + 1 < rank) inner /= shape[d + 1];
     }
-    text += ") is outside [0, ";
+    text += ") is outside [";
+    text += std::to_string(lowest);
+    text += ", ";
     text += std::to_string(limit);
     text += ")";
     return text;

@@ -22,6 +22,8 @@ struct Math {
   static POOLGRAD_HD V log(V x) { return std::log(x); }
   static POOLGRAD_HD V log1p(V x) { return std::log1p(x); }
   static POOLGRAD_HD V log2(V x) { return std::log2(x); }
+  static POOLGRAD_HD V log10(V x) { return std::log10(x); }
+  static POOLGRAD_HD V exp2(V x) { return std::exp2(x); }
   static POOLGRAD_HD V sin(V x) { return static_cast<V>(sine_cosine(x).sine); }
   static POOLGRAD_HD V cos(V x) { return static_cast<V>(sine_cosine(x).cosine); }
   static POOLGRAD_HD V tan(V x) {
@@ -31,6 +33,8 @@ struct Math {
   static POOLGRAD_HD V asin(V x) { return std::asin(x); }
   static POOLGRAD_HD V acos(V x) { return std::acos(x); }
   static POOLGRAD_HD V atan(V x) { return std::atan(x); }
+  static POOLGRAD_HD V atan2(V y, V x) { return std::atan2(y, x); }
+  static POOLGRAD_HD V fmod(V x, V y) { return std::fmod(x, y); }
   static POOLGRAD_HD V sinh(V x) { return std::sinh(x); }
   static POOLGRAD_HD V cosh(V x) { return std::cosh(x); }
   static POOLGRAD_HD V tanh(V x) { return std::tanh(x); }

@@ -190,6 +190,25 @@ TEST(CudaLookup, GatherScatterAndTheirGradients) {
   }
 }
 
+TEST(CudaLookup, TensorsAsIndicesAndTheirGradients) {
+  Generator generator(test_seed());
+  for (const DType dtype : {DType::f64, DType::f32, DType::bf16}) {
+    const Tensor x = randn({7, 11}, {dtype}, generator), source = randn({23, 11}, {dtype}, generator);
+    const Tensor at = indices({23}, 14, generator) - 7.0, chosen = indices({7}, 2, generator);
+    expect_same_gradients({x}, at, [](const auto& in, const Tensor& i) { return in[0][i]; });
+    expect_same_gradients({x}, chosen, [](const auto& in, const Tensor& i) { return in[0][i == 1.0]; });
+    for (const bool accumulate : {false, true})
+      expect_same_gradients({x, source}, at,
+                            [=](const auto& in, const Tensor& i) { return index_put(in[0], {i}, in[1], accumulate); });
+    const Tensor places = indices({7, 40}, 11, generator), sent = randn({7, 40}, {dtype}, generator);
+    for (const auto reduction : {ScatterReduction::sum, ScatterReduction::amax, ScatterReduction::prod})
+      for (const bool include_self : {true, false})
+        expect_same_gradients({x, sent}, places, [=](const auto& in, const Tensor& i) {
+          return scatter_reduce(in[0], 1, i, in[1], reduction, include_self);
+        });
+  }
+}
+
 TEST(CudaLookup, MaskedFillAndDropout) {
   Generator generator(test_seed());
   for (const DType dtype : {DType::f64, DType::f32, DType::bf16}) {

@@ -116,5 +116,27 @@ def main():
     emit("pad", lambda v: F.pad(v, (0, 0, 2, 1), value=0.5), torch.randn(3, 2))
     emit("cat of rows", lambda p, q: torch.cat([p, q]), torch.randn(2, 3), torch.randn(1, 3))
 
+    for name, function in [("exp2", torch.exp2), ("mish", F.mish), ("elu", lambda x: F.elu(x, 1.5))]:
+        emit(name, function, unary_points())
+    emit("log10", torch.log10, positive)
+    a, b = torch.randn(2, 1, 3), torch.randn(4, 1)
+    for name, function in [("atan2", torch.atan2), ("fmod", torch.fmod), ("remainder", torch.remainder)]:
+        emit(name, function, a, b)
+    emit("atan2", torch.atan2, torch.tensor([0.0, 0.0, 1.0]), torch.tensor([0.0, -1.0, 0.0]))
+    emit("clamp by tensors", torch.clamp, torch.tensor([1.0, 2.0, 3.0, 5.0]), torch.tensor([1.0, 1.0, 1.0, 6.0]),
+         torch.tensor([2.0, 2.0, 2.0, 4.0]))  # ties, and bounds in the wrong order
+    emit("glu", lambda v: F.glu(v, 1), torch.randn(3, 4))
+    emit("movedim", lambda v: v.movedim((0, -1), (1, 0)), torch.randn(2, 3, 4))
+    emit("index tensor", lambda v, i: v[i], torch.randn(4, 3), torch.tensor([2, -1, 0, 2]))
+    emit("index_put, accumulated", lambda v, i, j, s: v.index_put((i, j), s, accumulate=True), torch.randn(4, 3),
+         torch.tensor([[0], [3]]), torch.tensor([0, 2, 0]), torch.randn(2, 3))
+    index = torch.tensor([[0, 3, 3], [1, 3, 2], [0, 1, 1]])
+    for name, how, include_self in [("sum of the others", "sum", False), ("mean", "mean", True),
+                                    ("mean of the others", "mean", False), ("amax", "amax", True), ("prod", "prod", True),
+                                    ("prod of the others", "prod", False)]:
+        emit("scatter_reduce, " + name,
+             lambda v, i, s: v.scatter_reduce(0, i, s, how, include_self=include_self), torch.randn(4, 3), index,
+             torch.randn(3, 3))
+
 
 main()

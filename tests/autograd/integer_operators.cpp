@@ -94,6 +94,11 @@ const std::vector<IntegerOperators>& integer_operators() {
        [](const T& x, const T& y) -> Tensors {
          return {pow(x, y), pow(x, 2.0)};
        }},
+      {{"fmod", "remainder"},
+       numbers,
+       [](const T& x, const T& y) -> Tensors {
+         return {fmod(x, y), remainder(x, y), fmod(x, 2.0), remainder(-x, 2.0), remainder(x, neg(y))};
+       }},
       {{"maximum", "minimum"},
        numbers,
        [](const T& x, const T& y) -> Tensors {
@@ -156,7 +161,11 @@ const std::vector<IntegerOperators>& integer_operators() {
        [](const T& x, const T&) -> Tensors {
          return {sign(x), floor(x), ceil(x), round(x)};
        }},
-      {{"clamp"}, numbers, [](const T& x, const T&) -> Tensors { return {clamp(x, 0.0, 2.0)}; }},
+      {{"clamp"},
+       numbers,
+       [](const T& x, const T& y) -> Tensors {
+         return {clamp(x, 0.0, 2.0), clamp(x, y[0], y), clamp(x, T(), y[1])};
+       }},
       {{"is_nan", "is_finite"},
        everything,
        [](const T& x, const T&) -> Tensors {
@@ -208,10 +217,10 @@ const std::vector<IntegerOperators>& integer_operators() {
        [](const T& x, const T&) -> Tensors {
          return {reshape(transpose(x, 0, 1), -1), flatten(x)};
        }},
-      {{"transpose", "permute"},
+      {{"transpose", "permute", "movedim"},
        everything,
        [](const T& x, const T&) -> Tensors {
-         return {transpose(x, 0, 1), permute(x, {1, 0})};
+         return {transpose(x, 0, 1), permute(x, {1, 0}), movedim(x, 0, -1)};
        }},
       {{"slice", "select"},
        everything,
@@ -223,10 +232,10 @@ const std::vector<IntegerOperators>& integer_operators() {
        [](const T& x, const T&) -> Tensors {
          return {expand(x, {2, x.shape()[0], x.shape()[1]}), squeeze(slice(x, 0, 1, 2), 0), unsqueeze(x, 1)};
        }},
-      {{"split", "chunk"},
+      {{"split", "chunk", "unbind"},
        everything,
        [](const T& x, const T&) -> Tensors {
-         return {split(x, {1, x.shape()[0] - 1}, 0)[1], chunk(x, 2, 1)[1]};
+         return {split(x, {1, x.shape()[0] - 1}, 0)[1], chunk(x, 2, 1)[1], unbind(x)[1], unbind(x, -1)[2]};
        }},
       {{"diagonal"}, everything, [](const T& x, const T&) -> Tensors { return {diagonal(x, 1)}; }},
       {{"unfold"}, everything, [](const T& x, const T&) -> Tensors { return {unfold(x, 1, 2)}; }},
@@ -278,6 +287,23 @@ const std::vector<IntegerOperators>& integer_operators() {
        [](const T& x, const T& y) -> Tensors {
          return {index_add(x, 0, places(x, {2, 0, 2}), three_rows(x)), scatter(x, 0, as_index(y), x),
                  scatter_add(x, 1, as_index(y), x)};
+       }},
+      {{"scatter_reduce"},
+       numbers,
+       [](const T& x, const T& y) -> Tensors {
+         using Reduction = ScatterReduction;
+         Tensors results;
+         for (const Reduction reduction : {Reduction::sum, Reduction::prod, Reduction::amax, Reduction::amin})
+           for (const bool include_self : {true, false})
+             results.push_back(scatter_reduce(x, 0, as_index(y), y, reduction, include_self));
+         return results;
+       }},
+      {{"index_put"},
+       everything,
+       [](const T& x, const T& y) -> Tensors {
+         const T at = places(x, {2, -2, 2});
+         return {index_put(x, {at}, three_rows(y), true), index_put(x, {at, places(x, {0, 3, 1})}, y[{0, 0}]),
+                 index_put(x, {as_truth(y)}, y[{0, 0}]), x[at], x[as_truth(y)]};
        }},
       {{"where"},
        everything,

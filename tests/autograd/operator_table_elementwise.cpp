@@ -69,6 +69,8 @@ void add_unary(std::vector<Operator>& table) {
   add(unary("sin", sin, anywhere, {0, 1, -1, 10}));
   add(unary("cos", cos, anywhere, {0, 1, -1, 10}));
   add(unary("log2", log2, positive, {1, 0.01, 3e4}));
+  add(unary("log10", log10, positive, {1, 0.01, 3e4}));
+  add(unary("exp2", exp2, anywhere, {0, 1, -1, 10, -12}));
   add(unary("tan", tan, {-1.2, 1.2}, {0, 1, -1, 3}));
   add(unary("asin", asin, {-0.9, 0.9}, {0, 0.5, -0.5, 1e-3}));
   add(unary("acos", acos, {-0.9, 0.9}, {0, 0.5, -0.5, 1e-3}));
@@ -86,6 +88,9 @@ void add_unary(std::vector<Operator>& table) {
             {0, 1, -1, 30, -30}));
   table.back().rounding = 2.0;  // the derivative is a difference of rounded terms
   add(unary("silu", silu, anywhere, {0, 1, -1, 30, -30}));
+  add(unary("mish", mish, anywhere, {0, 1, -1, 30, -12}));
+  table.back().rounding = 2.0;  // the derivative is a sum of rounded terms
+  add(unary("elu", [](const Tensor& x) { return elu(x, 1.5); }, anywhere, {1, -1, 3e4, -30}));
   add(unary("softplus", softplus, anywhere, {0, 1, -1, 40, -12}));
   add(unary("clamp", [](const Tensor& x) { return clamp(x, -0.6, 1.4); }, anywhere, {0, 1, -1, 3e4, -3e4}));
   add(unary("floor", floor, anywhere, {0.25, 1.5, -1.75}));
@@ -159,6 +164,15 @@ void add_binary(std::vector<Operator>& table) {
   add(binary(
           "maximum", [](const Tensor& a, const Tensor& b) { return maximum(a, b); }, anywhere, anywhere),
       special({0, 1, -1, 3e4}, {1, 0, -2, -3e4}));
+  add(binary("atan2", poolgrad::atan2, anywhere, anywhere), special({0, 1, -1, 100}, {1, 0, 2, -3}));
+  table.back().rounding = 4.0;
+  const auto rest = [&](const std::string& name, Tensor (*function)(Argument, const Tensor&)) {
+    add(binary(
+            name, [function](const Tensor& a, const Tensor& b) { return function(a, b); }, anywhere, positive),
+        special({0.5, 7, -7, 7}, {1, 2, 2, -2}));
+  };
+  rest("fmod", fmod);
+  rest("remainder", remainder);
   add(binary(
           "minimum", [](const Tensor& a, const Tensor& b) { return minimum(a, b); }, anywhere, anywhere),
       special({0, 1, -1, 3e4}, {1, 0, -2, -3e4}));
@@ -178,6 +192,12 @@ void add_binary(std::vector<Operator>& table) {
     if (entry.name == "pow" || entry.name == "div") entry.rounding = 4.0;  // derivatives of three rounded factors
 
   Numbers numbers(20);
+  table.push_back({.name = "clamp by tensors",
+                   .records = {"maximum", "minimum"},
+                   .run = [](const auto& in) -> std::vector<Tensor> { return {clamp(in[0], in[1], in[2])}; },
+                   .cases = {{"matrix", {numbers.normal({3, 5}), numbers.normal({3, 5}), numbers.normal({3, 5})}},
+                             {"broadcast", {numbers.normal({2, 3, 5}), numbers.normal({5}), numbers.normal({3, 1})}},
+                             {"empty", {numbers.normal({0, 3}), numbers.normal({3}), numbers.normal({})}}}});
   table.push_back(
       {.name = "silu_mul",
        .records = {"silu_mul"},

@@ -19,6 +19,13 @@ void add_views(std::vector<Operator>& table) {
                   return permute(x, {2, -3, 1});
                 },
                 {{2, 3, 4}, {0, 3, 2}}));
+  add(one_input("movedim", {"permute"},
+                [](const Tensor& x) {
+                  return movedim(x, {0, -1}, {1, 0});
+                },
+                {{2, 3, 4}, {2, 3}, {0, 3, 2}}));
+  add(one_input("glu", {"split", "mul", "sigmoid"}, [](const Tensor& x) { return glu(x, 1); },
+                {{3, 4}, {2, 6, 3}, {0, 2}, {2, 0}}));
   add(one_input("slice", {"slice", "place"}, [](const Tensor& x) { return slice(x, 1, 1, 6, 2); },
                 {{2, 7}, {3, 5, 2}, {2, 1}, {0, 4}}));
   add(one_input("slice from the end", {"slice", "place"}, [](const Tensor& x) { return slice(x, -1, -3, -1); },
@@ -95,6 +102,10 @@ void add_views(std::vector<Operator>& table) {
        .records = {"split", "place"},
        .run = [](const auto& in) -> Tensors { return {split(in[0], 3, -1)[1]}; },
        .cases = {{"matrix", {numbers.normal({2, 6})}}}});
+  add({.name = "unbind",
+       .records = {"split", "place", "reshape"},
+       .run = [](const auto& in) -> Tensors { return unbind(in[0], -1); },
+       .cases = {{"matrix", {numbers.normal({2, 3})}}, {"vector", {numbers.normal({4})}}}});
   add({.name = "cat",
        .records = {"cat", "slice"},
        .run = [](const auto& in) -> Tensors { return {cat(in, -1)}; },
@@ -146,6 +157,49 @@ void add_indexing(std::vector<Operator>& table) {
        .run = [](const auto& in) -> Tensors { return {scatter(in[0], 1, in[1], in[2])}; },
        .cases = {{"collisions", {numbers.normal({3, 4}), numbers.indices(4, {3, 6}), numbers.normal({3, 6})}},
                  {"inner", {numbers.normal({2, 4, 3}), numbers.indices(4, {2, 2, 3}), numbers.normal({2, 2, 3})}}}});
+  add({.name = "index tensor",
+       .records = {"index_select", "index_add"},
+       .run = [](const auto& in) -> Tensors { return {in[0][in[1]]}; },
+       .cases = {{"negative", {numbers.normal({4, 3}), Numbers::integers({2, -1, 0, 2})}},
+                 {"matrix", {numbers.normal({5, 2, 3}), numbers.indices(5, {2, 4})}},
+                 {"one", {numbers.normal({5}), numbers.indices(5, {})}},
+                 {"none", {numbers.normal({5, 3}), numbers.indices(5, {0, 2})}}}});
+  add({.name = "index_put",
+       .records = {"scatter", "gather", "masked_fill"},
+       .run = [](const auto& in) -> Tensors { return {index_put(in[0], {in[1]}, in[2])}; },
+       .cases = {{"collisions", {numbers.normal({4, 3}), Numbers::integers({2, -2, 0}), numbers.normal({3, 3})}},
+                 {"broadcast", {numbers.normal({4, 3}), numbers.indices(4, {2, 2}), numbers.normal({3})}}}});
+  add({.name = "index_put, accumulated",
+       .records = {"index_add", "index_select"},
+       .run = [](const auto& in) -> Tensors {
+         return {index_put(in[0], {in[1], in[2]}, in[3], true)};
+       },
+       .cases = {
+           {"vectors",
+            {numbers.normal({4, 3, 2}), numbers.indices(4, {5}), numbers.indices(3, {5}), numbers.normal({5, 2})}},
+           {"row and column",
+            {numbers.normal({4, 3}), numbers.indices(4, {2, 1}), numbers.indices(3, {3}), numbers.normal({})}}}});
+  const auto reduce = [&](const std::string& name, std::set<std::string> records, ScatterReduction reduction,
+                          bool include_self) {
+    add({.name = "scatter_reduce, " + name,
+         .records = std::move(records),
+         .run = [=](const auto& in) -> Tensors {
+           return {scatter_reduce(in[0], 0, in[1], in[2], reduction, include_self)};
+         },
+         .cases = {{"collisions", {numbers.normal({4, 3}), numbers.indices(4, {6, 3}), numbers.normal({6, 3})}},
+                   {"vector", {numbers.normal({5}), numbers.indices(5, {7}), numbers.normal({7})}},
+                   {"nothing sent", {numbers.normal({5}), numbers.indices(5, {0}), numbers.normal({0})}}},
+         .rounding = 8.0});
+  };
+  reduce("sum of the others", {"scatter", "scatter_add"}, ScatterReduction::sum, false);
+  reduce("mean", {"scatter_add", "div"}, ScatterReduction::mean, true);
+  reduce("mean of the others", {"scatter", "scatter_add", "div"}, ScatterReduction::mean, false);
+  reduce("amax", {"scatter_reduce", "gather"}, ScatterReduction::amax, true);
+  reduce("amin of the others", {"scatter_reduce", "gather"}, ScatterReduction::amin, false);
+  for (const bool include_self : {true, false}) {
+    reduce(include_self ? "prod" : "prod of the others", {"scatter_reduce"}, ScatterReduction::prod, include_self);
+    table.back().no_second_derivative = "[scatter_reduce] prod has no second derivative";
+  }
   add({.name = "embedding",
        .records = {"embedding", "index_add"},
        .run = [](const auto& in) -> Tensors { return {embedding(in[0], in[1])}; },

@@ -1,8 +1,11 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <initializer_list>
 #include <limits>
+#include <vector>
 
+#include "allocator/error.h"
 #include "kernels/definition/elementwise.h"
 #include "kernels/elementwise.h"
 #include "tests/kernels/elementwise_reference.h"
@@ -45,7 +48,12 @@ TEST_P(Binary, IntegersAreExact) {
     TestArray x(dtype, {1025}), y(dtype, {1025}), out(definition.truth ? DType::boolean : dtype, {1025});
     x.random(random, sign ? -5 : 0, 6);
     y.random(random, sign && definition.op != BinaryOp::pow ? -5 : 0, 6);
-    if (definition.op == BinaryOp::div) y.fill([&](std::int64_t i) { return y[i] == 0 ? 2 : y[i]; });
+    if (!definition.on_integers) {
+      EXPECT_THROW(binary({}, definition.op, out, x, y), DTypeError);
+      continue;
+    }
+    if (definition.op == BinaryOp::div || definition.op == BinaryOp::fmod || definition.op == BinaryOp::remainder)
+      y.fill([&](std::int64_t i) { return y[i] == 0 ? 2 : y[i]; });
     binary({}, definition.op, out, x, y);
     expect_elements(out, [&](std::int64_t i) {
       const auto wanted = static_cast<std::int64_t>(definition.value(x[i], y[i]));
@@ -118,6 +126,33 @@ TEST(BinarySpecialValues, IntegerDivisionByZeroIsZeroAndTruncatesOtherwise) {
   EXPECT_EQ(out[1], -3);
   EXPECT_EQ(out[2], 0);
   EXPECT_EQ(out[3], -9223372036854775808.0);  // wraps, and does not trap
+}
+
+TEST(BinarySpecialValues, RestsHaveTheSignOfOneOperandAndOfIntegersByZeroAreTheFirst) {
+  const double infinity = std::numeric_limits<double>::infinity(), lowest = -9223372036854775808.0;
+  const auto rests = [](DType dtype, BinaryOp op, std::initializer_list<double> a, std::initializer_list<double> b) {
+    const auto count = static_cast<std::int64_t>(a.size());
+    TestArray x(dtype, {count}), y(dtype, {count}), out(dtype, {count});
+    x.fill([&](std::int64_t i) { return a.begin()[i]; });
+    y.fill([&](std::int64_t i) { return b.begin()[i]; });
+    binary({}, op, out, x, y);
+    std::vector<double> result;
+    for (std::int64_t i = 0; i < count; ++i) result.push_back(out[i]);
+    return result;
+  };
+  using Values = std::vector<double>;
+  for (const DType dtype : {DType::f64, DType::f32, DType::f16, DType::bf16, DType::i64, DType::i32}) {
+    EXPECT_EQ(rests(dtype, BinaryOp::fmod, {5, -5, 5, -5, 4}, {3, 3, -3, -3, 2}), (Values{2, -2, 2, -2, 0}));
+    EXPECT_EQ(rests(dtype, BinaryOp::remainder, {5, -5, 5, -5, 4}, {3, 3, -3, -3, 2}), (Values{2, 1, -1, -2, 0}));
+  }
+  for (const BinaryOp op : {BinaryOp::fmod, BinaryOp::remainder}) {
+    EXPECT_EQ(rests(DType::i64, op, {7, -7, lowest}, {0, 0, -1}), (Values{7, -7, 0})) << to_string(op);
+    EXPECT_EQ(rests(DType::u8, op, {7, 250}, {0, 100}), (Values{7, 50})) << to_string(op);
+    EXPECT_TRUE(std::isnan(rests(DType::f32, op, {1}, {0})[0])) << to_string(op);
+    EXPECT_EQ(rests(DType::f64, op, {1e300, 1}, {3, infinity}), (Values{std::fmod(1e300, 3), 1})) << to_string(op);
+  }
+  EXPECT_EQ(rests(DType::f64, BinaryOp::fmod, {-1}, {infinity}), (Values{-1}));
+  EXPECT_EQ(rests(DType::f64, BinaryOp::remainder, {-1}, {infinity}), (Values{infinity}));
 }
 
 TEST(Axpby, BlendsAndMayWriteOverAnOperand) {
@@ -195,6 +230,9 @@ TEST(FunctorLaws, TheScalarBinaryFunctorsAgreeWithTheVectors) {
   check(Functor<functors::Sub>{}, BinaryOp::sub);
   check(Functor<functors::Mul>{}, BinaryOp::mul);
   check(Functor<functors::Div>{}, BinaryOp::div);
+  check(Functor<functors::Fmod>{}, BinaryOp::fmod);
+  check(Functor<functors::Remainder>{}, BinaryOp::remainder);
+  check(Functor<functors::Atan2>{}, BinaryOp::atan2);
   check(Functor<functors::Pow>{}, BinaryOp::pow);
   check(Functor<functors::Maximum>{}, BinaryOp::maximum);
   check(Functor<functors::Minimum>{}, BinaryOp::minimum);

@@ -61,6 +61,10 @@ inline const std::vector<UnaryDefinition>& unary_definitions() {
       {UnaryOp::cos, [](R x, R, R) { return std::cos(x); }, [](R x, R, R) { return -std::sin(x); }, -9, 9},
       {UnaryOp::log2, [](R x, R, R) { return std::log2(x); },
        [](R x, R, R) { return 1 / (x * std::numbers::ln2_v<R>); }, 0.01, 20},
+      {UnaryOp::log10, [](R x, R, R) { return std::log10(x); },
+       [](R x, R, R) { return 1 / (x * std::numbers::ln10_v<R>); }, 0.01, 20},
+      {UnaryOp::exp2, [](R x, R, R) { return std::exp2(x); },
+       [](R x, R, R) { return std::exp2(x) * std::numbers::ln2_v<R>; }},
       {UnaryOp::tan, [](R x, R, R) { return std::tan(x); }, [](R x, R, R) { return 1 / (std::cos(x) * std::cos(x)); },
        -1.2, 1.2},
       {UnaryOp::asin, [](R x, R, R) { return std::asin(x); }, [](R x, R, R) { return 1 / std::sqrt(1 - x * x); }, -0.9,
@@ -86,6 +90,13 @@ inline const std::vector<UnaryDefinition>& unary_definitions() {
        }},
       {UnaryOp::silu, [](R x, R, R) { return x * logistic(x); },
        [](R x, R, R) { return logistic(x) + x * logistic(x) * logistic(-x); }},
+      {UnaryOp::mish, [](R x, R, R) { return x * std::tanh(std::log1p(std::exp(x))); },
+       [](R x, R, R) {
+         const R t = std::tanh(std::log1p(std::exp(x)));
+         return t + x * (1 - t * t) * logistic(x);
+       }},
+      {UnaryOp::elu, [](R x, R a, R) { return x > 0 ? x : a * std::expm1(x); },
+       [](R x, R a, R) { return x > 0 ? R(1) : a * std::exp(x); }},
       {UnaryOp::softplus, [](R x, R, R) { return std::max(x, R(0)) + std::log1p(std::exp(-std::abs(x))); },
        [](R x, R, R) { return logistic(x); }},
       {UnaryOp::floor, [](R x, R, R) { return std::floor(x); }, zero, -3, 3, true},
@@ -109,6 +120,7 @@ struct BinaryDefinition {
   BinaryOp op;
   Real (*value)(Real x, Real y);
   bool truth = false;  // the result is bool
+  bool on_integers = true;
 };
 
 inline const std::vector<BinaryDefinition>& binary_definitions() {
@@ -118,6 +130,9 @@ inline const std::vector<BinaryDefinition>& binary_definitions() {
       {BinaryOp::sub, [](R x, R y) { return x - y; }},
       {BinaryOp::mul, [](R x, R y) { return x * y; }},
       {BinaryOp::div, [](R x, R y) { return x / y; }},
+      {BinaryOp::fmod, [](R x, R y) { return std::fmod(x, y); }},
+      {BinaryOp::remainder, [](R x, R y) { return x - y * std::floor(x / y); }},
+      {BinaryOp::atan2, [](R y, R x) { return std::atan2(y, x); }, false, false},
       {BinaryOp::pow, [](R x, R y) { return std::pow(x, y); }},
       {BinaryOp::maximum, [](R x, R y) { return x > y ? x : y; }},
       {BinaryOp::minimum, [](R x, R y) { return x < y ? x : y; }},

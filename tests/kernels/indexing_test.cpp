@@ -2,7 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <utility>
+#include <vector>
 
 #include "allocator/error.h"
 #include "tests/kernels/test_array.h"
@@ -42,6 +45,14 @@ struct Case {
 const std::vector<Case> cases = {{{5}, 0, 9},          {{1}, 0, 0},           {{7, 33}, 0, 1025}, {{7, 33}, 1, 20},
                                  {{3, 5, 41}, 1, 8},   {{3, 5, 41}, 2, 100},  {{3, 5, 41}, 0, 2}, {{4, 0}, 0, 3},
                                  {{300, 130}, 0, 257}, {{2, 6, 1, 700}, 1, 9}};
+
+TEST(CheckIndices, AllowsNegativeOnesWhereTheCallerDoes) {
+  TestArray index(DType::i64, {3});
+  index.fill([](std::int64_t i) { return static_cast<double>(-i - 2); });
+  EXPECT_NO_THROW(check_indices({}, "op", "index", index, 4, -4));
+  EXPECT_THROW(check_indices({}, "op", "index", index, 4, -3), IndexError);
+  EXPECT_THROW(check_indices({}, "op", "index", index, 4), IndexError);
+}
 
 TEST(CheckIndices, NamesTheFirstOffender) {
   const auto error_of = [](const View& index, std::int64_t limit) -> std::string {
@@ -177,10 +188,42 @@ TEST(ScatterAdd, AddsElements) {
       for (std::int64_t i = 0; i < out.count(); ++i) expected.push_back(out[i]);
       for (std::int64_t i = 0; i < x.count(); ++i)
         expected[static_cast<std::size_t>(moved(index, i, c.dim, whole(index[i]), out))] += x[i];
-      scatter_add({}, out, c.dim, index, x);
+      scatter_reduce({}, BinaryOp::add, out, c.dim, index, x);
       expect_elements(
           out, [&](std::int64_t i) { return expected[static_cast<std::size_t>(i)]; }, dtype == DType::bf16 ? 8e-3 : 0);
     }
+}
+
+TEST(ScatterReduce, CombinesElementsInTheirOrder) {
+  std::mt19937_64 random(test_seed());
+  const std::pair<BinaryOp, double (*)(double, double)> operations[] = {
+      {BinaryOp::mul, [](double a, double b) { return a * b; }},
+      {BinaryOp::maximum, [](double a, double b) { return std::max(a, b); }},
+      {BinaryOp::minimum, [](double a, double b) { return std::min(a, b); }}};
+  for (const auto& [op, combine] : operations)
+    for (const DType dtype : {DType::f64, DType::f32, DType::f16, DType::bf16, DType::i64, DType::i32, DType::u8})
+      for (const Case& c : cases) {
+        TestArray out(dtype, c.shape, Layout::spread), index(DType::i64, index_shape(c)), x(dtype, index_shape(c));
+        // Products of 0 and 1 are exact in every dtype.
+        const double most = op == BinaryOp::mul ? 2 : 100;
+        out.random(random, 0, most);
+        x.random(random, 0, most);
+        for (std::int64_t i = 0; i < out.count(); ++i) out.set(i, std::floor(out[i]));
+        for (std::int64_t i = 0; i < x.count(); ++i) x.set(i, std::floor(x[i]));
+        const auto limit = static_cast<double>(c.shape[static_cast<std::size_t>(c.dim)]);
+        index.random(random, -limit, limit);
+        std::vector<double> expected;
+        for (std::int64_t i = 0; i < out.count(); ++i) expected.push_back(out[i]);
+        for (std::int64_t i = 0; i < x.count(); ++i) {
+          double& place = expected[static_cast<std::size_t>(moved(index, i, c.dim, whole(index[i]), out))];
+          place = combine(place, x[i]);
+        }
+        scatter_reduce({}, op, out, c.dim, index, x);
+        expect_elements(
+            out, [&](std::int64_t i) { return expected[static_cast<std::size_t>(i)]; }, 0);
+      }
+  TestArray x(DType::f32, {1}), index(DType::i64, {1}), out(DType::f32, {1});
+  EXPECT_THROW(scatter_reduce({}, BinaryOp::sub, out, 0, index, x), ValueError);
 }
 
 TEST(Embedding, LooksRowsUpAndItsBackwardAddsThem) {
@@ -226,7 +269,8 @@ TEST(Indexing, ThreadsDoNotChangeABit) {
   expect_same_bits_for_any_thread_count(table, [&] { embedding_backward({}, table.zero(), grad, index, -1); });
   TestArray places(DType::i64, {5000, 64}), lines(DType::f32, {256, 64});
   places.random(random, 0, 256);
-  expect_same_bits_for_any_thread_count(lines, [&] { scatter_add({}, lines.zero(), 0, places, grad); });
+  expect_same_bits_for_any_thread_count(lines,
+                                        [&] { scatter_reduce({}, BinaryOp::add, lines.zero(), 0, places, grad); });
 }
 
 }  // namespace

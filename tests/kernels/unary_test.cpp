@@ -164,7 +164,8 @@ TEST(UnarySpecialValues, AreThoseOfTheStandardLibrary) {
           UnaryOp::log,      UnaryOp::log1p, UnaryOp::tanh,   UnaryOp::sigmoid, UnaryOp::erf,       UnaryOp::relu,
           UnaryOp::floor,    UnaryOp::ceil,  UnaryOp::round,  UnaryOp::is_nan,  UnaryOp::is_finite, UnaryOp::reciprocal,
           UnaryOp::softplus, UnaryOp::sin,   UnaryOp::cos,    UnaryOp::log2,    UnaryOp::tan,       UnaryOp::asin,
-          UnaryOp::acos,     UnaryOp::atan,  UnaryOp::sinh,   UnaryOp::cosh}) {
+          UnaryOp::acos,     UnaryOp::atan,  UnaryOp::sinh,   UnaryOp::cosh,    UnaryOp::log10,     UnaryOp::exp2,
+          UnaryOp::elu}) {
       const auto& definitions = unary_definitions();
       const auto definition =
           std::find_if(definitions.begin(), definitions.end(), [op](const auto& d) { return d.op == op; });

@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <string>
 
+#include "allocator/base/environment.h"
 #include "allocator/error.h"
 #include "kernels/cpu/gemm/backends.h"
 #include "kernels/cpu/kernels.h"
@@ -83,5 +84,17 @@ std::string_view gemm_backend() {
       onednn_version().empty() ? "poolgrad" : "poolgrad, bf16: " + std::string(onednn_version());
   return automatic;
 }
+
+namespace {
+
+std::atomic<bool>& tf32() {
+  static std::atomic<bool> allowed{switched_on("POOLGRAD_TF32")};
+  return allowed;
+}
+
+}  // namespace
+
+void allow_tf32(bool allowed) { tf32() = allowed; }
+bool tf32_allowed() { return tf32(); }
 
 }  // namespace poolgrad::kernels

@@ -159,6 +159,20 @@ inline Vec<T> expm1(Vec<T> x) {
   return x > high ? exp<T>(x) : (x == Vec<T>{} ? x : result);
 }
 
+/// 2^n e^(r ln 2) with x = n + r, n whole.
+template <class T>
+inline Vec<T> exp2(Vec<T> x) {
+  using C = ExpConstants<T>;
+  constexpr T log2e = T(1.442695040888963407), ln2 = T(0.693147180559945309);
+  const Vec<T> low = broadcast(C::lowest * log2e), high = broadcast(C::highest * log2e);
+  x = low > x ? low : x;  // in this order a NaN stays
+  x = high < x ? high : x;
+  const Vec<T> shifted = x + C::rounder, n = shifted - C::rounder;
+  const Vec<Int<T>> exponent = reinterpret_cast<Vec<Int<T>>>(shifted) - std::bit_cast<Int<T>>(C::rounder);
+  const Vec<Int<T>> half = exponent >> 1;  // 2^n itself need not be a normal number
+  return exp<T>((x - n) * ln2) * power_of_two<T>(half) * power_of_two<T>(exponent - half);
+}
+
 /// Lane by lane, where x is far from zero.
 [[gnu::noinline, gnu::cold]] inline void replace_far(const Vec<double>& x, SineCosine<Vec<double>>& result) {
   for (int i = 0; i < lanes<double>; ++i) {
@@ -199,9 +213,9 @@ inline Vec<double> pow(Vec<double> x, Vec<double> y) {
 }
 
 /// A function of the standard library, lane by lane: for what is no part of a training step.
-template <class T, class F>
-inline Vec<T> each_lane(const F& f, Vec<T> x) {
-  for (int i = 0; i < lanes<T>; ++i) x[i] = f(static_cast<T>(x[i]));
+template <class T, class F, class... More>
+inline Vec<T> each_lane(const F& f, Vec<T> x, More... more) {
+  for (int i = 0; i < lanes<T>; ++i) x[i] = f(static_cast<T>(x[i]), static_cast<T>(more[i])...);
   return x;
 }
 
@@ -239,6 +253,10 @@ struct VectorMath {
   static V log2(V x) {
     return each_lane<T>([](T y) { return std::log2(y); }, x);
   }
+  static V log10(V x) {
+    return each_lane<T>([](T y) { return std::log10(y); }, x);
+  }
+  static V exp2(V x) { return detail::exp2<T>(x); }
   static V asin(V x) {
     return each_lane<T>([](T y) { return std::asin(y); }, x);
   }
@@ -247,6 +265,12 @@ struct VectorMath {
   }
   static V atan(V x) {
     return each_lane<T>([](T y) { return std::atan(y); }, x);
+  }
+  static V atan2(V y, V x) {
+    return each_lane<T>([](T a, T b) { return std::atan2(a, b); }, y, x);
+  }
+  static V fmod(V x, V y) {
+    return each_lane<T>([](T a, T b) { return std::fmod(a, b); }, x, y);
   }
   static V sinh(V x) {
     return each_lane<T>([](T y) { return std::sinh(y); }, x);

@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <limits>
+#include <optional>
 #include <thread>
 
 #include "allocator/error.h"
@@ -111,13 +112,18 @@ TEST(CudaIndexing, ScattersAreThoseOfTheCpu) {
         out.random(random, 0, 9);
         x.random(random, 0, 9);
         some_indices(index, random, limit_of(c));
-        for (const bool adds : {false, true})
+        for (const auto op : {std::optional<BinaryOp>(), std::optional(BinaryOp::add), std::optional(BinaryOp::mul),
+                              std::optional(BinaryOp::maximum), std::optional(BinaryOp::minimum)}) {
+          const bool as_others_do = op && op != BinaryOp::add && (layout != Layout::contiguous || dtype == DType::f64);
+          if (as_others_do) continue;
           expect_same(
               bits, {&out}, {&index, &x},
               [&](Stream stream, const std::vector<View>& views) {
-                (adds ? scatter_add : scatter)(stream, views[0], c.dim, views[1], views[2]);
+                if (op) return scatter_reduce(stream, *op, views[0], c.dim, views[1], views[2]);
+                scatter(stream, views[0], c.dim, views[1], views[2]);
               },
               layout == Layout::contiguous && dtype == DType::f32 ? 3 : 1);
+        }
       }
 }
 
@@ -249,6 +255,16 @@ TEST(CudaIndexFault, IsTheErrorOfTheCpuAtTheNextSynchronisationAndForgottenThen)
   }
 }
 
+TEST(CudaIndexFault, IsBelowTheLowestIndexThatIsAllowed) {
+  TestArray index(DType::i64, {3});
+  index.fill([](std::int64_t i) { return static_cast<double>(-i - 2); });
+  const Twin twin(index);
+  check_indices(cuda0, "index", "index", twin.on_device(), 4, -4);
+  EXPECT_EQ(index_error_of([] { cuda::synchronize(cuda0); }), "no error");
+  check_indices(cuda0, "index", "index", twin.on_device(), 3, -3);
+  EXPECT_EQ(index_error_of([] { cuda::synchronize(cuda0); }), "[index] index -4 at position (2,) is outside [-3, 3)");
+}
+
 TEST(CudaIndexFault, OfSeveralTheFirstIsTold) {
   TestArray index(DType::i64, {5});
   const Twin twin(index.fill([](std::int64_t i) { return static_cast<double>(i); }));
@@ -318,7 +334,7 @@ TEST(CudaIndexFault, ReadsZeroAndWritesNothing) {
               ElementsAre(2, 0, 0, 4));
   EXPECT_THAT(left_by([](View out, View index, View x) { scatter(cuda0, out, 0, index, x); }),
               ElementsAre(50, 1, 50, 4));
-  EXPECT_THAT(left_by([](View out, View index, View x) { scatter_add(cuda0, out, 0, index, x); }),
+  EXPECT_THAT(left_by([](View out, View index, View x) { scatter_reduce(cuda0, BinaryOp::add, out, 0, index, x); }),
               ElementsAre(50, 51, 50, 54));
   EXPECT_THAT(left_by([](View out, View index, View x) { index_add(cuda0, out, 0, index, x); }),
               ElementsAre(50, 51, 50, 54));

@@ -1,0 +1,96 @@
+// A tensor without dimensions has dimensions 0 and -1, as a vector of its one element has, wherever PyTorch 2.15 says
+// so.
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "allocator/error.h"
+#include "autograd/engine/engine.h"
+#include "autograd/operators.h"
+#include "tensor/compare.h"
+#include "tensor/creation.h"
+
+namespace poolgrad {
+namespace {
+
+using CallAlong = std::function<Tensor(const Tensor& x, std::int64_t dim)>;
+
+Tensor first_place(const Tensor& x) { return zeros(x.shape(), {.dtype = DType::i64}); }
+
+const std::vector<std::pair<std::string, CallAlong>> calls_along = {
+    {"sum", [](const Tensor& x, std::int64_t dim) { return sum(x, dim); }},
+    {"sum, kept", [](const Tensor& x, std::int64_t dim) { return sum(x, dim, true); }},
+    {"mean", [](const Tensor& x, std::int64_t dim) { return mean(x, dim); }},
+    {"variance", [](const Tensor& x, std::int64_t dim) { return variance(x, dim, false, 0.0); }},
+    {"prod", [](const Tensor& x, std::int64_t dim) { return prod(x, dim); }},
+    {"max", [](const Tensor& x, std::int64_t dim) { return max(x, dim); }},
+    {"min", [](const Tensor& x, std::int64_t dim) { return min(x, dim); }},
+    {"norm", [](const Tensor& x, std::int64_t dim) { return norm(x, 2.0, dim); }},
+    {"log_sum_exp", [](const Tensor& x, std::int64_t dim) { return log_sum_exp(x, dim); }},
+    {"cumsum", [](const Tensor& x, std::int64_t dim) { return cumsum(x, dim); }},
+    {"cumprod", [](const Tensor& x, std::int64_t dim) { return cumprod(x, dim); }},
+    {"logcumsumexp", [](const Tensor& x, std::int64_t dim) { return logcumsumexp(x, dim); }},
+    {"softmax", [](const Tensor& x, std::int64_t dim) { return softmax(x, dim); }},
+    {"log_softmax", [](const Tensor& x, std::int64_t dim) { return log_softmax(x, dim); }},
+    {"sort", [](const Tensor& x, std::int64_t dim) { return sort(x, dim).values; }},
+    {"topk", [](const Tensor& x, std::int64_t dim) { return topk(x, 1, dim).values; }},
+    {"flip", [](const Tensor& x, std::int64_t dim) { return flip(x, dim); }},
+    {"transpose", [](const Tensor& x, std::int64_t dim) { return transpose(x, dim, 0); }},
+    {"movedim", [](const Tensor& x, std::int64_t dim) { return movedim(x, dim, -1); }},
+    {"index_select", [](const Tensor& x, std::int64_t dim) { return index_select(x, dim, first_place(x)); }},
+    {"index_add", [](const Tensor& x, std::int64_t dim) { return index_add(x, dim, first_place(x), x); }},
+    {"gather", [](const Tensor& x, std::int64_t dim) { return gather(x, dim, first_place(x)); }},
+    {"scatter", [](const Tensor& x, std::int64_t dim) { return scatter(x, dim, first_place(x), x * 2.0); }},
+    {"scatter_add", [](const Tensor& x, std::int64_t dim) { return scatter_add(x, dim, first_place(x), x); }},
+    {"scatter_reduce",
+     [](const Tensor& x, std::int64_t dim) {
+       return scatter_reduce(x, dim, first_place(x), x * 2.0, ScatterReduction::prod);
+     }},
+};
+
+TEST(NoDimensions, AreDimensionsZeroAndMinusOneOfAVectorOfOne) {
+  for (const auto& [name, call] : calls_along)
+    for (const std::int64_t dim : {0, -1}) {
+      const Tensor x = scalar(1.5, {.dtype = DType::f64}).set_requires_grad();
+      const Tensor vector = full({1}, 1.5, {.dtype = DType::f64}).set_requires_grad();
+      const Tensor found = call(x, dim), expected = call(vector, dim);
+      EXPECT_EQ(found.shape(), Shape{}) << name;
+      EXPECT_EQ(found.item(), expected.item()) << name;
+      const Tensor slope = grad({found}, {x})[0];
+      EXPECT_EQ(slope.shape(), Shape{}) << name;
+      EXPECT_EQ(slope.item(), grad({sum(expected)}, {vector})[0].item()) << name;
+    }
+}
+
+TEST(NoDimensions, HaveNoOther) {
+  const Tensor x = scalar(1.5, {.dtype = DType::f64});
+  for (const auto& [name, call] : calls_along) {
+    EXPECT_THROW(call(x, 1), IndexError) << name;
+    EXPECT_THROW(call(x, -2), IndexError) << name;
+  }
+}
+
+TEST(NoDimensions, GiveIndicesAndTruthWithoutDimensions) {
+  const Tensor x = scalar(1.5);
+  for (const Tensor& result : {argmax(x, 0), argmax(x, -1, true), argmin(x), argsort(x), sort(x, 0).indices,
+                               topk(x, 1).indices, any(x, 0), all(x, -1), squeeze(x, 0), unsqueeze(x, 0)[0]})
+    EXPECT_EQ(result.shape(), Shape{});
+  EXPECT_EQ(argmax(x, 0).item(), 0.0);
+}
+
+TEST(NoDimensions, AreNotCut) {
+  const Tensor x = scalar(1.5);
+  EXPECT_THROW(slice(x, 0, 0, 1), IndexError);
+  EXPECT_THROW(select(x, 0, 0), IndexError);
+  EXPECT_THROW(unbind(x), IndexError);
+  EXPECT_THROW(chunk(x, 1), IndexError);
+  EXPECT_THROW(roll(x, 1, 0), IndexError);
+  EXPECT_THROW(glu(x), ShapeError);
+  EXPECT_THROW(x.size(0), IndexError);
+}
+
+}  // namespace
+}  // namespace poolgrad
