@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "allocator/base/number.h"
+#include "allocator/base/printable.h"
 #include "allocator/error.h"
 #include "autograd/memory/checkpoint.h"
 
@@ -86,7 +87,8 @@ Checkpointing Checkpointing::parse(const std::string& text) {
     const auto slots = number_in<std::int64_t>(std::string_view(text).substr(colon + 1));
     if (kind == Kind::revolve && slots && *slots > 0) return {kind, *slots};
   }
-  throw ValueError("[checkpoint] the policy must be none, block, sqrt, revolve or revolve:SLOTS, but is " + text);
+  throw ValueError("[checkpoint] the policy must be none, block, sqrt, revolve or revolve:SLOTS, but is " +
+                   printable(text));
 }
 
 std::string Checkpointing::to_string() const {

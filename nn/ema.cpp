@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "allocator/base/count.h"
 #include "allocator/error.h"
 #include "allocator/memory_scope.h"
 #include "autograd/operators/views.h"
@@ -40,7 +41,8 @@ void EMA::update(CallSite) {
     if (parameter.dtype() != made_with_[i]) throw DTypeError(text("moved or cast"));
     if (parameter.shape() != average.shape()) throw ShapeError(text("given another shape"));
   }
-  const std::int64_t n = updates_ + 1;
+  std::int64_t n = updates_;
+  count_up(n);
   const double ramp = static_cast<double>(1 + n) / static_cast<double>(10 + n);
   const double decay = options_.ramp ? std::min(options_.decay, ramp) : n == 1 ? 0.0 : options_.decay;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
@@ -83,10 +85,16 @@ void EMA::check(const NamedTensors& state) const {
                      std::to_string(own.size()) + " are needed");
 }
 
+std::int64_t EMA::updates_in(const Tensor& updates) {
+  const std::int64_t number = updates.to_vector<std::int64_t>().at(0);
+  if (number < 0 || number > largest_count)
+    throw ValueError("[ema] the number of updates must be from 0 to 2^53, but is " + std::to_string(number));
+  return number;
+}
+
 void EMA::load(const NamedTensors& state) {
   check(state);
-  const auto updates = static_cast<std::int64_t>(entry_of(state, "updates")->item());
-  if (updates < 0) throw ValueError("[ema] the number of updates must not be negative");
+  const std::int64_t updates = updates_in(*entry_of(state, "updates"));
   const NoGradGuard no_grad;
   for (const auto& [name, average] : averages_) Tensor(average).copy_from(*entry_of(state, name));
   updates_ = updates;

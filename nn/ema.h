@@ -47,8 +47,10 @@ class EMA {
   /// Copies such a state in. Throws ValueError, changing nothing, where a name, shape or dtype does not fit, and for an
   /// undefined tensor.
   void load(const NamedTensors& state);
-  /// Throws what load() would, but for a negative number of updates: reads no element.
+  /// Throws what load() would, except for the number of updates: reads no element.
   void check(const NamedTensors& state) const;
+  /// The number that a state has as "updates". Throws ValueError if it is not from 0 to 2^53.
+  static std::int64_t updates_in(const Tensor& updates);
 
  private:
   NamedTensors parameters_, averages_;

@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "allocator/base/count.h"
 #include "allocator/error.h"
 #include "allocator/memory_scope.h"
 #include "autograd/operators/arithmetic.h"
@@ -57,16 +58,18 @@ bool LossScaler::settle(double scaled_norm) {
       throw ValueError(fmt::format("[loss_scaler] gradients are not finite at a scale of {}, and the least is {}",
                                    state_.scale, options_.least));
     set_scale(lower);
-    ++state_.skipped;
+    count_up(state_.skipped);
     return false;
   }
   const double higher = state_.scale * options_.growth;
-  if (++state_.good_steps >= options_.growth_interval) set_scale(is_scale(higher) ? higher : state_.scale);
+  count_up(state_.good_steps);
+  if (state_.good_steps >= options_.growth_interval) set_scale(is_scale(higher) ? higher : state_.scale);
   return true;
 }
 
 void LossScaler::load(const State& state) {
-  if (!is_scale(state.scale) || state.good_steps < 0 || state.skipped < 0)
+  const auto is_count = [](std::int64_t count) { return count >= 0 && count <= largest_count; };
+  if (!is_scale(state.scale) || !is_count(state.good_steps) || !is_count(state.skipped))
     throw ValueError(fmt::format("[loss_scaler] no such state: scale {}, good steps {}, skipped {}", state.scale,
                                  state.good_steps, state.skipped));
   set_scale(state.scale);

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "allocator/base/printable.h"
+#include "allocator/base/salted_map.h"
 #include "allocator/error.h"
 #include "allocator/memory_scope.h"
 #include "autograd/engine/tape_record.h"
@@ -78,28 +80,54 @@ std::int64_t Module::parameter_count() const {
   return total;
 }
 
+namespace {
+
+/// The first faults of a state in words, and how many more there are: a file may have a million.
+class Faults {
+ public:
+  void add(const std::string& fault) {
+    if (++count_ <= most_named) text_ += (text_.empty() ? "" : "; ") + fault;
+  }
+  void refuse() const {
+    if (count_ == 0) return;
+    const std::string more = count_ > most_named ? "; and " + std::to_string(count_ - most_named) + " more" : "";
+    throw ValueError("[load] the state does not fit the module: " + text_ + more);
+  }
+
+ private:
+  static constexpr std::size_t most_named = 8;
+  std::string text_;
+  std::size_t count_ = 0;
+};
+
+}  // namespace
+
 void Module::check(const NamedTensors& state) const {
   const NamedTensors all = all_names(), own = each_once(all);
-  std::string faults;
+  SaltedTextMap<const Tensor*> by_name;
+  for (const auto& [name, tensor] : state) by_name.try_emplace(name, &tensor);
+  Faults faults;
   for (const auto& [name, tensor] : own) {
-    const Tensor* const entry = entry_of(state, name);
-    if (entry == nullptr)
-      faults += "; missing " + name;
-    else if (!fits(*entry, tensor))
-      faults += "; " + name + " is " + describe(*entry) + " where the module has " + describe(tensor);
+    const auto entry = by_name.find(name);
+    if (entry == by_name.end())
+      faults.add("missing " + name);
+    else if (!fits(*entry->second, tensor))
+      faults.add(name + " is " + describe(*entry->second) + " where the module has " + describe(tensor));
     else if (repeats_elements(tensor.geometry()))
-      faults += "; several elements of " + name + " share one place, " + describe(tensor) + " (a broadcast)";
+      faults.add("several elements of " + name + " share one place, " + describe(tensor) + " (a broadcast)");
   }
+  SaltedTexts known;
+  for (const auto& [name, tensor] : own) known.insert(name);
   for (const auto& [name, tensor] : state) {
-    if (entry_of(state, name) != &tensor) {
-      faults += "; " + name + " is there twice";
-    } else if (entry_of(own, name) == nullptr) {
+    if (by_name.find(name)->second != &tensor) {
+      faults.add(printable(name) + " is there twice");
+    } else if (!known.contains(name)) {
       const Tensor* const tied = entry_of(all, name);
-      faults += "; unexpected " + name;
-      if (tied != nullptr) faults += ", which is another name of " + first_name_of(*tied, own)->first;
+      faults.add("unexpected " + printable(name) +
+                 (tied != nullptr ? ", which is another name of " + first_name_of(*tied, own)->first : ""));
     }
   }
-  if (!faults.empty()) throw ValueError("[load] the state does not fit the module: " + faults.substr(2));
+  faults.refuse();
 }
 
 void Module::load(const NamedTensors& state) {

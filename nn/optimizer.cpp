@@ -11,6 +11,8 @@
 #include <unordered_map>
 #include <utility>
 
+#include "allocator/base/count.h"
+#include "allocator/base/printable.h"
 #include "allocator/error.h"
 #include "allocator/memory_scope.h"
 #include "autograd/autocast.h"
@@ -100,9 +102,9 @@ bool Optimizer::step(const GradientScale& gradient_scale, CallSite) {
     if (!std::exchange(counted, true))
       count([this] {
         before_ = parameter_steps_;
-        ++steps_;
+        count_up(steps_);
       });
-    for (const Update& done : updates) count([this, index = done.index] { ++parameter_steps_[index]; });
+    for (const Update& done : updates) count([this, index = done.index] { count_up(parameter_steps_[index]); });
     updates.clear();
   };
   std::vector<std::size_t> order(parameters_.size());
@@ -206,9 +208,9 @@ void Optimizer::check(const NamedTensors& state, std::int64_t steps,
                      std::to_string(state_.size()));
   for (std::size_t i = 0; i < state.size(); ++i)
     if (state[i].first != state_[i].first || !fits(state[i].second, state_[i].second))
-      throw ValueError("[optimizer] the state does not fit the optimiser: " + state[i].first + " " +
+      throw ValueError("[optimizer] the state does not fit the optimiser: " + printable(state[i].first) + " " +
                        describe(state[i].second) + ", " + state_[i].first + " " + describe(state_[i].second));
-  if (steps < 0) throw ValueError("[optimizer] the number of steps must not be negative: " + std::to_string(steps));
+  if (steps < 0 || steps > largest_count) throw ValueError("[optimizer] no count of steps: " + std::to_string(steps));
   if (!parameter_steps.empty() && parameter_steps.size() != parameters_.size())
     throw ValueError("[optimizer] the state has the steps of " + std::to_string(parameter_steps.size()) +
                      " parameters, the optimiser has " + std::to_string(parameters_.size()));
@@ -245,7 +247,7 @@ constexpr KnownOptimizer known_optimizers[] = {{OptimizerKind::adamw, "adamw", 3
 OptimizerKind parse_optimizer(const std::string& text) {
   for (const KnownOptimizer& known : known_optimizers)
     if (text == known.name) return known.kind;
-  throw ValueError("[optimizer] it must be adamw, sgd, lion or muon, but is " + text);
+  throw ValueError("[optimizer] it must be adamw, sgd, lion or muon, but is " + printable(text));
 }
 
 std::string to_string(OptimizerKind kind) {

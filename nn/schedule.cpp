@@ -5,6 +5,7 @@
 #include <numbers>
 #include <utility>
 
+#include "allocator/base/printable.h"
 #include "allocator/error.h"
 
 namespace poolgrad::nn {
@@ -34,7 +35,7 @@ double Schedule::rate(std::int64_t step) const {
 Schedule::Kind Schedule::parse(const std::string& text) {
   for (const auto& [kind, name] : schedule_names)
     if (text == name) return kind;
-  throw ValueError("[schedule] it must be cosine, linear, constant or wsd, but is " + text);
+  throw ValueError("[schedule] it must be cosine, linear, constant or wsd, but is " + printable(text));
 }
 
 std::string to_string(Schedule::Kind kind) {

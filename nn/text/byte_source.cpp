@@ -13,6 +13,7 @@
 #include <filesystem>
 #include <utility>
 
+#include "allocator/base/printable.h"
 #include "allocator/error.h"
 
 namespace poolgrad::nn {
@@ -50,7 +51,7 @@ class Descriptor {
 };
 
 [[noreturn]] void refuse(const std::string& what, const std::string& path, int error) {
-  throw FileError(fmt::format("[train] cannot {} {}: {}", what, path, std::strerror(error)));
+  throw FileError(fmt::format("[train] cannot {} {}: {}", what, printable_path(path), std::strerror(error)));
 }
 
 class Mapping : public ByteSource {
@@ -94,8 +95,8 @@ class Mapping : public ByteSource {
     if (path_.empty() || ::stat(path_.c_str(), &status) != 0) return;
     if (status.st_dev != device_ || status.st_ino != inode_) return;
     if (const auto now = static_cast<std::size_t>(status.st_size); now < needed)
-      throw FileError(
-          fmt::format("[train] {} has become shorter while it was read: {} bytes of {}", path_, now, size_));
+      throw FileError(fmt::format("[train] {} has become shorter while it was read: {} bytes of {}",
+                                  printable_path(path_), now, size_));
   }
 
   std::string path_;

@@ -11,6 +11,7 @@
 
 #include "allocator/base/fnv1a.h"
 #include "allocator/base/number.h"
+#include "allocator/base/printable.h"
 #include "allocator/base/random.h"
 #include "allocator/error.h"
 #include "nn/text/byte_source.h"
@@ -54,11 +55,13 @@ void find_files(const fs::path& path, std::vector<FoundFile>& files) try {
   else if (fs::is_directory(path, error))
     find_files_in(path, files);
   else if (fs::exists(path, error))
-    throw FileError("[train] " + path.string() + " is neither a file nor a folder: text is read more than once");
+    throw FileError("[train] " + printable_path(path.string()) +
+                    " is neither a file nor a folder: text is read more than once");
   else
-    throw FileError("[train] the text " + path.string() + " does not exist");
+    throw FileError("[train] the text " + printable_path(path.string()) + " does not exist");
 } catch (const fs::filesystem_error& unreadable) {
-  throw FileError("[train] cannot read " + unreadable.path1().string() + ": " + unreadable.code().message());
+  throw FileError("[train] cannot read " + printable_path(unreadable.path1().string()) + ": " +
+                  unreadable.code().message());
 }
 
 /// A file is one by whatever path it was found, and belongs to one text: it would else be held out of what was trained
@@ -82,10 +85,10 @@ class FilesOnce {
       else if (known->second.text == number)
         once[known->second.index].named |= file.named;
       else
-        throw ValueError(
-            fmt::format("[train] {} is part of two texts, {} and {}: it would be held out of one and "
-                        "trained on in the other",
-                        file.path.string(), texts_[known->second.text], text));
+        throw ValueError(fmt::format(
+            "[train] {} is part of two texts, {} and {}: it would be held out of one and "
+            "trained on in the other",
+            printable_path(file.path.string()), printable_path(texts_[known->second.text]), printable_path(text)));
     }
     return once;
   }
@@ -98,14 +101,11 @@ class FilesOnce {
   std::map<std::pair<::dev_t, ::ino_t>, Mention> seen_;
 };
 
+/// Most binary files have a 0 byte in the first block: their rest is not read.
 bool has_zero(const Text& text) {
-  bool found = false;
-  text.for_each_block(
-      [&](std::span<const std::uint8_t> block) {
-        found = found || std::find(block.begin(), block.end(), 0) != block.end();
-      },
+  return text.any_block(
+      [](std::span<const std::uint8_t> block) { return std::find(block.begin(), block.end(), 0) != block.end(); },
       most_searched);
-  return found;
 }
 
 /// The texts in the files, in their order, without those of folders that are empty or none. FileError for one that the
@@ -122,7 +122,7 @@ std::vector<Text> read_files(const std::vector<FoundFile>& files) {
     const Text text(mapped);
     if (text.empty() || has_zero(text)) {
       if (!named) continue;
-      throw FileError(fmt::format("[train] no text in {}: {}", file.string(),
+      throw FileError(fmt::format("[train] no text in {}: {}", printable_path(file.string()),
                                   text.empty() ? "it is empty" : "it has a 0 byte, as binary files and UTF-16 have"));
     }
     if (mapped->size() > largest_copied_file) {
@@ -232,7 +232,7 @@ TextSource TextSource::parse(const std::string& text) {
   TextSource source{text.substr(0, divider), number_in<double>(number)};
   if (!source.weight || !(*source.weight >= 1e-9 && *source.weight <= 1e9))
     throw ValueError(fmt::format("[train] the weight of the text {} must be a number from 1e-9 to 1e9, but is {}",
-                                 source.path, number));
+                                 printable_path(source.path), printable(number)));
   return source;
 }
 
@@ -248,7 +248,7 @@ Corpus read_corpus(const std::vector<std::string>& sources, std::uint64_t seed) 
   const auto take = [&](double weight) {
     std::vector<Text> texts = read_files(once.of(names, files));
     if (texts.empty())
-      throw FileError(fmt::format("[train] no text in {}: {}", names,
+      throw FileError(fmt::format("[train] no text in {}: {}", printable_path(names),
                                   files.empty() ? "no file is there" : "every file is empty or has a 0 byte"));
     corpus.files += std::ssize(texts);
     corpus.texts.push_back(divided(std::move(texts), seed));

@@ -99,6 +99,15 @@ std::vector<std::int32_t> Text::read(std::int64_t begin, std::int64_t count) con
 }
 
 void Text::for_each_block(const BlockVisitor& f, std::int64_t most) const {
+  any_block(
+      [&](std::span<const std::uint8_t> block) {
+        f(block);
+        return false;
+      },
+      most);
+}
+
+bool Text::any_block(const std::function<bool(std::span<const std::uint8_t>)>& f, std::int64_t most) const {
   const std::int64_t bytes = size() * width_;
   const std::int64_t blocks = (std::min(bytes, most) + block_bytes - 1) / block_bytes;
   std::vector<std::uint8_t> block;
@@ -111,8 +120,9 @@ void Text::for_each_block(const BlockVisitor& f, std::int64_t most) const {
                   [](const auto& source, std::int64_t offset, std::int64_t part) {
                     source->release(static_cast<std::size_t>(offset), static_cast<std::size_t>(part));
                   });
-    f(block);
+    if (f(block)) return true;
   }
+  return false;
 }
 
 }  // namespace poolgrad::nn

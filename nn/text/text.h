@@ -42,6 +42,8 @@ class Text {
   /// Calls f for block after block of its bytes, a MiB each but the last, holding no more than that in memory. Of a
   /// text of more than `most` bytes only blocks of so many together, spread evenly from its beginning to its end.
   void for_each_block(const BlockVisitor& f, std::int64_t most = all) const;
+  /// Whether f is true for a block of the same. Blocks after the first such one are not read.
+  bool any_block(const std::function<bool(std::span<const std::uint8_t> bytes)>& f, std::int64_t most = all) const;
 
  private:
   struct Piece {

@@ -6,6 +6,7 @@
 
 #include "allocator/base/fnv1a.h"
 #include "allocator/base/number.h"
+#include "allocator/base/printable.h"
 #include "allocator/error.h"
 #include "nn/text/byte_source.h"
 #include "nn/text/text.h"
@@ -40,7 +41,7 @@ std::int64_t parse_tokenizer(const std::string& name) {
     if (vocabulary && *vocabulary > byte_tokens && *vocabulary <= Tokenizer::most_tokens) return *vocabulary;
   }
   throw ValueError(fmt::format("[train] --tokenizer must be bytes, or bpe:N with N from {} to {}, but is {}",
-                               byte_tokens + 1, Tokenizer::most_tokens, name));
+                               byte_tokens + 1, Tokenizer::most_tokens, printable(name)));
 }
 
 std::size_t word_length(std::string_view text) {

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <span>
 
+#include "allocator/base/printable.h"
 #include "allocator/base/random.h"
 #include "allocator/error.h"
 #include "allocator/memory_scope.h"
@@ -55,7 +56,7 @@ WindowPlan::WindowPlan(const Corpus& corpus, std::int64_t context, std::int64_t 
     : corpus_(corpus), context_(context), batch_(batch), seed_(seed) {
   if (corpus.texts.empty()) throw ValueError("[train] there is no text");
   for (const CorpusText& text : corpus.texts) {
-    const std::string name = corpus.weighted ? "the text " + text.path : "the text";
+    const std::string name = corpus.weighted ? "the text " + printable_path(text.path) : "the text";
     if (text.train_tokens.size() <= context)
       throw ValueError(fmt::format("[train] {} is shorter than the context: {} {} to train on, a context of {}", name,
                                    text.train_tokens.size(), text.train_tokens.width() == 1 ? "bytes" : "tokens",

@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <string_view>
 
+#include "allocator/base/count.h"
 #include "allocator/base/number.h"
+#include "allocator/base/printable.h"
 #include "allocator/error.h"
 #include "tensor/creation.h"
 #include "tensor/grad_mode.h"
@@ -23,18 +25,24 @@ constexpr const char* loss_scale_key = "loss_scale";
 constexpr const char* merges_key = "tokenizer.merges";
 constexpr const char* averages_key = "ema.";
 
+[[noreturn]] void refuse_file(const std::string& path, const std::string& reason) {
+  throw FileError("[load] " + printable_path(path) + ": " + reason);
+}
+
+/// Signed numbers are counts, and have their bound.
 template <class Number>
 Number parsed(const std::string& path, const std::string& name, std::string_view text) {
   const auto value = number_in<Number>(text);
-  if (!value || !(*value >= Number{0}))
-    throw FileError("[load] " + path + ": " + name + " is no count: " + std::string(text.substr(0, 40)));
+  const bool too_large = std::is_same_v<Number, std::int64_t> && value && *value > static_cast<Number>(largest_count);
+  if (!value || !(*value >= Number{0}) || too_large)
+    refuse_file(path, name + " is no count" + (too_large ? " up to 2^53: " : ": ") + printable(text));
   return *value;
 }
 
 template <class Number>
 Number counter(const std::string& path, const SafetensorsFile& file, const std::string& name) {
   const auto entry = file.metadata.find(prefix + name);
-  if (entry == file.metadata.end()) throw FileError("[load] " + path + ": no " + name + " in the metadata");
+  if (entry == file.metadata.end()) refuse_file(path, "no " + name + " in the metadata");
   return parsed<Number>(path, name, entry->second);
 }
 
@@ -55,8 +63,8 @@ void read_model(const SafetensorsReader& reader, Module& model) {
 void check_format(const std::string& path, const SafetensorsFile& file) {
   const auto format = file.metadata.find(format_key);
   if (format != file.metadata.end() && format->second != format_value)
-    throw FileError("[load] " + path + ": a training state of another version, " + format->second.substr(0, 40));
-  if (format == file.metadata.end()) throw FileError("[load] " + path + ": not a training state of poolgrad");
+    refuse_file(path, "a training state of another version, " + printable(format->second));
+  if (format == file.metadata.end()) refuse_file(path, "not a training state of poolgrad");
 }
 
 std::map<std::string, std::string> callers_metadata(const SafetensorsFile& file) {
@@ -89,7 +97,7 @@ std::vector<std::int64_t> of_these(const std::string& path, const std::vector<st
                                    const std::vector<std::size_t>& own) {
   std::vector<std::int64_t> result;
   for (const std::size_t i : own) {
-    if (i >= all.size()) throw FileError("[load] " + path + ": steps of " + std::to_string(all.size()) + " parameters");
+    if (i >= all.size()) refuse_file(path, "steps of " + std::to_string(all.size()) + " parameters");
     result.push_back(all[i]);
   }
   return result;
@@ -101,8 +109,7 @@ void check_averages(const SafetensorsReader& reader, const EMA& averages) {
   const std::string key = std::string(averages_key) + "updates";
   const Tensor updates = zeros({}, {.dtype = DType::i64});
   reader.read(key, updates);
-  if (updates.item() < 0)
-    throw ValueError(fmt::format("[load] {} is {}, and must not be negative", key, updates.item()));
+  EMA::updates_in(updates);
 }
 
 /// Parameters that the file has an average of, with its key: ValueError where one does not fit.
@@ -226,7 +233,7 @@ Tokenizer load_tokenizer(const std::string& path, CallSite) {
   if (!reader.outline().contains(merges_key)) return Tokenizer();
   const Tensor& outline = reader.outline().at(merges_key);
   const auto refusal = [&](const std::string& reason) {
-    return FileError("[load] " + path + ": " + merges_key + ": " + reason);
+    return FileError("[load] " + printable_path(path) + ": " + merges_key + ": " + reason);
   };
   if (outline.dtype() != DType::i32 || outline.rank() != 2 || outline.size(1) != 2 ||
       outline.size(0) > Tokenizer::most_tokens)

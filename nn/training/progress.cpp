@@ -21,6 +21,7 @@
 #include <utility>
 
 #include "allocator/base/atomic_file.h"
+#include "allocator/base/printable.h"
 #include "allocator/caching_allocator.h"
 #include "allocator/error.h"
 #include "allocator/memory_scope.h"
@@ -54,7 +55,7 @@ void handle_stops() {
 
 FileError cannot_write(const std::string& path, const std::string& operation) {
   const std::string reason = errno == ENOENT ? "its folder does not exist" : std::generic_category().message(errno);
-  return FileError("[" + operation + "] cannot write " + path + ": " + reason);
+  return FileError("[" + operation + "] cannot write " + printable_path(path) + ": " + reason);
 }
 
 }  // namespace
@@ -94,38 +95,7 @@ std::string sparkline(const std::vector<double>& values, std::size_t width) {
   return text;
 }
 
-namespace {
-
-/// Bytes of the printable character of UTF-8 that a text begins with; 0: there is none.
-std::size_t character_length(std::string_view text) {
-  const auto first = static_cast<unsigned char>(text[0]);
-  if (first < 0x80) return first >= 0x20 && first != 0x7f ? 1 : 0;
-  const std::size_t length = first >= 0xf0 ? 4 : first >= 0xe0 ? 3 : 2;
-  if (first < 0xc2 || first > 0xf4 || text.size() < length) return 0;
-  std::uint32_t code = first & (0x7fu >> length);
-  for (std::size_t i = 1; i < length; ++i) {
-    const auto next = static_cast<unsigned char>(text[i]);
-    if ((next & 0xc0) != 0x80) return 0;
-    code = code << 6 | (next & 0x3fu);
-  }
-  constexpr std::uint32_t least[] = {0xa0, 0x800, 0x10000};  // from 0x80 on: control characters
-  const bool surrogate = code >= 0xd800 && code < 0xe000;
-  return code < least[length - 2] || code > 0x10ffff || surrogate ? 0 : length;
-}
-
-}  // namespace
-
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
-
-std::string visible_text(std::string_view text, const std::function<std::string(char)>& otherwise) {
-  std::string result;
-  for (std::size_t i = 0; i < text.size();) {
-    const std::size_t length = character_length(text.substr(i));
-    result += length > 0 ? std::string(text.substr(i, length)) : otherwise(text[i]);
-    i += std::max<std::size_t>(length, 1);
-  }
-  return result;
-}
 
 std::string bar(double fraction, int width) {
   const int filled = std::clamp(static_cast<int>(fraction * width), 0, width);
@@ -284,7 +254,7 @@ std::string no_room_for(const std::string& path, std::uint64_t bytes, bool is_re
       std::filesystem::weakly_canonical(std::filesystem::absolute(target_of(path)), unknown);
   const std::uintmax_t free = std::filesystem::space(whole.parent_path(), unknown).available;
   if (unknown || (twice ? 2 : 1) * bytes <= free) return "";
-  return fmt::format("{} takes {}{}, and its disk has {} left", path, format_bytes(bytes),
+  return fmt::format("{} takes {}{}, and its disk has {} left", printable_path(path), format_bytes(bytes),
                      twice ? " (twice that while the next one replaces it)" : "", format_bytes(free));
 }
 

@@ -22,9 +22,6 @@ std::string sparkline(const std::vector<double>& values, std::size_t width = 60)
 std::string bar(double fraction, int width = 24);
 /// Of an error: the sentence, without the report behind it.
 std::string first_line(const std::string& text);
-/// Text for people: printable UTF-8 as it is, and what `otherwise` makes of each other byte, such as control
-/// characters.
-std::string visible_text(std::string_view text, const std::function<std::string(char)>& otherwise);
 
 /// Wall-clock time since it was made.
 class Stopwatch {

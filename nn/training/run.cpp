@@ -8,8 +8,10 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <random>
 #include <utility>
 
+#include "allocator/base/printable.h"
 #include "allocator/error.h"
 #include "nn/training/progress.h"
 #include "nn/training/trainer.h"
@@ -254,22 +256,24 @@ bool leads(const Trainer& trainer) {
   return trainer.options().ranks == nullptr || trainer.options().ranks->rank() == 0;
 }
 
-/// What replaces no file there: "poolgrad-train.safetensors", "poolgrad-train-2.safetensors", ...
-std::string unused_name(const std::filesystem::path& folder = {}) {
+/// The first of "poolgrad-train.safetensors", "poolgrad-train-2.safetensors", ... that does not exist, even as a link.
+std::string unused_name() {
   std::error_code unknown;
-  std::string name = folder / "poolgrad-train.safetensors";
-  for (int i = 2; std::filesystem::exists(name, unknown); ++i)
-    name = folder / fmt::format("poolgrad-train-{}.safetensors", i);
+  std::string name = "poolgrad-train.safetensors";
+  for (int i = 2; std::filesystem::exists(std::filesystem::symlink_status(name, unknown)); ++i)
+    name = fmt::format("poolgrad-train-{}.safetensors", i);
   return name;
 }
 
-/// Where the last checkpoint goes if not to its place.
+/// Where the last checkpoint goes if not to its place. Other users write to the folder of temporary files, too: the
+/// name there is one that they cannot guess.
 std::vector<std::string> other_places(const Trainer& trainer) {
   if (trainer.device().is_sim()) return {};
   std::error_code none;
   const std::filesystem::path temporary = std::filesystem::temp_directory_path(none);
   std::vector<std::string> places{unused_name()};
-  if (!none) places.push_back(unused_name(temporary));
+  std::random_device random;
+  if (!none) places.push_back(temporary / fmt::format("poolgrad-train-{:08x}{:08x}.safetensors", random(), random()));
   return places;
 }
 
@@ -400,11 +404,11 @@ bool judge(Trainer& trainer, std::int64_t sample, Progress& progress, TrainResul
 void train(Trainer& trainer, std::ostream& out, RunOptions options, TrainResult& result) {
   const Stopwatch watch;
   const Json config = Json::parse(options.config, nullptr, false);
-  if (config.is_discarded()) throw ValueError("[train] the configuration of the report is no JSON: " + options.config);
+  if (config.is_discarded())
+    throw ValueError("[train] the configuration of the report is no JSON: " + printable(options.config));
   for (const auto& [name, text] : options.metadata)
     if (!is_utf8(name) || !is_utf8(text))
-      throw ValueError(fmt::format("[train] metadata of the checkpoint are no UTF-8: {}",
-                                   visible_text(name, [](char) { return std::string("?"); })));
+      throw ValueError("[train] metadata of the checkpoint are no UTF-8: " + printable(name));
   if (options.stop_after > 0 && options.stop_after <= trainer.steps_done())
     throw ValueError(fmt::format("[train] --stop-after {} is over: the run goes on after step {}", options.stop_after,
                                  trainer.steps_done()));

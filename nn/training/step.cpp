@@ -6,6 +6,7 @@
 #include <tuple>
 #include <utility>
 
+#include "allocator/base/count.h"
 #include "allocator/error.h"
 #include "allocator/memory_scope.h"
 #include "autograd/operators/arithmetic.h"
@@ -78,7 +79,7 @@ StepRecord TrainingStep::run(double learning_rate, double tokens, const std::fun
     for (Tensor& parameter : model_.parameters()) parameter.set_grad({});  // what the next step would be added to
     throw;
   }
-  ++steps_;
+  count_up(steps_);
 
   record.milliseconds = watch.milliseconds();
   record.tokens_per_second = tokens / record.milliseconds * 1e3;

@@ -1,11 +1,14 @@
 #include "nn/training/trainer.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <utility>
 
 #include "allocator/base/atomic_file.h"
+#include "allocator/base/count.h"
 #include "allocator/base/number.h"
 #include "allocator/base/printable.h"
 #include "allocator/error.h"
@@ -79,7 +82,15 @@ std::uint64_t bytes_of(const NamedTensors& tensors) {
   return bytes;
 }
 
-/// Calls f for `path`, and where that cannot be written for each of the others until one can: FileError says which.
+/// A new, empty file that only its user can read. False, changing nothing, if the path exists, even as a link.
+bool create_file(const std::string& path) {
+  const int descriptor = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+  if (descriptor >= 0) ::close(descriptor);
+  return descriptor >= 0;
+}
+
+/// Calls f for `path`. If that cannot be written, calls f for each of the others that does not exist yet, until one can
+/// be written: the FileError then says which.
 template <class F>
 void write_somewhere(const std::string& path, const std::vector<std::string>& others, const F& f) {
   std::string reason;
@@ -89,12 +100,14 @@ void write_somewhere(const std::string& path, const std::vector<std::string>& ot
     reason = error.what();
   }
   for (const std::string& other : others) {
+    if (!create_file(other)) continue;
     try {
       f(other);
     } catch (const FileError&) {
+      ::unlink(other.c_str());
       continue;
     }
-    throw FileError(reason + "; the checkpoint is " + other + " instead");
+    throw FileError(reason + "; the checkpoint is " + printable_path(other) + " instead");
   }
   throw FileError(reason);
 }
@@ -131,6 +144,8 @@ Trainer::Trainer(std::unique_ptr<LanguageModel> model, Corpus corpus, TrainerOpt
   if (const std::int64_t tokens = corpus_.tokenizer->size(), known = model_->config().vocabulary;
       !corpus_.of_bytes() && tokens > known)
     throw ValueError(fmt::format("[train] the text is of {} different tokens, the model knows {}", tokens, known));
+  if (options.steps > largest_count)
+    throw ValueError(fmt::format("[train] the steps must be at most 2^53, but are {}", options.steps));
   if (options.chunk < 0 || options.store_every < 1)
     throw ValueError(
         fmt::format("[train] chunks must have at least 1 position (0: no chunks) and states be kept every "
@@ -186,21 +201,22 @@ void Trainer::resume(const std::string& path, bool other_text, CallSite) {
                     corpus_.texts.front().path.empty() ? "this one" : printable_path(corpus_.texts.front().path)));
   if (const std::string there = entry("text_weights", ""), here = corpus_.describe_weights();
       !other_text && there != here)
-    throw ValueError(fmt::format("[train] the checkpoint {} was trained on texts of weights {}, not {}", path,
-                                 there.empty() ? "none" : there, here.empty() ? "none" : here));
+    throw ValueError(fmt::format("[train] the checkpoint {} was trained on texts of weights {}, not {}",
+                                 printable_path(path), there.empty() ? "none" : printable(there),
+                                 here.empty() ? "none" : here));
   if (entry("merges", "") != corpus_.tokenizer->fingerprint())
-    throw ValueError("[train] the checkpoint " + path + " has another tokenizer than the text");
+    throw ValueError("[train] the checkpoint " + printable_path(path) + " has another tokenizer than the text");
   if (const std::string by = entry("optimizer", "adamw"); by != to_string(options_.optimizer))
-    throw ValueError(fmt::format("[train] the checkpoint {} was trained by {}, whose state {} cannot go on with", path,
-                                 by, to_string(options_.optimizer)));
+    throw ValueError(fmt::format("[train] the checkpoint {} was trained by {}, whose state {} cannot go on with",
+                                 printable_path(path), printable(by), to_string(options_.optimizer)));
   if (const std::string decay = entry("ema", "0"); decay != fmt::format("{}", options_.ema))
-    throw ValueError(fmt::format("[train] the checkpoint {} has {}, and {} is to go on (--ema)", path,
-                                 decay == "0" ? "no average" : "an average of decay " + decay,
+    throw ValueError(fmt::format("[train] the checkpoint {} has {}, and {} is to go on (--ema)", printable_path(path),
+                                 decay == "0" ? "no average" : "an average of decay " + printable(decay),
                                  options_.ema == 0 ? "none" : fmt::format("one of {}", options_.ema)));
   const auto own = owners_.empty() ? std::nullopt : std::optional(owned_by(options_.ranks->rank()));
   const auto accept = [&](const TrainingState& state) {
     if (state.step > options_.steps)
-      throw ValueError(fmt::format("[train] the checkpoint {} has done {}, --steps is {}", path,
+      throw ValueError(fmt::format("[train] the checkpoint {} has done {}, --steps is {}", printable_path(path),
                                    plural(state.step, "step"), options_.steps));
     if (scaler_ && state.loss_scale) scaler_->load(*state.loss_scale);
   };
@@ -291,7 +307,10 @@ StepRecord Trainer::step() {
   const AsBefore after{*model_};
   const auto prepare = [&] {
     std::vector<WindowPlace> places;
-    for (std::int64_t row = 0; row < options_.batch; ++row) places.push_back(windows_.drawn(position++));
+    for (std::int64_t row = 0; row < options_.batch; ++row) {
+      places.push_back(windows_.drawn(position));
+      count_up(position);
+    }
     for (const double of_position : windows_.target_bytes(places, context)) bytes += of_position;
     const TextWindows next = share_of(places, context);
     if (!batch.tokens.defined()) {

@@ -192,10 +192,10 @@ struct TrainResult {
 /// Takes the steps that the trainer has left, printing a line to `out` after the first one, after every `report` and
 /// after the last; then validates, writes a sample and the files, and prints the report. SIGINT and SIGTERM finish the
 /// step, save (without a name to "poolgrad-train.safetensors", or a number after it where there is one; on sim never)
-/// and end the run. A last checkpoint that cannot be written where it is to be goes there, or into the folder of
-/// temporary files, and FileError says so. Throws what the steps throw, once the report of those before is printed and
-/// written, without a checkpoint; FileError; and, before the first step, ValueError for a config that is no JSON,
-/// for metadata that are no UTF-8 and for a stop_after that lies behind.
+/// and end the run. A last checkpoint that cannot be written where it is to be goes there, or to an unpredictable name
+/// in the folder of temporary files; FileError names the place. An error of the steps is thrown again, without a
+/// checkpoint, once the report of the steps before is printed and written. Throws FileError too, and, before the first
+/// step, ValueError for a config that is no JSON, for metadata that are no UTF-8 and for a stop_after that lies behind.
 TrainResult train(Trainer& trainer, std::ostream& out, RunOptions options = {});
 /// The same, with what was found out in `result`, which is to be new, also where it throws.
 void train(Trainer& trainer, std::ostream& out, RunOptions options, TrainResult& result);

@@ -1,6 +1,7 @@
 // What is read and held out, with weights and without.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -121,6 +122,23 @@ TEST(Corpus, HasAFileOnceByWhateverPathItIsFound) {
               }),
               HasSubstr("it has a 0 byte"))
       << "asked for by name, after it was found";
+}
+
+TEST(Corpus, ReadsNoMoreOfABinaryFileThanItsStart) {
+  const TemporaryFolder folder;
+  write_bytes(folder.file("a_text"), std::string(100, 'x') + "\n");
+  for (const char* name : {"binary1", "binary2"}) {
+    write_bytes(folder.file(name), std::string(1, '\0'));
+    std::filesystem::resize_file(folder.file(name), std::uintmax_t{1} << 32);  // no bytes of the disk
+  }
+  const auto faults = [] {
+    rusage usage{};
+    getrusage(RUSAGE_SELF, &usage);
+    return usage.ru_minflt;
+  };
+  const long before = faults();
+  EXPECT_EQ(read_corpus({folder.file("")}, 1).files, 1);
+  EXPECT_LT(faults() - before, 4096) << "a GiB of each is 16,384 times the 16 pages that a fault maps";
 }
 
 TEST(Corpus, DoesNotFollowLinksToFolders) {

@@ -72,6 +72,10 @@ TEST(Text, IsReadInBlocksWholeOrSpreadEvenly) {
       4 * block);
   EXPECT_EQ(part.size(), static_cast<std::size_t>(4 * block));
   EXPECT_THAT(first, ElementsAre(0, 3, 6, 9));
+  int seen = 0;
+  EXPECT_TRUE(text.any_block([&](std::span<const std::uint8_t>) { return ++seen == 2; }));
+  EXPECT_EQ(seen, 2) << "the others are not read";
+  EXPECT_FALSE(text.any_block([&](std::span<const std::uint8_t>) { return false; }));
 }
 
 }  // namespace

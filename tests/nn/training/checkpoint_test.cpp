@@ -217,9 +217,103 @@ TEST(TrainingState, ComparesAveragesBeforeAnythingChanges) {
   }
   put("ema.updates", full({}, -1, {.dtype = DType::i64}));
   EXPECT_EQ(error_of<ValueError>([&] { load_training_state(path, run.model, run.optimizer, {}, &own); }),
-            "[load] ema.updates is -1, and must not be negative");
+            "[ema] the number of updates must be from 0 to 2^53, but is -1");
   EXPECT_TRUE(bit_equal(run.model.weight(), before));
   EXPECT_TRUE(bit_equal(own.tensors()[0].second, before));
+}
+
+/// The file with another number of its metadata.
+void put_count(const std::string& path, const std::string& name, std::int64_t count) {
+  SafetensorsFile file = load_safetensors(path);
+  file.metadata.at("poolgrad." + name) = std::to_string(count);
+  save_safetensors(path, file);
+}
+
+constexpr std::int64_t bound = std::int64_t{1} << 53;
+
+TEST(TrainingState, RefusesCountsAboveTheirBoundAndChangesNothing) {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("state.safetensors");
+  SmallRun saved(1), run(2);
+  saved.step();
+  EMA average(saved.model), own(run.model);
+  average.update();
+  const Tensor before = run.model.weight().copy();
+  const auto save = [&](std::int64_t updates) {
+    save_training_state(path, saved.model, saved.optimizer, {.step = 1, .averages = &average});
+    SafetensorsFile file = load_safetensors(path);
+    for (auto& [name, tensor] : file.tensors)
+      if (name == "ema.updates") tensor = from_data<std::int64_t>({updates}, {});
+    save_safetensors(path, file);
+  };
+  const auto load = [&] { load_training_state(path, run.model, run.optimizer, {}, &own); };
+  for (const std::int64_t updates : {INT64_MAX, INT64_MAX - 1, bound + 1, std::int64_t{-1}, INT64_MIN}) {
+    save(updates);
+    EXPECT_EQ(error_of<ValueError>(load),
+              "[ema] the number of updates must be from 0 to 2^53, but is " + std::to_string(updates));
+  }
+  for (const char* name : {"step", "data_position", "optimizer_steps", "parameter_steps"})
+    for (const std::int64_t count : {INT64_MAX, bound + 1}) {
+      save(1);
+      put_count(path, name, count);
+      EXPECT_THAT(error_of<FileError>(load),
+                  HasSubstr(std::string(name) + " is no count up to 2^53: " + std::to_string(count)));
+    }
+  EXPECT_TRUE(bit_equal(run.model.weight(), before));
+  EXPECT_TRUE(bit_equal(own.tensors()[0].second, before));
+  EXPECT_EQ(own.updates(), 0);
+  EXPECT_EQ(run.optimizer.steps(), 0);
+}
+
+TEST(TrainingState, StaysAtTheBoundOfItsCountsAndCanBeReadAgain) {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("state.safetensors");
+  SmallRun run(1);
+  run.step();
+  run.save(path);
+  put_count(path, "optimizer_steps", bound);
+  put_count(path, "parameter_steps", bound);
+  SafetensorsFile file = load_safetensors(path);
+  file.metadata["poolgrad.parameter_steps"] += "," + std::to_string(bound);
+  save_safetensors(path, file);
+  load_training_state(path, run.model, run.optimizer);
+  run.step();
+  EXPECT_EQ(run.optimizer.steps(), bound);
+  EXPECT_THAT(run.optimizer.parameter_steps(), ElementsAre(bound, bound));
+  EMA average(run.model);
+  NamedTensors state = average.state();
+  state.back().second = from_data<std::int64_t>({bound}, {});
+  average.load(state);
+  average.update();
+  EXPECT_EQ(average.updates(), bound);
+  average.load(average.state());
+  LossScaler scaler;
+  scaler.load({.scale = 8, .good_steps = bound, .skipped = bound});
+  scaler.settle(1.0 / 0.0);
+  EXPECT_EQ(scaler.state().skipped, bound);
+  EXPECT_THROW(scaler.load({.scale = 8, .good_steps = 0, .skipped = bound + 1}), ValueError);
+  run.save(path);
+  load_training_state(path, run.model, run.optimizer);
+}
+
+TEST(TrainingState, FindsAWrongBoolBeforeAnythingChanges) {
+  struct Masked : Module {
+    Masked() {
+      weight = constant_parameter("weight", {2}, 1.0, {});
+      mask = register_buffer("mask", zeros({2}, {.dtype = DType::boolean}));
+    }
+    Tensor weight, mask;
+  } saved, run;
+  const TemporaryFolder folder;
+  const std::string path = folder.file("state.safetensors");
+  saved.weight.detach().fill(5);
+  AdamW from(saved.named_parameters()), to_resume(run.named_parameters());
+  save_training_state(path, saved, from, {});
+  std::string bytes = testing_support::read_bytes(path);
+  bytes.back() = 2;  // the mask is of the narrowest type, and last
+  testing_support::write_bytes(path, bytes);
+  EXPECT_THAT(error_of<FileError>([&] { load_training_state(path, run, to_resume); }), HasSubstr("a bool of value 2"));
+  EXPECT_EQ(run.weight.to_vector<float>(), (std::vector<float>{1, 1}));
 }
 
 TEST(TrainingState, ChangesNothingForACallerWhoDoesNotAcceptIt) {

@@ -110,22 +110,6 @@ TEST(ScopeStatus, PassesScopesOnToWhoWasToldBefore) {
   EXPECT_EQ(names.began, "a;b;");
 }
 
-TEST(VisibleText, KeepsPrintableUtf8) {
-  const auto visible = [](const char* text) { return visible_text(text, [](char) { return "?"; }); };
-  for (const char* text : {"", "a ~", "\xc2\xa0\xdf\xbf", "\xe0\xa0\x80\xed\x9f\xbf\xee\x80\x80\xef\xbf\xbf",
-                           "\xf0\x90\x80\x80\xf4\x8f\xbf\xbf"})
-    EXPECT_EQ(visible(text), text);
-  EXPECT_EQ(visible("a\n\x7f\x1b[b"), "a???[b");
-  EXPECT_EQ(visible("\x80\xffz\xc3"), "??z?") << "no beginning, and none that goes on";
-  EXPECT_EQ(visible("\xc3\x28\xe4\xb8z"), "?(??z");
-  EXPECT_EQ(visible("\xc2\x9b"), "??") << "a control character of ISO 6429";
-  EXPECT_EQ(visible("\xc1\xbf"), "??") << "too long a form";
-  EXPECT_EQ(visible("\xe0\x9f\xbf"), "???");
-  EXPECT_EQ(visible("\xf0\x8f\xbf\xbf"), "????");
-  EXPECT_EQ(visible("\xed\xa0\x80"), "???") << "a surrogate";
-  EXPECT_EQ(visible("\xf4\x90\x80\x80\xf5\x80\x80\x80"), "????????") << "beyond the last character";
-}
-
 TEST(InterruptGuard, TakesAClosedTerminalForARequestUnlessToldToIgnoreIt) {
   {
     const InterruptGuard guard;

@@ -381,6 +381,34 @@ TEST(Trainer, WritesItsLastCheckpointElsewhereWhereItHasNoRoom) {
               testing::Not(HasSubstr("instead")));
 }
 
+TEST(Trainer, WritesItsLastCheckpointAmongTemporaryFilesUnderANameThatNobodyCanGuess) {
+  const TemporaryFolder folder, temporary;
+  std::filesystem::create_directory(folder.file("run"));
+  const WorkingFolder here(folder.file("run"));
+  const testing_support::EnvironmentVariable environment("TMPDIR", temporary.file(""));
+  for (const char* name : {"poolgrad-train.safetensors", "poolgrad-train-2.safetensors"})
+    std::filesystem::create_symlink(temporary.file("victim"), temporary.file(name));
+  std::ostringstream out;
+  SmallTraining small, rest;
+  const auto reported = [&](TrainResult&, bool) { std::filesystem::remove_all(folder.file("run")); };
+  const std::string reason = error_of<FileError>([&] {
+    train(small.trainer, out, {.stop_after = 5, .save = folder.file("run/a.safetensors"), .reported = reported});
+  });
+  EXPECT_THAT(reason, testing::ContainsRegex("; the checkpoint is .*/poolgrad-train-[0-9a-f]+.safetensors instead$"));
+  const std::size_t begin = reason.find(temporary.file("")), end = reason.rfind(" instead");
+  ASSERT_NE(begin, std::string::npos);
+  const std::string place = reason.substr(begin, end - begin);
+  EXPECT_EQ(std::filesystem::status(place).permissions(),
+            std::filesystem::perms::owner_read | std::filesystem::perms::owner_write);
+  rest.trainer.resume(place);
+  EXPECT_EQ(rest.trainer.steps_done(), 5);
+  EXPECT_THAT(error_of<FileError>([&] {
+                small.trainer.save("goes/a.safetensors", {}, {temporary.file("poolgrad-train.safetensors")});
+              }),
+              testing::Not(HasSubstr("instead")));
+  EXPECT_FALSE(std::filesystem::exists(temporary.file("victim"))) << "no link is followed";
+}
+
 TEST(Trainer, DoesNotBeginWhatItCannotSaveWhereItIsToStop) {
   const TemporaryFolder folder;
   std::filesystem::create_directory(folder.file("gone"));
