@@ -11,6 +11,7 @@
 #include <random>
 
 #include "allocator/base/number.h"
+#include "allocator/base/printable.h"
 #include "allocator/error.h"
 #include "kernels/definition/philox.h"
 #include "tensor/creation.h"
@@ -141,7 +142,8 @@ std::uint64_t seed_of_environment() {
   const char* const text = std::getenv("POOLGRAD_TEST_SEED");
   if (text == nullptr || *text == '\0') return std::random_device{}();
   if (const auto seed = number_in<std::uint64_t>(text)) return *seed;
-  throw ValueError(fmt::format("[check_property] POOLGRAD_TEST_SEED must be a whole number, but is {}", text));
+  throw ValueError(
+      fmt::format("[check_property] POOLGRAD_TEST_SEED must be a whole number, but is {}", printable(text)));
 }
 
 /// Every line moved to the right.

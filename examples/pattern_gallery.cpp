@@ -10,6 +10,7 @@
 #include <CLI/CLI.hpp>
 #include <filesystem>
 
+#include "allocator/base/printable.h"
 #include "allocator/error.h"
 #include "examples/pattern_svg.h"
 #include "examples/support/console.h"
@@ -38,7 +39,9 @@ void draw(const std::string& output, const std::string& only) {
   for (const PatternPicture& picture : pattern_pictures())
     draw_one(picture.name, picture.pattern.to_string(), [&] { return pattern_svg(picture); });
   draw_one("layouts", "the layouts of a ring", layouts_svg);
-  if (!found) throw poolgrad::ValueError("[pattern_gallery] --only must be one of " + names + ", but is " + only);
+  if (!found)
+    throw poolgrad::ValueError("[pattern_gallery] --only must be one of " + names + ", but is " +
+                               poolgrad::printable(only));
 }
 
 }  // namespace

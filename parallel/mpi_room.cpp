@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "allocator/base/number.h"
+#include "allocator/base/printable.h"
 
 namespace poolgrad::parallel {
 
@@ -41,7 +42,8 @@ MpiOptions resolved(MpiOptions options) {
     const char* const text = std::getenv("POOLGRAD_MPI_TIMEOUT");
     options.timeout = text == nullptr ? 600 : number_in<double>(text);
     if (!options.timeout || !(*options.timeout >= 0))
-      throw ValueError(fmt::format("[mpi] POOLGRAD_MPI_TIMEOUT must be a number of seconds, but is {}", text));
+      throw ValueError(
+          fmt::format("[mpi] POOLGRAD_MPI_TIMEOUT must be a number of seconds, but is {}", printable(text)));
   }
   const auto refuse = [](const std::string& reason) { throw ValueError("[mpi] " + reason); };
   if (!(*options.timeout >= 0)) refuse(fmt::format("timeout must be 0 s or more, but is {}", *options.timeout));

@@ -4,6 +4,7 @@
 #include <array>
 #include <utility>
 
+#include "allocator/base/printable.h"
 #include "allocator/error.h"
 
 namespace poolgrad::attention {
@@ -141,7 +142,7 @@ std::unique_ptr<AttentionCore> create_dilated_attention(const std::string& type,
                                           : type;
   std::string known = "auto";
   if (Core core = make_named(types, name, options, known)) return core;
-  throw ValueError("[create_dilated_attention] unknown type '" + type + "'; known are " + known);
+  throw ValueError("[create_dilated_attention] unknown type " + in_quotes(type) + "; known are " + known);
 }
 
 std::unique_ptr<MultiheadShell> create_multihead_dilated_attention(const std::string& type, std::int64_t embed_dim,
@@ -174,7 +175,7 @@ std::unique_ptr<AttentionCore> create_block_sparse_attention(const std::string& 
   known += "; presets";
   for (const Preset& one : presets) known += (&one == presets.data() ? " " : ", ") + std::string(one.name);
   if (variant == "multihead") known += "; multihead is create_multihead_block_sparse_attention()";
-  throw ValueError(block_sparse_op + ("unknown variant '" + variant) + "'; known are " + known);
+  throw ValueError(block_sparse_op + ("unknown variant " + in_quotes(variant)) + "; known are " + known);
 }
 
 std::unique_ptr<MultiheadShell> create_multihead_block_sparse_attention(

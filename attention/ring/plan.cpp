@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "allocator/base/lru.h"
+#include "allocator/base/printable.h"
 #include "allocator/error.h"
 #include "attention/ring/ring.h"
 #include "kernels/schedule/tiles.h"
@@ -39,7 +40,7 @@ std::string to_string(Layout layout) {
 Layout parse_layout(const std::string& text) {
   for (const Layout layout : {Layout::contiguous, Layout::zigzag, Layout::striped})
     if (to_string(layout) == text) return layout;
-  throw ValueError("[layout] not contiguous, zigzag or striped: " + text);
+  throw ValueError("[layout] not contiguous, zigzag or striped: " + printable(text));
 }
 
 kernels::PositionMap shard_map(Layout layout, std::int64_t length, int rank, int ranks, std::int64_t offset) {

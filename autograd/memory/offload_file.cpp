@@ -11,6 +11,7 @@
 #include <iterator>
 #include <utility>
 
+#include "allocator/base/printable.h"
 #include "allocator/error.h"
 
 namespace poolgrad {
@@ -41,7 +42,8 @@ std::shared_ptr<OffloadFile> OffloadFile::in(const std::string& folder) {
     if (descriptor >= 0) ::unlink(path.c_str());
   }
   if (descriptor < 0)
-    throw FileError(fmt::format("[offload] cannot make a file in the folder {}: {}", folder, std::strerror(errno)));
+    throw FileError(
+        fmt::format("[offload] cannot make a file in the folder {}: {}", printable_path(folder), std::strerror(errno)));
   return std::shared_ptr<OffloadFile>(new OffloadFile(folder, descriptor));
 }
 
@@ -77,8 +79,8 @@ void OffloadFile::read(const Extent& extent, void* to, std::size_t offset, std::
 }
 
 void OffloadFile::refuse(const char* what, std::size_t bytes, int error) const {
-  throw FileError(fmt::format("[offload] cannot {} {} bytes in a file in the folder {}: {}", what, bytes, folder_,
-                              std::strerror(error)));
+  throw FileError(fmt::format("[offload] cannot {} {} bytes in a file in the folder {}: {}", what, bytes,
+                              printable_path(folder_), std::strerror(error)));
 }
 
 std::uint64_t OffloadFile::bytes() const {

@@ -10,6 +10,7 @@
 #include <sstream>
 #include <utility>
 
+#include "allocator/base/printable.h"
 #include "allocator/error.h"
 #include "examples/support/chart.h"
 #include "examples/support/console.h"
@@ -28,7 +29,7 @@ std::vector<std::string> CompareOptions::kinds() const {
 double CompareOptions::seconds() const {
   const double seconds = parse_seconds(time).value_or(0);
   if (seconds > 0) return seconds;
-  throw ValueError("[compare] --time must be a time such as 90s, 4min or 1h, but is " + time);
+  throw ValueError("[compare] --time must be a time such as 90s, 4min or 1h, but is " + printable(time));
 }
 
 void CompareOptions::check() const {
@@ -64,7 +65,8 @@ void take_budgets(const std::vector<std::string>& budgets, bool has_time, bool h
   for (const std::string& budget : budgets) {
     const bool is_time = parse_seconds(budget).value_or(0) > 0;
     if (!is_time && !is_size(budget))
-      throw ValueError("[compare] --budget must be a time such as 4min or a size such as 512MiB, but is " + budget);
+      throw ValueError("[compare] --budget must be a time such as 4min or a size such as 512MiB, but is " +
+                       printable(budget));
     if (is_time ? has_time : !o.train.budget.empty())
       throw ValueError(
           fmt::format("[compare] the budget of {} is given twice: --budget {}", is_time ? "time" : "memory", budget));

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <ostream>
 
+#include "allocator/base/printable.h"
 #include "allocator/error.h"
 #include "examples/support/console.h"
 #include "examples/support/files.h"
@@ -58,7 +59,7 @@ std::vector<Group> selected(const HeadlineOptions& options) {
     if (!group.rows.empty()) result.push_back(std::move(group));
   }
   if (result.empty())
-    throw ValueError("[headline] --rows names no row: " + fmt::format("{}", fmt::join(options.rows, ", ")));
+    throw ValueError("[headline] --rows names no row: " + printable(fmt::format("{}", fmt::join(options.rows, ", "))));
   return result;
 }
 
@@ -69,8 +70,9 @@ Bench make_bench(const HeadlineOptions& options, Progress& progress) {
   };
   Bench bench;
   bench.device = parse_device(options.device, "headline", "no time passes");
-  bench.dtype = of_option("--dtype", [&] { return parse_dtype(options.dtype); });
-  if (!is_floating(bench.dtype)) throw ValueError("[headline] --dtype must be floating, but is " + options.dtype);
+  bench.dtype = of_option("--dtype", [&] { return parse_dtype(printable(options.dtype)); });
+  if (!is_floating(bench.dtype))
+    throw ValueError("[headline] --dtype must be floating, but is " + printable(options.dtype));
   bench.row_seconds = positive("--row-seconds", options.row_seconds);
   bench.stream_seconds = positive("--seconds", options.seconds);
   bench.seed = options.seed;

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "allocator/base/atomic_file.h"
+#include "allocator/base/printable.h"
 #include "allocator/caching_allocator.h"
 #include "allocator/error.h"
 #include "allocator/memory/latency.h"
@@ -298,7 +299,7 @@ int run_lab(int argc, const char* const* argv, std::ostream& out, std::ostream& 
       Console console(out, options, live);
       return command.run(console);
     } catch (const std::exception& error) {
-      errors << error.what() << std::endl;
+      errors << sentence_of(error) << std::endl;
       return exit_error;
     }
   }
@@ -383,15 +384,15 @@ void check_output(const std::string& command, const std::string& output, const s
 }
 
 std::string source_name(const std::string& source) {
-  return source.starts_with(zoo_prefix) ? source.substr(zoo_prefix.size()) : fs::path(source).stem().string();
+  return source.starts_with(zoo_prefix) ? source.substr(zoo_prefix.size()) : printable(fs::path(source).stem().string());
 }
 
 Workload read_workload(const std::string& source) {
   if (source.starts_with(zoo_prefix)) return of_option("zoo", [&] { return zoo_workload(source_name(source)); });
   Workload workload = workload_of(load_trace(source), source_name(source));
-  workload.description = source;
+  workload.description = printable_path(source);
   if (workload.operations.empty())
-    throw FileError("[read] " + source + ": no allocation was recorded, so that there is nothing to replay");
+    throw FileError("[read] " + printable_path(source) + ": no allocation was recorded, so that there is nothing to replay");
   return workload;
 }
 

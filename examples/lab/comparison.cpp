@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "allocator/base/number.h"
+#include "allocator/base/printable.h"
 #include "allocator/caching_allocator.h"
 #include "allocator/error.h"
 #include "examples/support/console.h"
@@ -98,7 +99,7 @@ Capacity Capacity::parse(const std::string& text) {
   const auto factor = number_in<double>(std::string_view(text).substr(0, text.size() - 1));
   if (!factor || !(*factor > 0) || *factor > 1e6)
     throw ValueError("[lab] a capacity is a size such as 8GiB or a multiple of the lower bound such as 1.05x, but is " +
-                     text);
+                     printable(text));
   return {.factor = *factor};
 }
 

@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "allocator/base/printable.h"
 #include "allocator/caching_allocator.h"
 #include "allocator/error.h"
 #include "allocator/memory/simulated_memory.h"
@@ -298,7 +299,8 @@ int demo(const std::string& text, Console& console) {
   constexpr std::size_t least = 64 * mib, most = std::size_t{512} << 30, page = 2 * mib;
   const std::size_t budget = of_option("--budget", [&] { return parse_bytes(text); });
   if (budget < least || budget > most || budget % (16 * page) != 0)
-    throw ValueError("[demo-oom] --budget must be a multiple of 32 MiB from 64 MiB to 512 GiB, but is " + text);
+    throw ValueError("[demo-oom] --budget must be a multiple of 32 MiB from 64 MiB to 512 GiB, but is " +
+                     printable(text));
   Story story(budget, console);
   story.tell(fmt::format("A pool with a budget of {} on a simulated device; shares are sixteenths of it.",
                          format_bytes(budget)));

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "allocator/base/number.h"
+#include "allocator/base/printable.h"
 #include "allocator/error.h"
 #include "examples/lab/page.h"
 #include "examples/plan/scale.h"
@@ -26,7 +27,7 @@ std::size_t parse_memory(const std::string& text, const char* option) {
   const std::size_t bytes = of_option(option, [&] { return parse_bytes(text); });
   if (bytes < smallest_memory || bytes > no_limit)
     throw ValueError(fmt::format("[plan] {} must be from {} to {}, but is {}", option, format_bytes(smallest_memory),
-                                 format_bytes(no_limit), text));
+                                 format_bytes(no_limit), printable(text)));
   return bytes;
 }
 
@@ -44,7 +45,7 @@ TrainOptions with_setting(TrainOptions options, const std::string& name, const s
     throw ValueError(fmt::format("[--vary] there is no training option {}{}", name,
                                  near.empty() ? "" : fmt::format(": did you mean {}?", near)));
   } catch (const CLI::ParseError& error) {
-    throw ValueError(fmt::format("[plan] --vary {}={}: {}", name, value, error.what()));
+    throw ValueError(fmt::format("[plan] --vary {}={}: {}", printable(name), printable(value), error.what()));
   }
   return options;
 }
@@ -60,7 +61,7 @@ std::vector<PlanRow> rows_of(const PlanOptions& options) {
   for (const std::string& vary : options.vary) {
     const std::size_t equals = vary.find('=');
     if (equals == 0 || equals == std::string::npos || equals + 1 == vary.size())
-      throw ValueError("[plan] --vary must be NAME=VALUE,VALUE, but is " + vary);
+      throw ValueError("[plan] --vary must be NAME=VALUE,VALUE, but is " + printable(vary));
     const std::string name = vary.substr(0, equals);
     std::vector<PlanRow> more;
     for (const PlanRow& row : rows)
@@ -93,7 +94,7 @@ std::size_t memory_for(const std::string& text, const PlanRow& row) {
   if (!text.ends_with('%')) return parse_memory(text, "--memory");
   const auto percent = number_in<double>(std::string_view(text).substr(0, text.size() - 1));
   if (!percent || !(*percent > 0) || *percent > 1000)
-    throw ValueError("[plan] a share of --memory must be above 0 % and at most 1000 %, but is " + text);
+    throw ValueError("[plan] a share of --memory must be above 0 % and at most 1000 %, but is " + printable(text));
   const DryRun run = dry_run(with_policy(row.options, "none"), no_limit);
   const double bytes = *percent / 100 * static_cast<double>(run.peak_reserved);
   return std::clamp(static_cast<std::size_t>(bytes), smallest_memory, no_limit);
@@ -184,8 +185,9 @@ TrainOptions with_policy(TrainOptions options, const std::string& policy) {
     else if (parts[i] == "offload")
       options.offload = folder.empty() ? std::filesystem::temp_directory_path().string() : folder;
     else
-      throw ValueError(fmt::format(
-          "[plan] --policies: what follows a + must be tile, chunk or offload, but is {} in {}", parts[i], policy));
+      throw ValueError(
+          fmt::format("[plan] --policies: what follows a + must be tile, chunk or offload, but is {} in {}",
+                      printable(parts[i]), printable(policy)));
   return options;
 }
 
@@ -195,7 +197,7 @@ Plan make_plan(const PlanOptions& options, Progress& progress) {
   if (options.measure < 0)
     throw ValueError(fmt::format("[plan] --measure must not be negative, but is {}", options.measure));
   if (options.train.device != "cpu" && options.train.device != "cuda")
-    throw ValueError("[plan] --device must be cpu or cuda, but is " + options.train.device);
+    throw ValueError("[plan] --device must be cpu or cuda, but is " + printable(options.train.device));
   plan.measure = options.measure;
   plan.longest = options.longest || (plan.measure > 0 && !options.policies.empty());
   plan.most = options.most;

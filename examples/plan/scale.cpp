@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <charconv>
 
+#include "allocator/base/printable.h"
 #include "allocator/caching_allocator.h"
 #include "allocator/error.h"
 #include "examples/plan/dry_run.h"
@@ -27,8 +28,8 @@ DevicePeaks peaks_of(const std::string& name) {
     if (device.name == name) return device;
     names.push_back(device.name);
   }
-  throw ValueError(
-      fmt::format("[plan] --device must be one of {} with --ranks, but is {}", fmt::join(names, ", "), name));
+  throw ValueError(fmt::format("[plan] --device must be one of {} with --ranks, but is {}", fmt::join(names, ", "),
+                               printable(name)));
 }
 
 kernels::Roofline roofline_of(const DevicePeaks& device, DType dtype) {
@@ -122,7 +123,8 @@ void plan_rank(Scale& scale, const RingOutline& alone, const RingShare& share) {
 
 Link parse_link(const std::string& text) {
   const auto refuse = [&] {
-    return ValueError("[plan] --link must be bytes a second and a latency, such as 50GB/s,5us, but is " + text);
+    return ValueError("[plan] --link must be bytes a second and a latency, such as 50GB/s,5us, but is " +
+                      printable(text));
   };
   const std::size_t comma = text.find(',');
   if (comma == std::string::npos || comma < 2 || text.compare(comma - 2, 2, "/s") != 0) throw refuse();

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "allocator/base/printable.h"
 #include "allocator/base/random.h"
 #include "allocator/error.h"
 #include "examples/support/options.h"
@@ -45,7 +46,7 @@ std::vector<std::int64_t> in_order(std::int64_t count) {
 RecallKind parse_recall_kind(const std::string& text) {
   if (text == "kv") return RecallKind::kv;
   if (text == "passkey") return RecallKind::passkey;
-  throw ValueError("[recall] --task must be kv or passkey, but is " + text);
+  throw ValueError("[recall] --task must be kv or passkey, but is " + printable(text));
 }
 
 void RecallTask::check() const {

@@ -5,8 +5,14 @@
 #include <algorithm>
 #include <csignal>
 #include <iostream>
+#include <new>
 #include <nlohmann/json.hpp>
+#include <stdexcept>
 #include <utility>
+
+#include "allocator/base/printable.h"
+#include "allocator/caching_allocator.h"
+#include "allocator/memory/host_memory.h"
 
 namespace poolgrad::examples {
 
@@ -114,9 +120,16 @@ int run_program(const std::function<int()>& parse, const std::function<void(std:
     if (code < 0) run(std::cout, Progress::is_terminal());
     return code_of_output(std::max(code, 0));
   } catch (const std::exception& error) {
-    if (*error.what() != '\0') std::cerr << error.what() << std::endl;
+    if (*error.what() != '\0') std::cerr << sentence_of(error) << std::endl;
     return exit_error;
   }
+}
+
+std::string sentence_of(const std::exception& error) {
+  const bool out_of_memory = dynamic_cast<const std::bad_alloc*>(&error) != nullptr ||
+                             dynamic_cast<const std::length_error*>(&error) != nullptr;
+  if (!out_of_memory) return printable_lines(error.what());
+  return "this machine's memory of " + format_bytes(HostMemory().info().total) + " does not suffice for what was asked";
 }
 
 int code_of_output(int code) {

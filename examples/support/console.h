@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <exception>
 #include <functional>
 #include <iosfwd>
 #include <nlohmann/json_fwd.hpp>
@@ -82,6 +83,10 @@ class Table {
 /// standard output, with a live line where `live`. An exception ends the program with its sentence, if it has
 /// any, on standard error, and so does output that is lost, as behind a closed pipe.
 int run_program(const std::function<int()>& parse, const std::function<void(std::ostream& out, bool live)>& run);
+
+/// The text of an error that ends a program, without control characters. The standard library's errors of memory become
+/// a sentence.
+std::string sentence_of(const std::exception& error);
 
 /// A program's exit code: `code`, or exit_error, and a sentence, where standard output did not take all of the answer.
 int code_of_output(int code);

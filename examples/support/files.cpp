@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "allocator/base/printable.h"
 #include "allocator/error.h"
 
 namespace poolgrad::examples {
@@ -43,10 +44,11 @@ void check_files(const std::string& program, const std::vector<OutputFile>& outp
     const fs::file_type kind = fs::status(path, unknown).type();
     if (path.empty() || (kind != fs::file_type::not_found && kind != fs::file_type::regular)) continue;
     for (const OutputFile* const other : written)
-      if (same_file(path, other->path)) refuse(fmt::format("{} and {} are both {}", other->option, option, path));
+      if (same_file(path, other->path))
+        refuse(fmt::format("{} and {} are both {}", other->option, option, printable_path(path)));
     for (const InputFile& input : inputs)
       if (!input.path.empty() && option != input.replaced_by && is_part_of(path, input.path))
-        refuse(fmt::format("{} {} would replace {}", option, path, input.what));
+        refuse(fmt::format("{} {} would replace {}", option, printable_path(path), input.what));
     written.push_back(&output);
   }
 }

@@ -41,7 +41,7 @@ void check_attention_name(const std::string& name, const std::string& program, c
   const auto& names = attention_names();
   if (std::find(names.begin(), names.end(), name) == names.end())
     throw ValueError(
-        fmt::format("[{}] {} must be one of {}, but is {}", program, option, fmt::join(names, ", "), name));
+        fmt::format("[{}] {} must be one of {}, but is {}", program, option, fmt::join(names, ", "), printable(name)));
 }
 
 void check_attention_names(const std::vector<std::string>& names, const std::string& program,
@@ -242,7 +242,7 @@ std::string describe_fault(const CLI::App* app, const CLI::Error& error) {
     if (error.get_name() == "ArgumentMismatch" &&
         option->count() > static_cast<std::size_t>(option->get_items_expected_max()))
       return fmt::format("{}{} is given {} times\n", program, option->get_name(), option->count());
-  return fmt::format("{}{}\n{}the options\n", program, error.what(), help);
+  return fmt::format("{}{}\n{}the options\n", program, printable(error.what(), 1000), help);
 }
 
 }  // namespace
@@ -261,7 +261,7 @@ void read_command_line(CLI::App& app, int argc, const char* const* argv) {
                           : type.starts_with("FLOAT") ? number_in<double>(text).has_value()
                                                       : true;
         if (!held)
-          throw CLI::ValidationError(option->get_name(), text + " is no number that it could be" +
+          throw CLI::ValidationError(option->get_name(), printable(text) + " is no number that it could be" +
                                                              (type.starts_with("UINT") ? ", from 0 to 2^64 - 1" : ""));
       }
 }
@@ -309,7 +309,7 @@ Device parse_device(const std::string& text, const std::string& program, const c
   const auto refuse = [&] {
     const char* const kinds =
         missing_on_sim ? "cpu, cuda:N or auto" : "cpu, cuda:N, auto, sim:SIZE or sim:SIZE,like=cpu";
-    throw ValueError(fmt::format("[{}] --device must be {}, but is {}", program, kinds, text));
+    throw ValueError(fmt::format("[{}] --device must be {}, but is {}", program, kinds, printable(text)));
   };
   if (text.starts_with("cuda")) {
     Device device;

@@ -10,6 +10,9 @@
 #include <string_view>
 
 #include "allocator/base/number.h"
+#include "allocator/base/printable.h"
+#include "allocator/base/salted_map.h"
+#include "allocator/caching_allocator.h"
 #include "allocator/error.h"
 #include "examples/support/files.h"
 #include "examples/support/train_settings.h"
@@ -32,7 +35,7 @@ void from_text(const std::string&, const std::string& text, std::string& value) 
 template <class T>
 void from_text(const std::string& name, const std::string& text, T& value) {
   const auto number = number_in<T>(text);
-  if (!number) throw FileError("[train] the checkpoint's " + name + " is malformed: " + text.substr(0, 40));
+  if (!number) throw FileError("[train] the checkpoint's " + name + " is malformed: " + printable(text));
   value = *number;
 }
 void from_text(const std::string& name, const std::string& text, std::vector<std::int64_t>& values) {
@@ -75,7 +78,7 @@ nn::Checkpointing stages_of(const std::string& policy) {
     throw ValueError(
         "[train] --checkpoint must be none, selective, block, sqrt, revolve, revolve:SLOTS, budget or auto, "
         "but is " +
-        policy);
+        printable(policy));
   }
 }
 
@@ -129,7 +132,8 @@ void TrainOptions::check() const {
   if (!(ema >= 0 && ema < 1)) refuse(fmt::format("--ema must be in [0, 1), but is {}", ema));
   if (checkpoint == "budget" && budget.empty()) refuse("--checkpoint budget needs --budget");
   if (stages_of(checkpoint_policy()).kind != nn::Checkpointing::Kind::none && chunk > 0)
-    refuse("--checkpoint " + checkpoint + " does nothing with --chunk, which computes every chunk again anyway");
+    refuse("--checkpoint " + printable(checkpoint) +
+           " does nothing with --chunk, which computes every chunk again anyway");
   for (const auto& [name, path] : {std::pair{"save", &save}, {"json", &json}, {"csv", &csv}, {"html", &html}})
     if (profile && !path->empty()) refuse(fmt::format("--profile is no run and writes no --{}", name));
   if (graph && profile) refuse("--profile waits for every kernel of a step, and --graph launches it as a whole");
@@ -160,7 +164,7 @@ void TrainOptions::check() const {
   if (shard_optimizer && parallel == "none") refuse("--shard-optimizer divides among ranks: it needs --parallel");
   if (other_text && resume.empty()) refuse("--other-text needs --resume");
   if (device.starts_with("sim") && !(save.empty() && resume.empty()))
-    refuse("--device " + device + " has no bytes to save or resume");
+    refuse("--device " + printable(device) + " has no bytes to save or resume");
 }
 
 std::vector<InputFile> text_files(const TrainOptions& options) {
@@ -181,7 +185,7 @@ std::vector<HeadName> parse_heads(const std::vector<std::string>& names, const n
     const bool there = head.block >= 0 && head.block < model.layers && head.head >= 0 && head.head < model.heads;
     if (!divided || end.ec != std::errc() || end.ptr != last || !there)
       throw ValueError(fmt::format("[train] --html-head must be BLOCK:HEAD from 0:0 to {}:{}, but is {}",
-                                   model.layers - 1, model.heads - 1, name));
+                                   model.layers - 1, model.heads - 1, printable(name)));
   }
   return heads;
 }
@@ -236,7 +240,7 @@ void TrainOptions::adopt(const std::map<std::string, std::string>& configuration
       if (may_change_on_resuming(name)) return;
       if (shown(to_text(value)) != shown(there))
         throw ValueError(fmt::format("[train] the checkpoint is of another configuration: --{} is {} there, {} here",
-                                     name, shown(there), shown(to_text(value))));
+                                     name, printable(shown(there)), printable(shown(to_text(value)))));
     }
     from_text(name, there, value);
   });
@@ -265,7 +269,7 @@ DTypeChoice choose_dtype(bool on_cpu, std::string_view instruction_set, std::str
 }
 
 DTypeChoice TrainOptions::activations() const {
-  if (dtype != "auto") return {of_option("--dtype", [&] { return parse_dtype(dtype); })};
+  if (dtype != "auto") return {of_option("--dtype", [&] { return parse_dtype(printable(dtype)); })};
   if (autocast != "none") return {DType::f32, "autocast works between f32"};
   const bool on_cpu = device == "cpu" || device.ends_with("like=cpu");
   return choose_dtype(on_cpu, kernels::instruction_set(), kernels::gemm_backend());
@@ -278,7 +282,7 @@ double TrainOptions::learning_rate() const {
 std::optional<DType> TrainOptions::autocast_dtype() const {
   if (autocast == "none") return std::nullopt;
   if (autocast != "bf16" && autocast != "f16")
-    throw ValueError("[train] --autocast must be none, bf16 or f16, but is " + autocast);
+    throw ValueError("[train] --autocast must be none, bf16 or f16, but is " + printable(autocast));
   if (dtype != "f32" && dtype != "auto")
     throw ValueError(fmt::format(
         "[train] --autocast {} works between activations of f32, and with --dtype {} they are not", autocast, dtype));
@@ -292,7 +296,8 @@ std::optional<nn::LossScalerOptions> TrainOptions::loss_scaler() const {
   if (loss_scale == "auto") return options;
   const auto initial = number_in<double>(loss_scale);
   if (!initial || !(*initial >= 1 && *initial <= 0x1p64))
-    throw ValueError("[train] --loss-scale must be auto, none or a number from 1 to 2^64, but is " + loss_scale);
+    throw ValueError("[train] --loss-scale must be auto, none or a number from 1 to 2^64, but is " +
+                     printable(loss_scale));
   if (!has_f16)
     throw ValueError(
         fmt::format("[train] --loss-scale {} serves f16 alone, and neither --dtype {} nor --autocast {} is", loss_scale,
@@ -319,12 +324,52 @@ std::unique_ptr<nn::LanguageModel> TrainOptions::make_model(Device on, Generator
                                              nn::ParameterOptions{.device = on, .generator = &generator});
 }
 
+void TrainOptions::check_tensors(const std::string& path) const {
+  constexpr std::string_view first = "block0.", of_model = "model.";
+  constexpr int outline_device = 98;  // plans have those from 99 on
+  const auto refuse = [&](const std::string& reason) {
+    throw FileError(
+        fmt::format("[load] {}: its tensors are not those of the model of {} and width {} that it tells of: {}",
+                    printable_path(path), plural(layers, "layer"), width, reason));
+  };
+  const SafetensorsReader reader(path);
+  SaltedTextMap<const Tensor*> there;
+  for (const auto& [name, tensor] : reader.outline().tensors)
+    if (name.starts_with(of_model)) there.emplace(name.substr(of_model.size()), &tensor);
+  TrainOptions one = *this;  // all layers are alike
+  one.layers = 1;
+  one.ranks = nullptr;
+  configure_simulated_device(outline_device, std::size_t{768} << 30);
+  Generator generator(seed);
+  std::unique_ptr<nn::LanguageModel> model;
+  try {
+    model = one.make_model({DeviceType::sim, outline_device}, generator);
+  } catch (const OutOfMemoryError&) {
+    refuse("one layer has more than 768 GiB");
+  }
+  const nn::NamedTensors wanted = model->named_tensors();
+  const auto of_layer =
+      std::ranges::count_if(wanted, [&](const auto& entry) { return entry.first.starts_with(first); });
+  const std::int64_t others = std::ssize(wanted) - of_layer, of_layers = std::ssize(there) - others;
+  if (of_layers % of_layer != 0 || of_layers / of_layer != layers)
+    refuse(fmt::format("{} where every layer has {} and the rest {}", plural(std::ssize(there), "tensor"), of_layer,
+                       others));
+  const auto compare = [&](const std::string& name, const Tensor& tensor) {
+    const auto found = there.find(name);
+    if (found == there.end()) refuse(name + " is missing");
+    if (found->second->shape() != tensor.shape() || found->second->dtype() != tensor.dtype())
+      refuse(fmt::format("{} is {} {} where {} {} is wanted", name, to_string(found->second->shape()),
+                         to_string(found->second->dtype()), to_string(tensor.shape()), to_string(tensor.dtype())));
+  };
+  for (const auto& [name, tensor] : wanted)
+    for (std::int64_t layer = 0; layer < (name.starts_with(first) ? layers : 1); ++layer)
+      compare(name.starts_with(first) ? fmt::format("block{}.{}", layer, name.substr(first.size())) : name, tensor);
+}
+
 TrainedModel load_trained_model(const std::string& path, Device device) {
   TrainedModel trained;
   trained.options.adopt(nn::read_training_metadata(path));
-  if (const auto tensors = std::ssize(SafetensorsReader(path).outline().tensors); trained.options.layers > tensors)
-    throw FileError(fmt::format("[load] {}: it tells of {} layers and has {}", path, trained.options.layers,
-                                plural(tensors, "tensor")));
+  trained.options.check_tensors(path);
   trained.tokenizer = std::make_shared<const nn::Tokenizer>(
       trained.options.tokenizer == "bytes" ? nn::Tokenizer() : nn::load_tokenizer(path));
   trained.generator = std::make_unique<Generator>(trained.options.seed);

@@ -104,6 +104,10 @@ struct TrainOptions {
   /// checkpoint has none.
   void adopt(const std::map<std::string, std::string>& configuration);
 
+  /// Throws FileError, one sentence, where a checkpoint has other tensors than the model of this configuration. Takes
+  /// no memory for the model.
+  void check_tensors(const std::string& checkpoint) const;
+
   /// Takes over the settings of a preset.
   void use(const Preset& preset);
   /// `checkpoint`, with "auto" resolved.

@@ -112,6 +112,8 @@ TrainOptions completed(TrainOptions options) {
   else if (options.ranks && !options.given.count("batch"))  // a sequence each
     options.batch = std::max<std::int64_t>(options.batch, options.ranks->grid().data);
   options.check();
+  if (!options.resume.empty())  // before a text is read and a model made
+    of_option("--resume", [&] { options.check_tensors(options.resume); });
   if (options.text.empty()) options.text = {default_text()};
   return options;
 }

@@ -11,6 +11,7 @@
 #include "allocator/base/fnv1a.h"
 #include "allocator/error.h"
 #include "allocator/memory/cuda_memory.h"
+#include "examples/support/console.h"
 #include "parallel/mpi.h"
 #include "parallel/training_ranks.h"
 
@@ -90,7 +91,7 @@ void on_ranks(TrainOptions options, std::ostream& out, bool live, const TrainCal
     });
   } catch (const std::exception& error) {
     // Before MPI ends: the first process to leave with an error takes the others with it.
-    if (all->rank() == 0) std::cerr << error.what() << std::endl;
+    if (all->rank() == 0) std::cerr << sentence_of(error) << std::endl;
     throw Told();
   }
 }

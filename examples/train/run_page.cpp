@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "allocator/base/atomic_file.h"
+#include "allocator/base/printable.h"
 #include "allocator/error.h"
 #include "examples/plan/plan.h"
 #include "examples/support/chart.h"
@@ -40,21 +41,15 @@ dl { display: grid; grid-template-columns: repeat(auto-fill, minmax(11rem, 1fr))
 dl div { border-bottom: 1px solid var(--line); padding: .15rem 0; } dt { color: var(--quiet); } dd { margin: 0; }
 )";
 
-/// A byte that is not printable.
-std::string visible_byte(char c) { return c == '\n' ? "\\n" : fmt::format("\\x{:02x}", static_cast<unsigned char>(c)); }
-
 /// A token, of which at most so many bytes: on one line.
 std::string visible_token(const std::string& token, std::size_t most = std::string::npos) {
-  return nn::visible_text(token.substr(0, most), visible_byte);
+  return visible_text(token.substr(0, most), visible_byte);
 }
 
 std::string shown_token(const std::string& token) { return escaped(visible_token(token)); }
 
 /// Text of bytes, which may be no UTF-8.
-std::string shown_text(const std::string& text) {
-  return escaped(
-      nn::visible_text(text, [](char c) { return c == '\n' || c == '\t' ? std::string(1, c) : visible_byte(c); }));
-}
+std::string shown_text(const std::string& text) { return escaped(printable_lines(text)); }
 
 Points points_of(const nn::TrainResult& result, double nn::StepRecord::*field) {
   Points points;

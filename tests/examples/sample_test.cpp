@@ -213,13 +213,36 @@ TEST_F(SampleTest, KeepsControlCharactersFromATerminal) {
 }
 
 TEST_F(SampleTest, DoesNotBuildAModelThatTheCheckpointCannotHold) {
-  SafetensorsFile file = load_safetensors(options_.checkpoint);
-  for (auto& [name, text] : file.metadata)
-    if (name.ends_with("layers")) text = "300000";
-  options_.checkpoint = folder_->file("deep.safetensors");
-  save_safetensors(options_.checkpoint, file);
-  options_.prompt = "a";
-  EXPECT_THAT(refusal<FileError>(options_), HasSubstr("deep.safetensors: it tells of 300000 layers and has "));
+  const SafetensorsFile whole = load_safetensors(options_.checkpoint);
+  const auto refusals_of = [&](const std::string& setting, const std::string& value) {
+    SafetensorsFile file = whole;
+    file.metadata.at(setting) = value;
+    SampleOptions sampled = options_;
+    sampled.checkpoint = folder_->file("changed.safetensors");
+    sampled.prompt = "a";
+    save_safetensors(sampled.checkpoint, file);
+    TrainOptions resumed;
+    resumed.text = {folder_->file("text")};
+    resumed.resume = sampled.checkpoint;
+    std::ostringstream out;
+    const std::size_t peak = allocator_for(cpu).statistics().reserved_bytes.current;
+    allocator_for(cpu).reset_peaks();
+    const std::string refused = refusal<FileError>(sampled);
+    EXPECT_EQ(error_of<FileError>([&] { train(resumed, out); }), "[--resume" + refused.substr(refused.find("] ")));
+    EXPECT_LE(allocator_for(cpu).statistics().reserved_bytes.peak, peak + (1 << 20)) << "no model was made";
+    return refused;
+  };
+  const auto text_of = [&](const char* model) {
+    return "[sample] " + folder_->file("changed.safetensors") + ": its tensors are not those of the model of " + model +
+           " that it tells of: ";
+  };
+  for (const char* layers : {"3", "300000", "4611686018427387904"})
+    EXPECT_THAT(refusals_of("layers", layers),
+                StartsWith(text_of((std::string(layers) + " layers and width 32").c_str())));
+  EXPECT_EQ(refusals_of("width", "65536"),
+            text_of("2 layers and width 65536") + "embedding.weight is (256, 32) f32 where (256, 65536) f32 is wanted");
+  EXPECT_THAT(refusals_of("width", "16777216"), StartsWith(text_of("2 layers and width 16777216")));
+  EXPECT_THAT(refusals_of("kv-heads", "1"), HasSubstr(" is wanted"));
 }
 
 TEST_F(SampleTest, RefusesWhatIsNoCheckpointOrNoWayToDraw) {
