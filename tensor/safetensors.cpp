@@ -314,8 +314,8 @@ void SafetensorsReader::read(const std::string& name, Tensor into, CallSite) con
   if (place == impl_->places.end()) outline().at(name);  // throws
   const Tensor& there = outline().tensors[place->second.index].second;
   if (there.shape() != into.shape() || there.dtype() != into.dtype())
-    throw ValueError("[read] tensor " + in_quotes(name) + " does not fit: in the file " + describe(there) + ", wanted " +
-                     describe(into));
+    throw ValueError("[read] tensor " + in_quotes(name) + " does not fit: in the file " + describe(there) +
+                     ", wanted " + describe(into));
   if (repeats_elements(into.geometry()))
     throw ValueError("[read] tensor " + in_quotes(name) + " cannot go where elements share memory: " + describe(into));
   impl_->file.read_into(into, place->second.begin);
@@ -338,7 +338,8 @@ void save_safetensors(const std::string& path, const SafetensorsFile& file, Call
   std::vector<const std::pair<std::string, Tensor>*> order;
   std::unordered_set<std::string> names{"__metadata__"};
   for (const auto& named : file.tensors) {
-    if (!named.second.defined()) throw ValueError("[save_safetensors] tensor " + in_quotes(named.first) + " is undefined");
+    if (!named.second.defined())
+      throw ValueError("[save_safetensors] tensor " + in_quotes(named.first) + " is undefined");
     if (!names.insert(named.first).second)
       throw ValueError("[save_safetensors] duplicate or reserved name " + in_quotes(named.first));
     order.push_back(&named);

@@ -4,8 +4,8 @@
 #include <cmath>
 #include <utility>
 
-#include "allocator/base/rounding.h"
 #include "allocator/base/printable.h"
+#include "allocator/base/rounding.h"
 #include "allocator/error.h"
 
 namespace poolgrad {
@@ -26,8 +26,7 @@ Device simulated_device(int index) {
 
 SimulationOptions SimulationOptions::like(std::string_view name) {
   if (name.empty()) return {};
-  if (name != "cpu")
-    throw ValueError("[simulation] no device is known that is like " + printable(name) + ", only cpu");
+  if (name != "cpu") throw ValueError("[simulation] no device is known that is like " + printable(name) + ", only cpu");
   const HostMemory host(1);
   return {.granularity = host.granularity(),
           .large_page = host.large_page(),

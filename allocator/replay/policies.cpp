@@ -5,8 +5,8 @@
 #include <optional>
 
 #include "allocator/base/number.h"
-#include "allocator/caching_allocator.h"
 #include "allocator/base/printable.h"
+#include "allocator/caching_allocator.h"
 #include "allocator/error.h"
 #include "allocator/replay/policy.h"
 

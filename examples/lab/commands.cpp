@@ -384,7 +384,8 @@ void check_output(const std::string& command, const std::string& output, const s
 }
 
 std::string source_name(const std::string& source) {
-  return source.starts_with(zoo_prefix) ? source.substr(zoo_prefix.size()) : printable(fs::path(source).stem().string());
+  return source.starts_with(zoo_prefix) ? source.substr(zoo_prefix.size())
+                                        : printable(fs::path(source).stem().string());
 }
 
 Workload read_workload(const std::string& source) {
@@ -392,7 +393,8 @@ Workload read_workload(const std::string& source) {
   Workload workload = workload_of(load_trace(source), source_name(source));
   workload.description = printable_path(source);
   if (workload.operations.empty())
-    throw FileError("[read] " + printable_path(source) + ": no allocation was recorded, so that there is nothing to replay");
+    throw FileError("[read] " + printable_path(source) +
+                    ": no allocation was recorded, so that there is nothing to replay");
   return workload;
 }
 
