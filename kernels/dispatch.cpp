@@ -130,10 +130,12 @@ void ask_as_copy_with_host(Stream stream, const View& there, DType dtype) {
   const Scratch scratch(stream, "copy", there.count() * static_cast<std::int64_t>(size_of(dtype)));
 }
 
-void fill(Stream stream, const View& out, double value) { run(&KernelTable::fill, "fill", stream, out, value); }
+void fill(Stream stream, const View& out, double value) {
+  run(&KernelTable::fill, "fill", stream, out, rounded(out.dtype, value));
+}
 
-void arange(Stream stream, const View& out, double start, double step) {
-  run(&KernelTable::arange, "arange", stream, out, start, step);
+void arange(Stream stream, const View& out, const ArithmeticSequence& numbers) {
+  run(&KernelTable::arange, "arange", stream, out, numbers);
 }
 
 // Reductions.

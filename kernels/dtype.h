@@ -118,13 +118,34 @@ inline POOLGRAD_HD Half::operator float() const {
   return std::bit_cast<float>(sign | (magnitude + 0x38000000u));
 }
 
-/// `x` as an element of another type. Floating types round. Of a floating x an integer is the part before the point,
-/// the nearest end of its range where that is beyond it, and 0 for NaN; one that is cut off an integer keeps the low
-/// bits. A bool is x != 0.
+/// x as a float that f16 and bf16 round as they would round x: between two floats it is the one whose last bit is 1
+/// (rounding to odd, Boldo & Melquiond 2008).
+POOLGRAD_HD inline float rounded_to_odd(float x) { return x; }
+POOLGRAD_HD inline float rounded_to_odd(double x) {
+  const auto nearest = static_cast<float>(x);
+  const auto back = static_cast<double>(nearest);
+  const auto bits = std::bit_cast<std::uint32_t>(nearest);
+  if (back == x || x != x || (bits & 1u) != 0) return nearest;
+  const bool below = (x < 0 ? -x : x) > (back < 0 ? -back : back);
+  return std::bit_cast<float>(below ? bits + 1u : bits - 1u);
+}
+POOLGRAD_HD inline float rounded_to_odd(std::int64_t x) {
+  // A double has 53 bits: beyond them, one bit says whether the 11 below it are all 0.
+  constexpr std::int64_t rest = 2047;
+  const bool exact = static_cast<std::uint64_t>(x) + (std::uint64_t{1} << 53) <= std::uint64_t{1} << 54;
+  return rounded_to_odd(static_cast<double>(exact || (x & rest) == 0 ? x : (x & ~rest) | (rest + 1)));
+}
+
+/// `x` as an element of another type. Floating types round once, to the nearest even neighbour. Of a floating x an
+/// integer is the part before the point, the nearest end of its range where that is beyond it, and 0 for NaN; one that
+/// is cut off an integer keeps the low bits. A bool is x != 0.
 template <class To, class From>
 POOLGRAD_HD To narrowed(From x) {
-  if constexpr (std::is_same_v<To, Half> || std::is_same_v<To, BFloat16>) {
-    return To(static_cast<float>(x));
+  if constexpr (std::is_same_v<From, Half> || std::is_same_v<From, BFloat16>) {
+    return narrowed<To>(static_cast<float>(x));
+  } else if constexpr (std::is_same_v<To, Half> || std::is_same_v<To, BFloat16>) {
+    using Exact = std::conditional_t<std::is_integral_v<From>, std::int64_t, From>;
+    return To(rounded_to_odd(static_cast<Exact>(x)));
   } else if constexpr (std::is_same_v<To, bool>) {
     return x != From{};
   } else if constexpr (std::is_integral_v<To> && std::is_floating_point_v<From>) {
@@ -135,6 +156,16 @@ POOLGRAD_HD To narrowed(From x) {
     return x < beyond ? static_cast<To>(x) : Range::max();
   } else {
     return static_cast<To>(x);
+  }
+}
+
+/// A number as a floating dtype rounds it; as it is for the others.
+inline double rounded(DType dtype, double value) {
+  switch (dtype) {
+    case DType::f32: return static_cast<double>(static_cast<float>(value));
+    case DType::f16: return static_cast<double>(static_cast<float>(narrowed<Half>(value)));
+    case DType::bf16: return static_cast<double>(static_cast<float>(narrowed<BFloat16>(value)));
+    default: return value;
   }
 }
 

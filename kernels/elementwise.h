@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "allocator/stream.h"
+#include "kernels/definition/arithmetic_sequence.h"
 #include "kernels/view.h"
 
 namespace poolgrad::kernels {
@@ -22,13 +23,16 @@ namespace poolgrad::kernels {
   OP(tanh, Tanh) OP(sigmoid, Sigmoid) OP(erf, Erf) OP(relu, Relu) OP(gelu, Gelu) OP(gelu_tanh, GeluTanh) \
   OP(silu, Silu) OP(mish, Mish) OP(elu, Elu) OP(softplus, Softplus) OP(floor, Floor) OP(ceil, Ceil) OP(round, Round) \
   OP(logical_not, LogicalNot) OP(is_nan, IsNan) OP(is_finite, IsFinite) \
-  OP(leaky_relu, LeakyRelu) OP(clamp, Clamp) OP(power, Power) OP(affine, Affine) OP(quotient, Quotient)
-/// Comparisons, logical_and and logical_or give bool; the others the dtype of the operands.
+  OP(leaky_relu, LeakyRelu) OP(clamp, Clamp) OP(power, Power) OP(affine, Affine) OP(quotient, Quotient) \
+  OP(power_of_two, PowerOfTwo)
+/// Comparisons, logical_and and logical_or give bool; the others the dtype of the operands. maximum_share is the share
+/// of a in the gradient of maximum(a, b).
 #define POOLGRAD_BINARY_OPS(OP) \
   OP(add, Add) OP(sub, Sub) OP(mul, Mul) OP(div, Div) OP(fmod, Fmod) OP(remainder, Remainder) OP(pow, Pow) OP(atan2, Atan2) \
   OP(maximum, Maximum) OP(minimum, Minimum) \
   OP(eq, Equal) OP(ne, NotEqual) OP(lt, Less) OP(le, LessEqual) OP(gt, Greater) OP(ge, GreaterEqual) \
-  OP(logical_and, LogicalAnd) OP(logical_or, LogicalOr)
+  OP(logical_and, LogicalAnd) OP(logical_or, LogicalOr) OP(mul_no_nan, MulNoNan) \
+  OP(maximum_share, MaximumShare) OP(minimum_share, MinimumShare)
 
 #define POOLGRAD_ENUMERATOR(name, functor) name,
 enum class UnaryOp : std::uint8_t { POOLGRAD_UNARY_OPS(POOLGRAD_ENUMERATOR) };
@@ -65,7 +69,7 @@ void where(Stream stream, const View& out, const View& cond, const View& a, cons
 /// out = x, converting dtype and layout. To what the dtype holds as narrowed() in dtype.h.
 void copy(Stream stream, const View& out, const View& x);
 void fill(Stream stream, const View& out, double value);
-/// out[i] = start + i * step; out is one-dimensional.
-void arange(Stream stream, const View& out, double start, double step);
+/// out[i] = numbers.at(i), rounded once; out is one-dimensional.
+void arange(Stream stream, const View& out, const ArithmeticSequence& numbers);
 
 }  // namespace poolgrad::kernels

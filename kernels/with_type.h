@@ -48,13 +48,4 @@ decltype(auto) with_word(DType dtype, const F& f) {
   }
 }
 
-/// A number of any dtype as f64 (i64 beyond 2^53 is rounded).
-template <class T>
-double as_double(T value) {
-  if constexpr (requires { static_cast<double>(value); })
-    return static_cast<double>(value);
-  else
-    return static_cast<double>(static_cast<float>(value));
-}
-
 }  // namespace poolgrad

@@ -33,36 +33,78 @@ Tensor scalar(double value, TensorOptions options, CallSite) { return filled({},
 namespace {
 /// Of bools it is whether a number is not 0 that counts, as in casts.
 bool fits(DType dtype, double number) { return dtype == DType::boolean || has_number(dtype, number); }
+void check_fits(const char* op, DType dtype, std::initializer_list<double> numbers) {
+  for (const double number : numbers)
+    if (!fits(dtype, number)) throw ValueError(fmt::format("[{}] {} is no {}", op, number, to_string(dtype)));
+}
+/// Whether elements are whole numbers, not rounded on the way, and so are these.
+bool are_integers(DType dtype, std::initializer_list<double> numbers) {
+  return !is_floating(dtype) && dtype != DType::boolean &&
+         std::all_of(numbers.begin(), numbers.end(), [](double x) { return has_number(DType::i64, x); });
+}
+
+Tensor sequence(const kernels::ArithmeticSequence& numbers, std::int64_t elements, TensorOptions options,
+                std::source_location at = std::source_location::current()) {
+  Tensor out = Tensor::empty({elements}, options, at);
+  kernels::arange(current_stream(options.device), out.view(), numbers);
+  return out;
+}
 }  // namespace
 
 Tensor arange(double start, double stop, double step, TensorOptions options, CallSite) {
   const double elements = std::ceil((stop - start) / step);
   if (!std::isfinite(start) || !std::isfinite(stop) || !std::isfinite(step) || step == 0.0 || elements >= 0x1p62)
     throw ValueError(fmt::format("[arange] no finite range: start {}, stop {}, step {}", start, stop, step));
+  const double end = step > 0 ? std::ceil(stop) : std::floor(stop);
+  if (are_integers(options.dtype, {start, end, step}))
+    return detail::arange(static_cast<std::int64_t>(start), static_cast<std::int64_t>(end),
+                          static_cast<std::int64_t>(step), options);
   const auto count = static_cast<std::int64_t>(std::max(0.0, elements));
   const double second = count > 1 ? start + step : start, last = start + static_cast<double>(count - 1) * step;
-  for (const double number : {start, second, last})
-    if (count > 0 && !fits(options.dtype, number))
-      throw ValueError(fmt::format("[arange] {} is no {}", number, to_string(options.dtype)));
-  Tensor out = Tensor::empty({count}, options);
-  kernels::arange(current_stream(options.device), out.view(), start, step);
-  return out;
+  if (count > 0) check_fits("arange", options.dtype, {start, second, last});
+  return sequence(kernels::ArithmeticSequence::of_doubles(start, step), count, options);
+}
+
+Tensor detail::arange(std::int64_t start, std::int64_t stop, std::int64_t step, TensorOptions options) {
+  if (!are_integers(options.dtype, {}))
+    return poolgrad::arange(static_cast<double>(start), static_cast<double>(stop), static_cast<double>(step), options);
+  const auto from = static_cast<std::uint64_t>(start), to = static_cast<std::uint64_t>(stop);
+  const bool any = step > 0 ? start < stop : stop < start;
+  const std::uint64_t distance = step > 0 ? to - from : from - to;
+  const std::uint64_t size = step > 0 ? static_cast<std::uint64_t>(step) : 0 - static_cast<std::uint64_t>(step);
+  if (step == 0 || (any && (distance - 1) / size >= std::uint64_t{1} << 62))
+    throw ValueError(fmt::format("[arange] no finite range: start {}, stop {}, step {}", start, stop, step));
+  const std::uint64_t before_last = any ? (distance - 1) / size : 0;
+  const auto last = static_cast<std::int64_t>(from + before_last * static_cast<std::uint64_t>(step));
+  if (any && options.dtype != DType::i64)  // which has all of them, and no double may be as large
+    check_fits("arange", options.dtype, {static_cast<double>(start), static_cast<double>(last)});
+  return sequence(kernels::ArithmeticSequence::of_integers(start, step),
+                  any ? static_cast<std::int64_t>(before_last) + 1 : 0, options);
 }
 
 Tensor linspace(double start, double stop, std::int64_t elements, TensorOptions options, CallSite) {
   if (!std::isfinite(start) || !std::isfinite(stop) || elements < 0)
     throw ValueError(fmt::format("[linspace] no finite range: start {}, stop {}, elements {}", start, stop, elements));
-  for (const double number : {start, stop})
-    if (!fits(options.dtype, std::trunc(number)))
-      throw ValueError(fmt::format("[linspace] {} is no {}", number, to_string(options.dtype)));
-  Tensor out = Tensor::empty({elements}, options);
-  const Stream stream = current_stream(options.device);
+  if (are_integers(options.dtype, {start, stop}))
+    return detail::linspace(static_cast<std::int64_t>(start), static_cast<std::int64_t>(stop), elements, options);
+  check_fits("linspace", options.dtype, {std::trunc(start), std::trunc(stop)});
   const auto steps = static_cast<double>(std::max<std::int64_t>(elements - 1, 1));
   const double step = std::isfinite(stop - start) ? (stop - start) / steps : stop / steps - start / steps;
-  kernels::arange(stream, out.view(), start, elements > 1 ? step : 0.0);
+  Tensor out = sequence(kernels::ArithmeticSequence::of_doubles(start, elements > 1 ? step : 0.0), elements, options);
   // Exactly, whatever the rounding of the steps.
-  if (elements > 1) kernels::fill(stream, out.alias(selected(out.geometry(), 0, -1)).view(), stop);
+  if (elements > 1)
+    kernels::fill(current_stream(options.device), out.alias(selected(out.geometry(), 0, -1)).view(), stop);
   return out;
+}
+
+Tensor detail::linspace(std::int64_t start, std::int64_t stop, std::int64_t elements, TensorOptions options) {
+  if (elements < 0 || !are_integers(options.dtype, {}))
+    return poolgrad::linspace(static_cast<double>(start), static_cast<double>(stop), elements, options);
+  if (options.dtype != DType::i64)
+    check_fits("linspace", options.dtype, {static_cast<double>(start), static_cast<double>(stop)});
+  return sequence(elements > 1 ? kernels::ArithmeticSequence::between(start, stop, elements - 1)
+                               : kernels::ArithmeticSequence::of_integers(start, 0),
+                  elements, options);
 }
 
 Tensor eye(std::int64_t rows, std::int64_t columns, std::int64_t offset, TensorOptions options, CallSite) {

@@ -1,6 +1,7 @@
 // New tensors. In traces the line that calls one of these has made it; see CallSite.
 #pragma once
 
+#include <concepts>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -17,12 +18,27 @@ Tensor ones(const Shape& shape, TensorOptions options = {}, CallSite = {});
 Tensor full(const Shape& shape, double value, TensorOptions options = {}, CallSite = {});
 Tensor zeros_like(const Tensor& like, CallSite = {});
 Tensor ones_like(const Tensor& like, CallSite = {});
-/// start, start + step, ... below stop (one dimension). Throws ValueError for step 0, a non-finite bound, and numbers
-/// that the dtype does not have.
+/// start, start + step, ... below stop (one dimension), exact in integer dtypes. Throws ValueError for step 0, a
+/// non-finite bound, and numbers that the dtype does not have.
 Tensor arange(double start, double stop, double step = 1.0, TensorOptions options = {}, CallSite = {});
 /// `elements` numbers at even distances from start to stop, both included; a single one is start. Throws ValueError for
-/// a negative number, a non-finite bound, and one beyond the dtype's range; integers are cut towards 0.
+/// a negative number, a non-finite bound, and one beyond the dtype's range; integers are cut towards 0, and between
+/// whole bounds they are exact.
 Tensor linspace(double start, double stop, std::int64_t elements, TensorOptions options = {}, CallSite = {});
+namespace detail {
+Tensor arange(std::int64_t start, std::int64_t stop, std::int64_t step, TensorOptions options);
+Tensor linspace(std::int64_t start, std::int64_t stop, std::int64_t elements, TensorOptions options);
+}  // namespace detail
+/// The same by bounds of i64, which need not be doubles.
+template <std::integral Start, std::integral Stop, std::integral Step = int>
+Tensor arange(Start start, Stop stop, Step step = 1, TensorOptions options = {}, CallSite = {}) {
+  return detail::arange(static_cast<std::int64_t>(start), static_cast<std::int64_t>(stop),
+                        static_cast<std::int64_t>(step), options);
+}
+template <std::integral Start, std::integral Stop>
+Tensor linspace(Start start, Stop stop, std::int64_t elements, TensorOptions options = {}, CallSite = {}) {
+  return detail::linspace(static_cast<std::int64_t>(start), static_cast<std::int64_t>(stop), elements, options);
+}
 /// (rows, columns) with ones at (i, i + offset) and zeros elsewhere; columns = rows unless given.
 Tensor eye(std::int64_t rows, std::int64_t columns = -1, std::int64_t offset = 0, TensorOptions options = {},
            CallSite = {});

@@ -21,16 +21,6 @@ namespace {
 /// Writes one value of the column.
 using NumberWriter = std::function<std::string(double)>;
 
-/// The value rounded to the dtype.
-double rounded(double value, DType dtype) {
-  switch (dtype) {
-    case DType::f64: return value;
-    case DType::f16: return static_cast<double>(static_cast<float>(Half(static_cast<float>(value))));
-    case DType::bf16: return static_cast<double>(static_cast<float>(BFloat16(static_cast<float>(value))));
-    default: return static_cast<double>(static_cast<float>(value));
-  }
-}
-
 /// Decimal digits that every value of the dtype keeps.
 int decimal_digits(DType dtype) {
   return (significant_bits(dtype) - 1) * 301 / 1000;  // by log10(2), as std::numeric_limits has it
@@ -57,7 +47,7 @@ int shortest_digits(double value, DType dtype) {
     return point == std::string_view::npos ? 0 : static_cast<int>(text.find('e') - point) - 1;
   }
   int digits = 0;
-  while (rounded(*number_in<double>(printed(std::chars_format::scientific, digits, value)), dtype) != value) ++digits;
+  while (rounded(dtype, *number_in<double>(printed(std::chars_format::scientific, digits, value))) != value) ++digits;
   return digits;
 }
 
@@ -104,8 +94,8 @@ struct Widths {
 
 bool wants_scientific(double smallest, double largest, DType dtype) {
   if (largest == 0) return false;
-  return largest >= std::pow(10.0, std::min(8, decimal_digits(dtype))) || smallest < rounded(1e-4, dtype) ||
-         rounded(largest / smallest, dtype) > 1000;
+  return largest >= std::pow(10.0, std::min(8, decimal_digits(dtype))) || smallest < rounded(dtype, 1e-4) ||
+         rounded(dtype, largest / smallest) > 1000;
 }
 
 /// A writer for floating values of `dtype`, all of one width: the shortest digits that identify each value among those
@@ -201,7 +191,7 @@ std::vector<std::string> to_words(const Tensor& tensor, const std::vector<Shown>
       for (std::string& word : words) word.insert(0, width - word.size(), ' ');
     } else {
       std::vector<double> values;
-      for (const T value : gather<T>(tensor, shown)) values.push_back(as_double(value));
+      for (const T value : gather<T>(tensor, shown)) values.push_back(narrowed<double>(value));
       const NumberWriter write = float_writer(values, tensor.dtype(), precision);
       for (const double value : values) words.push_back(write(value));
     }

@@ -296,12 +296,13 @@ Tensor& Tensor::fill(double value) {
 
 void Tensor::bump_version() { storage()->bump_version(); }
 
-double Tensor::item(CallSite) const {
+template <class T>
+T Tensor::item(CallSite) const {
   checked("item");
   if (count() != 1) throw ShapeError("[item] needs exactly one element: " + describe(*this));
-  if (device().is_sim()) return 0.0;
+  if (device().is_sim()) return T{};
   const Tensor host = device().is_cpu() ? *this : on_host();
-  return with_type(dtype(), [&]<class T>(T) { return as_double(*host.data<T>()); });
+  return with_type(dtype(), [&]<class Own>(Own) { return narrowed<T>(*host.data<Own>()); });
 }
 
 template <class T>
@@ -321,6 +322,15 @@ std::vector<T> Tensor::to_vector(CallSite) const {
   }
   return out;
 }
+
+template double Tensor::item<double>(CallSite) const;
+template float Tensor::item<float>(CallSite) const;
+template Half Tensor::item<Half>(CallSite) const;
+template BFloat16 Tensor::item<BFloat16>(CallSite) const;
+template std::int64_t Tensor::item<std::int64_t>(CallSite) const;
+template std::int32_t Tensor::item<std::int32_t>(CallSite) const;
+template std::uint8_t Tensor::item<std::uint8_t>(CallSite) const;
+template bool Tensor::item<bool>(CallSite) const;
 
 template std::vector<double> Tensor::to_vector<double>(CallSite) const;
 template std::vector<float> Tensor::to_vector<float>(CallSite) const;

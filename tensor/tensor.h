@@ -96,8 +96,10 @@ class Tensor {
   /// Pointer to the first element; throws DTypeError if T is not the dtype, DeviceError off the CPU.
   template <class T>
   T* data() const;
-  /// The value of a one-element tensor as f64 (0 on sim). Throws ShapeError otherwise.
-  double item(CallSite = {}) const;
+  /// The value of a one-element tensor (0 on sim), converted as by to_vector(): x.item(), x.item<std::int64_t>().
+  /// Throws ShapeError otherwise.
+  template <class T = double>
+  T item(CallSite = {}) const;
   /// All elements in row-major order, converted to T.
   template <class T>
   std::vector<T> to_vector(CallSite = {}) const;

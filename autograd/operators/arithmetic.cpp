@@ -40,9 +40,26 @@ SavedTensor kept_for(const Tensor& other, const Tensor& tensor) {
   return other.requires_grad() ? SavedTensor(tensor) : SavedTensor();
 }
 
-/// Shared by maximum and minimum: the winner gets the gradient, ties share it.
-Tensor record_extremum(const char* name, BinaryOp op, BinaryOp strict, BinaryOp loose, const Tensor& a,
-                       const Tensor& b);
+/// Shared by maximum and minimum: the winner gets the gradient, ties share it. `share` gives a's part.
+Tensor record_extremum(const char* name, BinaryOp op, BinaryOp share, const Tensor& a, const Tensor& b);
+
+/// Puts a product on the tape whose gradients are products by `gradient`, mul or mul_no_nan.
+Tensor record_product(BinaryOp op, BinaryOp gradient, const Tensor& a, const Tensor& b,
+                      std::source_location at = std::source_location::current()) {
+  Tensor out = computed("mul", op, a, b, {}, at);
+  if (wants_gradient({a, b}))
+    record("mul", {a, b}, {out},
+           recipe([op, gradient](const Tensor& x, const Tensor& y) { return record_product(op, gradient, x, y); }),
+           [gradient, left = a.shape(), right = b.shape(), a = kept_for(b, a),
+            b = kept_for(a, b)](const BackwardCall& call) -> Gradients {
+             const auto times = [&](const SavedTensor& other) {
+               return record_product(gradient, gradient, call.gradient(), other.unpack());
+             };
+             return {call.needs(0) ? sum_to(times(b), left) : Tensor(),
+                     call.needs(1) ? sum_to(times(a), right) : Tensor()};
+           });
+  return out;
+}
 
 }  // namespace
 
@@ -72,15 +89,13 @@ Tensor sub(Argument a, const Tensor& b) {
 
 Tensor mul(Argument a, const Tensor& b) {
   if (const auto cast = autocast("mul", {a, b}); !cast.empty()) return mul(cast[0], cast[1]);
-  Tensor out = computed("mul", BinaryOp::mul, a, b);
-  if (wants_gradient({a, b}))
-    record("mul", {a, b}, {out}, recipe([](const Tensor& x, const Tensor& y) { return mul(x, y); }),
-           [left = a->shape(), right = b.shape(), a = kept_for(b, a),
-            b = kept_for(a, b)](const BackwardCall& call) -> Gradients {
-             return {call.needs(0) ? sum_to(call.gradient() * b.unpack(), left) : Tensor(),
-                     call.needs(1) ? sum_to(call.gradient() * a.unpack(), right) : Tensor()};
-           });
-  return out;
+  return record_product(BinaryOp::mul, BinaryOp::mul, a, b);
+}
+Tensor mul_no_nan(const Tensor& weight, const Tensor& x) {
+  return record_product(BinaryOp::mul_no_nan, BinaryOp::mul_no_nan, weight, x);
+}
+Tensor mul_with_no_nan_gradients(const Tensor& a, const Tensor& b) {
+  return record_product(BinaryOp::mul, BinaryOp::mul_no_nan, a, b);
 }
 
 Tensor div(Argument a, const Tensor& b) {
@@ -180,10 +195,10 @@ Tensor remainder(Argument a, const Tensor& b) { return record_rest("remainder", 
 Tensor remainder(Argument a, double b) { return remainder(*a, number_beside("remainder", a, b)); }
 
 Tensor maximum(Argument a, const Tensor& b) {
-  return record_extremum("maximum", BinaryOp::maximum, BinaryOp::gt, BinaryOp::ge, a, b);
+  return record_extremum("maximum", BinaryOp::maximum, BinaryOp::maximum_share, a, b);
 }
 Tensor minimum(Argument a, const Tensor& b) {
-  return record_extremum("minimum", BinaryOp::minimum, BinaryOp::lt, BinaryOp::le, a, b);
+  return record_extremum("minimum", BinaryOp::minimum, BinaryOp::minimum_share, a, b);
 }
 Tensor maximum(Argument a, double b) { return maximum(*a, number_beside("maximum", a, b)); }
 Tensor maximum(double a, Argument b) { return maximum(number_beside("maximum", b, a), b); }
@@ -192,31 +207,18 @@ Tensor minimum(double a, Argument b) { return minimum(number_beside("minimum", b
 
 namespace {
 
-/// 1 where op(a, b) holds, else 0, as numbers of a's dtype.
-Tensor indicator(BinaryOp op, const Tensor& a, const Tensor& b, const Shape& shape) {
-  const Stream stream = current_stream(a.device());
-  const Tensor test = Tensor::empty(shape, {DType::boolean, a.device()});
-  Tensor out = Tensor::empty(shape, a.options());
-  kernels::binary(stream, op, test.view(), broadcast_view(a, shape), broadcast_view(b, shape));
-  kernels::copy(stream, out.view(), test.view());
-  return out;
-}
-
-Tensor record_extremum(const char* name, BinaryOp op, BinaryOp strict, BinaryOp loose, const Tensor& a,
-                       const Tensor& b) {
+Tensor record_extremum(const char* name, BinaryOp op, BinaryOp share, const Tensor& a, const Tensor& b) {
   if (const auto cast = autocast(name, {a, b}); !cast.empty())
-    return record_extremum(name, op, strict, loose, cast[0], cast[1]);
+    return record_extremum(name, op, share, cast[0], cast[1]);
   Tensor out = computed(name, op, a, b);
   if (wants_gradient({a, b}))
     record(name, {a, b}, {out},
            recipe([name, op](const Tensor& x, const Tensor& y) { return computed(name, op, x, y); }),
-           [strict, loose, a = SavedTensor(a), b = SavedTensor(b)](const BackwardCall& call) -> Gradients {
+           [name, share, a = SavedTensor(a), b = SavedTensor(b)](const BackwardCall& call) -> Gradients {
              const Tensor left = a.unpack(), right = b.unpack(), &grad = call.gradient();
-             // 1 where a wins, 1/2 where both are equal; a constant as far as second derivatives are concerned.
-             const Tensor share =
-                 (indicator(strict, left, right, grad.shape()) + indicator(loose, left, right, grad.shape())) * 0.5;
-             return {call.needs(0) ? sum_to(grad * share, left.shape()) : Tensor(),
-                     call.needs(1) ? sum_to(grad * (1.0 - share), right.shape()) : Tensor()};
+             const Tensor of_left = computed(name, share, left, right);  // a constant for second derivatives
+             return {call.needs(0) ? sum_to(grad * of_left, left.shape()) : Tensor(),
+                     call.needs(1) ? sum_to(grad * (1.0 - of_left), right.shape()) : Tensor()};
            });
   return out;
 }

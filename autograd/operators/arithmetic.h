@@ -26,7 +26,7 @@ Tensor fmod(Argument a, const Tensor& b);
 Tensor fmod(Argument a, double b);
 Tensor remainder(Argument a, const Tensor& b);
 Tensor remainder(Argument a, double b);
-/// Ties give half the gradient to each side.
+/// The gradient goes to the operand that is the result, NaN too; ties give half to each side.
 Tensor maximum(Argument a, const Tensor& b);
 Tensor maximum(Argument a, double b);
 Tensor maximum(double a, Argument b);

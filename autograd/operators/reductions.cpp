@@ -1,6 +1,9 @@
 #include "autograd/operators/reductions.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "allocator/error.h"
@@ -50,7 +53,18 @@ Tensor computed(ReduceOp op, const Tensor& x, const ReducedDims& reduction, bool
 /// Integers and bools sum to i64.
 DType sum_dtype(DType dtype) { return is_floating(dtype) ? dtype : DType::i64; }
 
-/// max and min: the gradient goes to the elements equal to the result, in equal parts.
+/// The part of each element of x in the gradient of its extremum `best`, (kept): elements that are the result share it
+/// equally. A constant for second derivatives; computed in the dtype that x is computed in.
+Tensor shares_of_extremum(ReduceOp op, const Tensor& x, const Tensor& best, const ReducedDims& reduction) {
+  const NoGradGuard guard;
+  const auto share = op == ReduceOp::maximum ? kernels::BinaryOp::maximum_share : kernels::BinaryOp::minimum_share;
+  Tensor winners = Tensor::empty_like(x);  // 1/2 each
+  kernels::binary(current_stream(x.device()), share, winners.view(), x.view(), broadcast_view(best, x.shape()));
+  const Tensor sums = computed(ReduceOp::sum, winners, reduction, true, compute_dtype(x.dtype()));
+  return winners * to(1.0 / sums, x.dtype());
+}
+
+/// max and min: the gradient goes to the elements that are the result, in equal parts.
 Tensor record_extremum(const char* name, ReduceOp op, const Tensor& x, const Dims& dims, bool keep,
                        std::source_location at = std::source_location::current()) {
   check_devices(name, {{"x", x}});
@@ -61,12 +75,10 @@ Tensor record_extremum(const char* name, ReduceOp op, const Tensor& x, const Dim
     record(name, {x}, {out}, recipe([name, op, dims, keep](const Tensor& input) {
              return computed(op, input, ReducedDims(name, input, dims), keep, input.dtype());
            }),
-           [x = SavedTensor(x), out = SavedTensor::output(out), dims,
-            kept = reduction.kept](const BackwardCall& call) -> Gradients {
-             const Tensor input = x.unpack().detach(), best = out.unpack().detach();
-             const Tensor winners = equal(input, reshape(best, kept));
-             const Tensor share = 1.0 / to(sum(winners, dims, true), compute_dtype(input.dtype()));
-             return {reshape(call.gradient(), kept) * (to(winners, input.dtype()) * to(share, input.dtype()))};
+           [x = SavedTensor(x), out = SavedTensor::output(out), op, reduction](const BackwardCall& call) -> Gradients {
+             const Tensor best = reshape(out.unpack().detach(), reduction.kept);
+             return {reshape(call.gradient(), reduction.kept) *
+                     shares_of_extremum(op, x.unpack().detach(), best, reduction)};
            });
   return out;
 }
@@ -101,6 +113,16 @@ Tensor running_sum(const Tensor& x, bool reverse) {
 
 constexpr double infinity = std::numeric_limits<double>::infinity();
 
+/// Of a floating dtype.
+double largest_number(DType dtype) {
+  switch (dtype) {
+    case DType::f64: return std::numeric_limits<double>::max();
+    case DType::f16: return 65504.0;
+    case DType::bf16: return 0x1.fep127;
+    default: return static_cast<double>(std::numeric_limits<float>::max());
+  }
+}
+
 /// combine() of every element with all before it along the last dimension, in log2(n) passes of differentiable
 /// operators (Hillis & Steele 1986): exact derivatives even where factors are 0 or numbers far apart. Half types
 /// compute in f32.
@@ -114,9 +136,7 @@ Tensor prefixes_of(const Tensor& x, const Combine& combine) {
     out = cat({slice(out, -1, 0, step), combine(slice(out, -1, 0, n - step), slice(out, -1, step))}, -1);
   return reshape(dtype == wide ? out : to(out, dtype), x.shape());
 }
-Tensor running_product(const Tensor& x) {
-  return prefixes_of(x, [](const Tensor& before, const Tensor& own) { return before * own; });
-}
+Tensor running_product(const Tensor& x) { return prefixes_of(x, mul_with_no_nan_gradients); }
 Tensor running_log_sum_exp(const Tensor& x) {
   const Tensor out = prefixes_of(x, [](const Tensor& before, const Tensor& own) {
     return log_sum_exp(stack({before, own}, -1));
@@ -190,25 +210,30 @@ Tensor variance(Argument x, const Dims& dims, Keep keep, double correction) {
   if (const auto cast = autocast("variance", {x}); !cast.empty()) return variance(cast[0], dims, keep, correction);
   check_floating("variance", {{"x", x}});
   if (is_half(x->dtype())) return to(variance(to(*x, DType::f32), dims, keep, correction), x->dtype());
-  const auto elements = static_cast<double>(ReducedDims("variance", x, dims).elements);
-  return sum(square(*x - mean(*x, dims, true)), dims, keep) * (1.0 / std::max(elements - correction, 0.0));
+  const ReducedDims reduction("variance", x, dims);
+  const double scale = 1.0 / std::max(static_cast<double>(reduction.elements) - correction, 0.0);
+  const auto compute = [=](const Tensor& input) {
+    const NoGradGuard guard;
+    return sum(square(input - mean(input, dims, true)), dims, keep) * scale;
+  };
+  Tensor out = compute(x);
+  if (wants_gradient({x}))
+    record("variance", {x}, {out}, recipe(compute),
+           [x = SavedTensor(x), dims, reduction, scale](const BackwardCall& call) -> Gradients {
+             const Tensor input = x.unpack();
+             const Tensor weight = reshape(call.gradient(), reduction.kept) * (2.0 * scale);
+             return {mul_no_nan(weight, input - mean(input, dims, true))};
+           });
+  return out;
 }
-
-namespace {
-
-/// sqrt(x) for x >= 0, with gradient 0 at 0.
-Tensor root(const Tensor& x) {
-  const Tensor flat = x == 0.0;
-  return masked_fill(sqrt(masked_fill(x, flat, 1.0)), flat, 0.0);
-}
-
-}  // namespace
 
 Tensor stddev(Argument x, const Dims& dims, Keep keep, double correction) {
   if (const auto cast = autocast("stddev", {x}); !cast.empty()) return stddev(cast[0], dims, keep, correction);
   check_floating("stddev", {{"x", x}});
   if (is_half(x->dtype())) return to(stddev(to(*x, DType::f32), dims, keep, correction), x->dtype());
-  return root(variance(*x, dims, keep, correction));
+  const auto elements = static_cast<double>(ReducedDims("stddev", x, dims).elements);
+  // By the norm, whose squares neither overflow nor vanish.
+  return norm(*x - mean(*x, dims, true), 2.0, dims, keep) * (1.0 / std::sqrt(std::max(elements - correction, 0.0)));
 }
 
 Tensor prod(Argument x, const Dims& dims, Keep keep) {
@@ -219,14 +244,14 @@ Tensor prod(Argument x, const Dims& dims, Keep keep) {
   if (wants_gradient({x}))
     record("prod", {x}, {out}, recipe([dims, keep](const Tensor& input) { return prod(input, dims, keep); }),
            [x = SavedTensor(x), reduction](const BackwardCall& call) -> Gradients {
-             const Tensor input = x.unpack();
-             if (input.count() == 0) return {zeros_like(input)};
-             return differentiable_gradients(
-                 [&](const std::vector<Tensor>& in) -> std::vector<Tensor> {
-                   const DType dtype = in[0].dtype();
-                   return {to(product_of(to(in[0], compute_dtype(dtype)), reduction), dtype)};
-                 },
-                 {input}, {reshape(call.gradient(), reduction.kept)});
+             const DType dtype = call.gradient().dtype(), wide = compute_dtype(dtype);
+             Tensor input = to(x.unpack(), wide);
+             if (input.count() == 0) return {zeros_like(x.unpack())};
+             if (!input.requires_grad()) input.set_requires_grad();
+             const Tensor others = differentiable_gradients(
+                 [&](const std::vector<Tensor>& in) -> std::vector<Tensor> { return {product_of(in[0], reduction)}; },
+                 {input}, {ones(reduction.kept, input.options())})[0];
+             return {to(mul_no_nan(to(reshape(call.gradient(), reduction.kept), wide), others), dtype)};
            });
   return out;
 }
@@ -259,7 +284,9 @@ Tensor log_sum_exp(Argument x, std::int64_t dim, Keep keep) {
   if (wants_gradient({x}))
     record("log_sum_exp", {x}, {out}, recipe([](const Tensor& input) { return log_sum_exp(input); }),
            [x = SavedTensor(x)](const BackwardCall& call) -> Gradients {
-             return {unsqueeze(call.gradient(), -1) * softmax(x.unpack())};
+             // Infinity counts as the largest number: elements of infinity share the gradient as in max.
+             const Tensor finite = clamp(x.unpack(), -infinity, largest_number(call.gradient().dtype()));
+             return {mul_no_nan(unsqueeze(call.gradient(), -1), softmax(finite))};
            });
   return out;
 }
@@ -287,29 +314,54 @@ Tensor logcumsumexp(Argument x, std::int64_t dim) {
 
 namespace {
 
-/// The sum of the squares over `dims`, which stay as 1, in f64: it holds the squares of every other dtype.
-Tensor sum_of_squares(const Tensor& x, const Dims& dims) {
+/// The p-norm over `dims`, which stay as 1, in x's dtype. Computed in f64, which holds the squares of every other
+/// dtype; other powers, and squares of f64, are those of x divided by about its largest magnitude.
+Tensor computed_norm(const Tensor& x, double p, const Dims& dims) {
   const NoGradGuard guard;
-  if (!dims.empty()) return sum(square(to(x, DType::f64)), dims, /*keep=*/true);
-  Tensor squares = zeros(Shape::filled(x.rank(), 1), {DType::f64, x.device()});
-  kernels::add_sum_of_squares(current_stream(x.device()), squares.alias(contiguous_geometry({})).view(), x.view());
-  return squares;
+  const ReducedDims reduction("norm", x, dims);
+  const Stream stream = current_stream(x.device());
+  if (reduction.elements == 0) return zeros(reduction.kept, x.options());
+  if (p == infinity) return computed(ReduceOp::maximum, abs(x), reduction, true, x.dtype());
+  if (p == 1.0) return to(sum(abs(to(x, compute_dtype(x.dtype()))), dims, true), x.dtype());
+  if (p == 0.0) return to(sum(x != 0.0, dims, true), x.dtype());
+  const auto root_of_squares = [&](const Tensor& terms) {
+    if (!dims.empty()) return sqrt(sum(square(to(terms, DType::f64)), dims, true));
+    const Tensor squares = zeros(reduction.kept, {DType::f64, x.device()});
+    kernels::add_sum_of_squares(stream, squares.alias(contiguous_geometry({})).view(), terms.view());
+    return sqrt(squares);
+  };
+  if (p == 2.0 && x.dtype() != DType::f64) return to(root_of_squares(x), x.dtype());
+  const Tensor magnitude = abs(to(x, DType::f64));
+  const Tensor largest = computed(ReduceOp::maximum, magnitude, reduction, true, DType::f64);
+  if (p == 2.0) {
+    kernels::unary(stream, kernels::UnaryOp::power_of_two, largest.view(), largest.view());
+    return largest * root_of_squares(magnitude / largest);
+  }
+  const Tensor scale = masked_fill(largest, logical_or(largest == 0.0, largest == infinity), 1.0);
+  return to(scale * pow(sum(pow(magnitude / scale, p), dims, true), 1.0 / p), x.dtype());
 }
 
-/// The square root of that, in x's dtype.
-Tensor length_of(const Tensor& x, const Dims& dims) {
-  const Stream stream = current_stream(x.device());
-  const Tensor squares = sum_of_squares(x, dims);
-  kernels::unary(stream, kernels::UnaryOp::sqrt, squares.view(), squares.view());
-  Tensor out = Tensor::empty(squares.shape(), x.options());
-  kernels::copy(stream, out.view(), squares.view());
+/// The derivative of the p-norm `length`, (kept), by x; both in the dtype that x is computed in.
+Tensor slope_of_norm(const Tensor& x, const Tensor& length, double p, const ReducedDims& reduction) {
+  if (p == 0.0) return zeros_like(x);
+  if (p == 1.0) return sign(x);
+  if (p == infinity) return sign(x) * shares_of_extremum(ReduceOp::maximum, abs(x), length.detach(), reduction);
+  if (p == 2.0) return x / masked_fill(length, length == 0.0, infinity);  // 0, and flat, at 0
+  const Tensor none = x == 0.0;
+  const Tensor ratio = abs(masked_fill(x, none, 1.0)) / masked_fill(length, length == 0.0, 1.0);
+  return masked_fill(sign(x) * pow(ratio, p - 1.0), none, 0.0);
+}
+
+Tensor record_norm(const Tensor& x, double p, const Dims& dims) {
+  Tensor out = computed_norm(x, p, dims);
   if (wants_gradient({x}))
-    record("norm", {x}, {out}, recipe([dims](const Tensor& input) { return length_of(input, dims); }),
-           [x = SavedTensor(x), out = SavedTensor::output(out)](const BackwardCall& call) -> Gradients {
+    record("norm", {x}, {out}, recipe([p, dims](const Tensor& input) { return computed_norm(input, p, dims); }),
+           [x = SavedTensor(x), out = SavedTensor::output(out), p,
+            reduction = ReducedDims("norm", x, dims)](const BackwardCall& call) -> Gradients {
              const DType dtype = call.gradient().dtype(), wide = compute_dtype(dtype);
-             const Tensor length = to(out.unpack(), wide);
-             const Tensor nonzero = masked_fill(length, length == 0.0, 1.0);
-             return {to(to(x.unpack(), wide) * (to(call.gradient(), wide) / nonzero), dtype)};
+             if (reduction.elements == 0) return {zeros_like(x.unpack())};
+             const Tensor slope = slope_of_norm(to(x.unpack(), wide), to(out.unpack(), wide), p, reduction);
+             return {to(mul_no_nan(to(call.gradient(), wide), slope), dtype)};
            });
   return out;
 }
@@ -319,14 +371,12 @@ Tensor length_of(const Tensor& x, const Dims& dims) {
 Tensor norm(Argument x, double p, const Dims& dims, Keep keep) {
   if (const auto cast = autocast("norm", {x}); !cast.empty()) return norm(cast[0], p, dims, keep);
   check_floating("norm", {{"x", x}});
-  if (p == infinity) {
-    if (ReducedDims("norm", x, dims).elements == 0) fail<ShapeError>("norm", "nothing to choose from", {{"x", x}});
-    return max(abs(*x), dims, keep);
-  }
-  if (p != 1.0 && p != 2.0) fail<ValueError>("norm", "p is none of 1, 2 and inf", {{"x", x}});
-  if (p == 1.0) return to(sum(abs(to(*x, compute_dtype(x->dtype()))), dims, keep), x->dtype());
-  const Tensor length = length_of(x, dims);
-  return keep ? length : reshape(length, ReducedDims("norm", x, dims).dropped);
+  if (!(p >= 0.0)) fail<ValueError>("norm", fmt::format("p is {}, neither 0, positive nor inf", p), {{"x", x}});
+  const ReducedDims reduction("norm", x, dims);
+  const bool power = p != 0.0 && p != 1.0 && p != 2.0 && p != infinity;
+  if (power && is_half(x->dtype())) return to(norm(to(*x, DType::f32), p, dims, keep), x->dtype());
+  const Tensor length = record_norm(x, p, dims);
+  return keep ? length : reshape(length, reduction.dropped);
 }
 
 }  // namespace poolgrad

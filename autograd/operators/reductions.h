@@ -1,6 +1,7 @@
 // Sums, means and extrema over dimensions. `dims` is one number or a list, mean(x, -1) or mean(x, {0, 2}), and empty
 // means all; `keep` leaves reduced dimensions as 1. The order of every sum is fixed by shape and strides. A dimension
-// out of range or named twice throws IndexError.
+// out of range or named twice throws IndexError. An output whose gradient is 0 passes 0 on, beside infinities and NaN
+// too.
 #pragma once
 
 #include <concepts>
@@ -29,14 +30,16 @@ Tensor sum(Argument x, const Dims& dims = {}, Keep keep = false);
 Tensor mean(Argument x, const Dims& dims = {}, Keep keep = false);
 /// Divides by n - correction, or by 0 where that is negative. Half types compute in f32.
 Tensor variance(Argument x, const Dims& dims = {}, Keep keep = false, double correction = 1.0);
-/// sqrt(variance), which half types need not hold; gradient 0 where that is 0.
+/// sqrt(variance), also where the dtype does not hold the variance; gradient 0 where that is 0.
 Tensor stddev(Argument x, const Dims& dims = {}, Keep keep = false, double correction = 1.0);
 /// Exact gradients even where factors are 0.
 Tensor prod(Argument x, const Dims& dims = {}, Keep keep = false);
-/// Ties share the gradient equally. An empty reduction throws ShapeError.
+/// Elements that are the result share the gradient equally: ties, or all that are NaN. An empty reduction throws
+/// ShapeError.
 Tensor max(Argument x, const Dims& dims = {}, Keep keep = false);
 Tensor min(Argument x, const Dims& dims = {}, Keep keep = false);
-/// log(sum(exp(x))) along one dimension, stable; a slice of -inf gives -inf and zero gradients, one with inf gives inf.
+/// log(sum(exp(x))) along one dimension, stable. A slice of -inf gives -inf and zero gradients; one with inf gives inf,
+/// whose elements share the gradient.
 Tensor log_sum_exp(Argument x, std::int64_t dim = -1, Keep keep = false);
 /// Running sum, the element itself included.
 Tensor cumsum(Argument x, std::int64_t dim);
@@ -50,9 +53,9 @@ Tensor any(Argument x, const Dims& dims = {}, Keep keep = false);
 Tensor all(Argument x, const Dims& dims = {}, Keep keep = false);
 Tensor argmax(Argument x, std::int64_t dim = -1, Keep keep = false);
 Tensor argmin(Argument x, std::int64_t dim = -1, Keep keep = false);
-/// The p-norm of the elements along dims, p = 1, 2 or inf (ValueError): norm(x), norm(x, 2.0, -1). For p = 2 the
-/// gradient is 0 at 0, and squares are taken and added in f64; for inf, ties share the gradient equally. For p = 1 half
-/// types are added in f32.
+/// The p-norm (sum |x|^p)^(1/p) of the elements along dims: norm(x), norm(x, 2.0, -1). p is positive, inf (the largest
+/// |x|) or 0 (the number of elements that are not 0); ValueError otherwise. No power overflows or vanishes on the way.
+/// The gradient is 0 where x is 0; for inf, ties share it equally. The norm of nothing is 0, as by NumPy's vector_norm.
 Tensor norm(Argument x, double p = 2.0, const Dims& dims = {}, Keep keep = false);
 
 }  // namespace poolgrad

@@ -92,6 +92,20 @@ Tensor room_for(const BackwardCall& call, int input, const Tensor& like) {
   return call.needs(input) ? Tensor::empty_like(like) : Tensor();
 }
 
+/// Rows of x divided by the root of their mean square plus epsilon, in differentiable operators: by way of rows divided
+/// by a power of two, whose squares neither overflow nor vanish.
+Tensor normalized(const Tensor& x, double epsilon, bool centered) {
+  Tensor scale;
+  {
+    const NoGradGuard guard;
+    if (x.shape().back() == 0) return x;
+    scale = maximum(max(abs(x), {-1}, true), std::sqrt(epsilon));
+    kernels::unary(current_stream(x.device()), kernels::UnaryOp::power_of_two, scale.view(), scale.view());
+  }
+  const Tensor scaled_x = x / scale, rows = centered ? scaled_x - mean(scaled_x, {-1}, true) : scaled_x;
+  return rows * rsqrt(mean(square(rows), {-1}, true) + epsilon / scale / scale);
+}
+
 /// x * weight + bias, where they are given.
 Tensor scaled(const Tensor& x, const Tensor& weight, const Tensor& bias = {}) {
   const Tensor product = weight.defined() ? x * weight : x;
@@ -122,9 +136,7 @@ Tensor layer_norm(Argument x, const Tensor& weight, const Tensor& bias, double e
                return differentiable_gradients(
                    [epsilon](const std::vector<Tensor>& in) -> std::vector<Tensor> {
                      const Tensor wide = to(in[0], compute_dtype(in[0].dtype()));
-                     const Tensor centred = wide - mean(wide, {-1}, true);
-                     const Tensor deviation = rsqrt(mean(square(centred), {-1}, true) + epsilon);
-                     return {scaled(to(centred * deviation, in[0].dtype()), in[1], in[2])};
+                     return {scaled(to(normalized(wide, epsilon, /*centered=*/true), in[0].dtype()), in[1], in[2])};
                    },
                    inputs, {call.gradient()});
              const Tensor values = dense(inputs[0]), gain = dense_or_undefined(inputs[1]);
@@ -156,8 +168,7 @@ Tensor rms_norm(Argument x, const Tensor& weight, double epsilon) {
                return differentiable_gradients(
                    [epsilon](const std::vector<Tensor>& in) -> std::vector<Tensor> {
                      const Tensor wide = to(in[0], compute_dtype(in[0].dtype()));
-                     const Tensor rows = wide * rsqrt(mean(square(wide), {-1}, true) + epsilon);
-                     return {scaled(to(rows, in[0].dtype()), in[1])};
+                     return {scaled(to(normalized(wide, epsilon, /*centered=*/false), in[0].dtype()), in[1])};
                    },
                    inputs, {call.gradient()});
              const Tensor values = dense(inputs[0]), gain = dense_or_undefined(inputs[1]);

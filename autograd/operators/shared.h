@@ -83,6 +83,13 @@ Tensor record_unary(const char* name, kernels::UnaryOp op, const Tensor& x, doub
 Tensor unary_test(const char* name, kernels::UnaryOp op, const Tensor& x,
                   std::source_location at = std::source_location::current());
 
+// Gradients of outputs that a loss does not read: 0, whatever infinities and NaN the partial derivatives have.
+
+/// weight * x, and 0 where weight is 0 and x infinite or NaN. Shapes broadcast; twice differentiable.
+Tensor mul_no_nan(const Tensor& weight, const Tensor& x);
+/// a * b, whose gradients are mul_no_nan() of that of the result.
+Tensor mul_with_no_nan_gradients(const Tensor& a, const Tensor& b);
+
 // Slicing, and its gradient: pieces put back where they came from.
 
 /// x cut along `axis` into pieces of these sizes, which add up: the outputs of one node of that name.

@@ -179,6 +179,10 @@ Tensor gelu(Argument x, GeluKind kind) {
 Tensor clamp(Argument x, double low, double high) {
   if (!(low <= high))
     fail<ValueError>("clamp", fmt::format("the lower bound {} is above the upper {}", low, high), {{"x", x}});
+  if (x->defined()) {  // bounds that the dtype has, as in maximum(x, number)
+    low = rounded(x->dtype(), low);
+    high = rounded(x->dtype(), high);
+  }
   if (x->defined() && !is_floating(x->dtype())) {
     // Integers are compared as i64, which has no infinity, and whose largest number no double is.
     low = std::max(low, -0x1p63);

@@ -13,7 +13,7 @@ namespace poolgrad {
 Tensor neg(Argument x);
 /// Subgradient 0 at 0.
 Tensor abs(Argument x);
-/// Gradient 0.
+/// Gradient 0. NaN for NaN.
 Tensor sign(Argument x);
 Tensor square(Argument x);
 Tensor sqrt(Argument x);
@@ -38,7 +38,7 @@ Tensor cosh(Argument x);
 Tensor tanh(Argument x);
 Tensor sigmoid(Argument x);
 Tensor erf(Argument x);
-/// Subgradient 0 at 0.
+/// Subgradient 0 at 0, gradient 1 at NaN.
 Tensor relu(Argument x);
 Tensor leaky_relu(Argument x, double negative_slope = 0.01);
 /// GELU (Hendrycks & Gimpel 2016): x * Phi(x), exact by erf or its tanh approximation.
@@ -51,8 +51,8 @@ Tensor mish(Argument x);
 /// x above 0, alpha * (e^x - 1) elsewhere (Clevert et al. 2016). Gradient alpha at 0, as in PyTorch.
 Tensor elu(Argument x, double alpha = 1.0);
 Tensor softplus(Argument x);
-/// Gradient 1 inside [low, high] and 0 outside. An infinite bound is none. Bounds of integers are whole numbers of i64
-/// (ValueError); the ends of the range of i32 and u8 stand for those beyond it.
+/// Gradient 1 inside [low, high] and at NaN, 0 outside. An infinite bound is none. Bounds of integers are whole numbers
+/// of i64 (ValueError); the ends of the range of i32 and u8 stand for those beyond it.
 Tensor clamp(Argument x, double low, double high);
 /// minimum(maximum(x, low), high): bounds broadcast, an undefined one is none, and where low > high the result is high.
 /// Gradients are those of maximum() and minimum().

@@ -105,15 +105,14 @@ void on_cpu::fill(Stream, const View& out, double value) {
   with_compute_type(out.dtype, [&]<class T>(T) { for_each_block<T>(std::array{out}, {}, &set_all<T>, value); });
 }
 
-void on_cpu::arange(Stream, const View& out, double start, double step) {
-  with_compute_type(out.dtype, [&]<class T>(T) {
+void on_cpu::arange(Stream, const View& out, const ArithmeticSequence& numbers) {
+  with_type_among<double, std::int64_t>(is_floating(out.dtype) ? DType::f64 : DType::i64, [&]<class T>(T) {
     const Sink<T> sink(out);
     parallel_ranges(out.count(), range_size, [&](std::int64_t begin, std::int64_t end) {
       alignas(64) T buffer[block_size];
       for (; begin < end; begin += block_size) {
         const std::int64_t count = std::min(block_size, end - begin);
-        for (std::int64_t i = 0; i < count; ++i)
-          buffer[i] = static_cast<T>(start + static_cast<double>(begin + i) * step);
+        for (std::int64_t i = 0; i < count; ++i) buffer[i] = numbers.at<T>(begin + i);
         sink.finish(begin, count, buffer);
       }
     });

@@ -4,6 +4,7 @@
 #include "kernels/cpu/simd/row.h"
 #include "kernels/cpu/strided.h"
 #include "kernels/cpu/workspace.h"
+#include "kernels/definition/norm.h"
 
 namespace poolgrad::kernels {
 namespace {
@@ -15,6 +16,31 @@ using simd::Vec;
 template <class T, class S>
 Vec<T> load_or(const S* from, std::int64_t i, std::int64_t count, T otherwise) {
   return from ? simd::load_partial<T>(from + i, count) : simd::broadcast(otherwise);
+}
+
+/// The mean and the factor of a row whose squares do not fit, by way of the row divided by a power of two. A row with
+/// infinities or NaN keeps its own.
+template <bool Centered, class T, class S>
+[[gnu::noinline, gnu::cold]] void rescaled_statistics(const S* from, std::int64_t n, T epsilon, T& center, T& factor) {
+  const auto magnitude = [&](std::int64_t i) { return std::abs(static_cast<T>(from[i])); };
+  T largest{};
+  for (std::int64_t i = 0; i < n; ++i) {
+    if (!std::isfinite(magnitude(i))) return;
+    largest = std::max(largest, magnitude(i));
+  }
+  const T scale = scale_of_squares(largest, epsilon), inverse_n = T(1) / static_cast<T>(n);
+  T scaled_center{};
+  if (Centered)
+    scaled_center = inverse_n * sum_row<T>(n, [&](std::int64_t i, std::int64_t count) {
+                      return simd::load_partial<T>(from + i, count) / scale;
+                    });
+  const T variance = inverse_n * sum_row<T>(n, [&](std::int64_t i, std::int64_t count) {
+                       Vec<T> d = simd::load_partial<T>(from + i, count) / scale - scaled_center;
+                       for (std::int64_t lane = count; lane < simd::lanes<T>; ++lane) d[lane] = T{};
+                       return d * d;
+                     });
+  if (Centered) center = scaled_center * scale;
+  factor = T(1) / std::sqrt(variance + epsilon / scale / scale) / scale;
 }
 
 /// out = (x - mean) * rstd * weight + bias; Centered is LayerNorm, without mean and bias it is RMSNorm.
@@ -38,7 +64,9 @@ void forward(const View& out, const View& mean, const View& rstd, const View& x,
                          const Vec<T> d = simd::load_partial<T>(from + i, count, center) - center;
                          return d * d;
                        });
-    const T factor = T(1) / std::sqrt(variance + static_cast<T>(epsilon));
+    T factor = T(1) / std::sqrt(variance + static_cast<T>(epsilon));
+    if (!squares_fit(variance + static_cast<T>(epsilon))) [[unlikely]]
+      rescaled_statistics<Centered>(from, n, static_cast<T>(epsilon), center, factor);
     if (Centered) mean.as<T>()[row] = center;
     rstd.as<T>()[row] = factor;
     for_each_vector<T>(n, [&](std::int64_t i, std::int64_t count) {

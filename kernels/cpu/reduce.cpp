@@ -209,10 +209,12 @@ void on_cpu::cumulative_sum(Stream, const View& out, const View& x, bool reverse
     using Sum = std::conditional_t<std::is_integral_v<T>, std::uint64_t, double>;  // integers wrap around
     const Rows shape(x);
     const Source<T> source(x);
-    const Sink<T> sink(out);
+    using Stored = std::conditional_t<std::is_integral_v<T>, T, double>;  // rounded once, on its way to `out`
+    const Sink<Stored> sink(out);
     const std::int64_t n = shape.columns, blocks = (n + block_size - 1) / block_size;
     parallel_rows(shape, [&](std::int64_t row) {
-      alignas(64) T buffer[block_size], result[block_size];
+      alignas(64) T buffer[block_size];
+      alignas(64) Stored result[block_size];
       Sum sum{};
       for (std::int64_t b = 0; b < blocks; ++b) {
         const std::int64_t begin = (reverse ? blocks - 1 - b : b) * block_size, count = std::min(block_size, n - begin);
@@ -220,7 +222,7 @@ void on_cpu::cumulative_sum(Stream, const View& out, const View& x, bool reverse
         for (std::int64_t i = 0; i < count; ++i) {
           const std::int64_t at = reverse ? count - 1 - i : i;
           sum += static_cast<Sum>(block[at]);
-          result[at] = static_cast<T>(sum);
+          result[at] = static_cast<Stored>(sum);
         }
         sink.finish(row * n + begin, count, result);
       }

@@ -94,20 +94,25 @@ void widen_from(const void* in, std::int64_t count, T* out) {
   std::int64_t i = 0;
   if constexpr (std::is_same_v<T, float> && sizeof(S) == 2)
     for (; i + simd::lanes<float> <= count; i += simd::lanes<float>) simd::store(out + i, simd::load<float>(from + i));
-  for (; i < count; ++i) {
-    if constexpr (sizeof(S) == 2)
-      out[i] = narrowed<T>(static_cast<float>(from[i]));
-    else
-      out[i] = narrowed<T>(from[i]);
-  }
+  for (; i < count; ++i) out[i] = narrowed<T>(from[i]);
 }
 
 template <class S, class T>
 void narrow_to(const T* in, std::int64_t count, void* out) {
   S* to = static_cast<S*>(out);
   std::int64_t i = 0;
-  if constexpr (std::is_same_v<T, float> && sizeof(S) == 2)
-    for (; i + simd::lanes<float> <= count; i += simd::lanes<float>) simd::store(to + i, simd::load<float>(in + i));
+  if constexpr (sizeof(S) == 2) {
+    constexpr std::int64_t n = simd::lanes<float>;
+    for (; i + n <= count; i += n) {
+      if constexpr (std::is_same_v<T, float>) {
+        simd::store(to + i, simd::load<float>(in + i));
+      } else {
+        float odd[static_cast<std::size_t>(n)];
+        for (std::int64_t lane = 0; lane < n; ++lane) odd[lane] = rounded_to_odd(in[i + lane]);
+        simd::store(to + i, simd::load<float>(odd));
+      }
+    }
+  }
   for (; i < count; ++i) to[i] = narrowed<S>(in[i]);
 }
 

@@ -29,10 +29,8 @@ struct Constant {
 };
 template <class T>
 struct Progress {
-  double start, step;
-  POOLGRAD_HD void operator()(std::int64_t i, const T*, T* out) const {
-    out[0] = static_cast<T>(start + static_cast<double>(i) * step);
-  }
+  ArithmeticSequence numbers;
+  POOLGRAD_HD void operator()(std::int64_t i, const T*, T* out) const { out[0] = numbers.at<T>(i); }
 };
 
 /// Of one dtype, bits are moved, never values.
@@ -159,9 +157,9 @@ void on_cuda::fill(Stream stream, const View& out, double value) {
   });
 }
 
-void on_cuda::arange(Stream stream, const View& out, double start, double step) {
-  with_compute_type(out.dtype, [&]<class T>(T) {
-    cuda::for_each_element<T>("arange", stream, std::array{out}, std::array<View, 0>{}, Progress<T>{start, step});
+void on_cuda::arange(Stream stream, const View& out, const ArithmeticSequence& numbers) {
+  with_type_among<double, std::int64_t>(is_floating(out.dtype) ? DType::f64 : DType::i64, [&]<class T>(T) {
+    cuda::for_each_element<T, true>("arange", stream, std::array{out}, std::array<View, 0>{}, Progress<T>{numbers});
   });
 }
 

@@ -96,6 +96,28 @@ template <class V>
 struct Minimum {
   static POOLGRAD_HD V value(V x, V y) { return x < y ? x : (x != x ? x : y); }
 };
+/// x * y, but 0 where x is 0 and y infinite or NaN (TensorFlow's multiply_no_nan).
+template <class V>
+struct MulNoNan {
+  static POOLGRAD_HD V value(V x, V y) {
+    const V product = Mul<V>::value(x, y);
+    return x == V{} ? (product == product ? product : V{}) : product;
+  }
+};
+/// The share of x in the gradient of maximum(x, y): all where the result is x, half where it is both.
+template <class V>
+struct MaximumShare {
+  static POOLGRAD_HD V value(V x, V y) { return of(x > y, x, y); }
+  template <class Condition>
+  static POOLGRAD_HD V of(Condition first, V x, V y) {
+    const V zero{}, half = zero + static_cast<Scalar<V>>(0.5), one = zero + Scalar<V>(1);
+    return first ? one : (x == y ? half : (x == x ? zero : (y == y ? one : half)));
+  }
+};
+template <class V>
+struct MinimumShare {
+  static POOLGRAD_HD V value(V x, V y) { return MaximumShare<V>::of(x < y, x, y); }
+};
 template <class V>
 struct Equal {
   static POOLGRAD_HD V value(V x, V y) { return truth<V>(x == y); }
@@ -403,6 +425,13 @@ struct Affine : AnyType {
     return static_cast<V>(static_cast<W>(a) * static_cast<W>(x) + static_cast<W>(b));
   }
   static POOLGRAD_HD V gradient(V g, V, V, V a, V) { return a * g; }
+};
+
+/// Scales norms without rounding.
+template <class V>
+struct PowerOfTwo : Flat<V> {
+  static constexpr bool on_integers = false;
+  static POOLGRAD_HD V value(V x, V, V) { return Math<V>::power_of_two(x); }
 };
 
 /// By a number, rounded once.

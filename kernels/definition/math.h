@@ -2,8 +2,11 @@
 // double and int64_t here, on host and device; vectors in kernels/cpu/simd/vector_math.h.
 #pragma once
 
+#include <bit>
 #include <cmath>
 #include <cstdint>
+#include <limits>
+#include <type_traits>
 
 #include "kernels/definition/host_device.h"
 #include "kernels/definition/trigonometry.h"
@@ -45,6 +48,13 @@ struct Math {
   static POOLGRAD_HD V ceil(V x) { return std::ceil(x); }
   /// Halves to even.
   static POOLGRAD_HD V round(V x) { return std::rint(x); }
+  /// The largest power of two up to |x|, or the least normal number; 1 for 0, infinities and NaN.
+  static POOLGRAD_HD V power_of_two(V x) {
+    using Bits = std::conditional_t<sizeof(V) == 8, std::int64_t, std::int32_t>;
+    constexpr V infinity = std::numeric_limits<V>::infinity(), least = std::numeric_limits<V>::min();
+    const V power = std::bit_cast<V>(std::bit_cast<Bits>(x) & std::bit_cast<Bits>(infinity));
+    return x == V{} || power == infinity ? V(1) : (power < least ? least : power);
+  }
 };
 
 template <>

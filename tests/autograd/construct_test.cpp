@@ -130,7 +130,7 @@ TEST(OneHot, MarksTheIndexOfEachRow) {
   EXPECT_EQ(error_of<DTypeError>([] { one_hot(ones(2), 3); }), "[one_hot] indices must be i64: index (2,) f32 on cpu");
 }
 
-TEST(Norm, OfDimensionsKnowsThreeOfThem) {
+TEST(Norm, OfDimensionsReducesThem) {
   const Tensor x = from_data({3.0, -4.0, 0.0, 1.0, 2.0, -2.0}, {2, 3});
   EXPECT_EQ(elements_of(norm(x, 1.0, 1)), (Doubles{7, 5}));
   EXPECT_EQ(elements_of(norm(x, 2.0, -1)), (Doubles{5, 3}));
@@ -139,7 +139,6 @@ TEST(Norm, OfDimensionsKnowsThreeOfThem) {
   EXPECT_NEAR(norm(x, 2.0).item(), norm(x).item(), 1e-15);
   EXPECT_EQ(norm(full(4, 300.0, {.dtype = DType::f16}), 2.0).item(), 600.0) << "90000 is no f16";
   EXPECT_EQ(elements_of(norm(zeros({2, 0}), 2.0, 1)), (Doubles{0, 0}));
-  EXPECT_EQ(error_of<ValueError>([&] { norm(x, 3.0); }), "[norm] p is none of 1, 2 and inf: x (2, 3) f64 on cpu");
   const Tensor zero = zeros({2, 2}, real).set_requires_grad();
   for (const double p : {1.0, 2.0}) EXPECT_EQ(elements_of(grad({sum(norm(zero, p, 1))}, {zero})[0]), Doubles(4, 0.0));
   EXPECT_EQ(elements_of(grad({sum(stddev(zero, 1))}, {zero})[0]), Doubles(4, 0.0));

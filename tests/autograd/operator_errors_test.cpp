@@ -236,7 +236,8 @@ TEST(OperatorErrors, OfDtypesAndOptions) {
             }),
             "[rope] yarn needs the context that was trained on: x (1, 2, 3, 4) f32 on cpu");
   EXPECT_EQ(text_of<ShapeError>([] { max(f32({0})); }), "[max] nothing to choose from: x (0,) f32 on cpu");
-  EXPECT_EQ(text_of<ShapeError>([] { norm(f32({0}), INFINITY); }), "[norm] nothing to choose from: x (0,) f32 on cpu");
+  EXPECT_EQ(text_of<ValueError>([] { norm(f32({2}), -1.0); }),
+            "[norm] p is -1, neither 0, positive nor inf: x (2,) f32 on cpu");
   EXPECT_EQ(text_of<IndexError>([] {
               sum(f32({2, 3}), {1, -1});
             }),

@@ -99,8 +99,8 @@ void add_reductions(std::vector<Operator>& table) {
   add(one_input(
       "mean", {"mean"}, [](const Tensor& x) { return mean(x); }, some));
   add(one_input("mean of rows", {"mean"}, [](const Tensor& x) { return mean(x, {-1}, true); }, {{3, 4}, {2, 3, 5}}));
-  add(one_input("variance", {"mean", "sub", "square", "sum", "affine"},
-                [](const Tensor& x) { return variance(x, {-1}); }, {{3, 4}, {2, 3, 5}, {37}}));
+  add(one_input("variance", {"variance", "mean", "sub"}, [](const Tensor& x) { return variance(x, {-1}); },
+                {{3, 4}, {2, 3, 5}, {37}}));
   add(one_input("prod", {"prod", "mul"}, [](const Tensor& x) { return prod(x); }, {{2, 3}, {5}, {}, {1, 2, 2}, {0}}),
       8);
   table.back().cases.push_back({"one zero", {Numbers::values({1, 0, -2})}});
@@ -150,14 +150,20 @@ void add_reductions(std::vector<Operator>& table) {
   table.back().cases.back() = {"(2, 0)", {Numbers(1).normal({2, 0})}};
   add(one_input(
       "norm", {"norm"}, [](const Tensor& x) { return norm(x); }, some));
-  add(one_input("norm, 1", {"abs", "sum"}, [](const Tensor& x) { return norm(x, 1.0, {0}); }, {{3, 4}, {2, 3, 2}}));
+  add(one_input("norm, 0", {"norm"}, [](const Tensor& x) { return norm(x, 0.0, {0}); }, {{3, 4}, {2, 3, 2}}));
+  add(one_input("norm, 1/2", {"norm", "power"}, [](const Tensor& x) { return norm(x, 0.5, {0}); }, {{3, 4}, {2, 3, 2}}),
+      16);
+  add(one_input("norm, 1", {"norm", "sign"}, [](const Tensor& x) { return norm(x, 1.0, {0}); }, {{3, 4}, {2, 3, 2}}));
+  add(one_input(
+          "norm, 3", {"norm", "power"}, [](const Tensor& x) { return norm(x, 3.0); }, some),
+      8);
   add(one_input("norm, 2", {"norm"}, [](const Tensor& x) { return norm(x, 2.0, -1, true); }, {{3, 4}, {2, 3, 2}}));
-  add(one_input("norm, inf", {"abs", "max"},
+  add(one_input("norm, inf", {"norm", "sign"},
                 [](const Tensor& x) {
                   return norm(x, std::numeric_limits<double>::infinity(), {0, -1});
                 },
                 {{3, 4}}));
-  add(one_input("stddev", {"square", "sqrt"}, [](const Tensor& x) { return stddev(x, 0); }, {{3, 4}, {5}}), 16);
+  add(one_input("stddev", {"norm", "mean"}, [](const Tensor& x) { return stddev(x, 0); }, {{3, 4}, {5}}), 16);
 }
 
 void add_rows(std::vector<Operator>& table) {

@@ -104,6 +104,34 @@ TEST(BinarySpecialValues, ExtremesPropagateNaNFromEitherSide) {
     }
 }
 
+TEST(BinarySpecialValues, MulNoNanIsZeroForAWeightOfZero) {
+  for (const DType dtype : floats) {
+    TestArray x(dtype, {7}), y(dtype, {7}), out(dtype, {7});
+    const double weights[] = {0, -0.0, 0, 0, 2, infinity, nan}, values[] = {nan, infinity, -infinity, -3, nan, 0, 0};
+    x.fill([&](std::int64_t i) { return weights[i]; });
+    y.fill([&](std::int64_t i) { return values[i]; });
+    binary({}, BinaryOp::mul_no_nan, out, x, y);
+    const double expected[] = {0, 0, 0, 0, nan, nan, nan};
+    expect_elements(
+        out, [&](std::int64_t i) { return expected[i]; }, 0);
+    EXPECT_TRUE(std::signbit(out[3])) << "0 times -3 is -0, as in mul";
+  }
+}
+
+TEST(BinarySpecialValues, SharesOfExtremesGoToTheOperandThatIsTheResult) {
+  for (const DType dtype : floats)
+    for (const BinaryOp op : {BinaryOp::maximum_share, BinaryOp::minimum_share}) {
+      TestArray x(dtype, {6}), y(dtype, {6}), out(dtype, {6});
+      const double left[] = {nan, 1, nan, infinity, -infinity, -0.0}, right[] = {1, nan, nan, infinity, -infinity, 0};
+      x.fill([&](std::int64_t i) { return left[i]; });
+      y.fill([&](std::int64_t i) { return right[i]; });
+      binary({}, op, out, x, y);
+      const double expected[] = {1, 0, 0.5, 0.5, 0.5, 0.5};
+      expect_elements(
+          out, [&](std::int64_t i) { return expected[i]; }, 0);
+    }
+}
+
 TEST(BinarySpecialValues, LogicTakesNaNForTrue) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   TestArray x(DType::f32, {2}), y(DType::f32, {2}), out(DType::boolean, {2});
@@ -244,6 +272,9 @@ TEST(FunctorLaws, TheScalarBinaryFunctorsAgreeWithTheVectors) {
   check(Functor<functors::GreaterEqual>{}, BinaryOp::ge);
   check(Functor<functors::LogicalAnd>{}, BinaryOp::logical_and);
   check(Functor<functors::LogicalOr>{}, BinaryOp::logical_or);
+  check(Functor<functors::MulNoNan>{}, BinaryOp::mul_no_nan);
+  check(Functor<functors::MaximumShare>{}, BinaryOp::maximum_share);
+  check(Functor<functors::MinimumShare>{}, BinaryOp::minimum_share);
 }
 
 }  // namespace

@@ -99,6 +99,25 @@ TEST(Copy, WholeNumbersAbove2To53Survive) {
   for (int i = 0; i < 3; ++i) EXPECT_EQ(out.view().as<std::int64_t>()[2 * i], big + i);
 }
 
+TEST(Copy, RoundsOnceToHalfTypesInEveryLayout) {
+  for (const Layout layout : output_layouts)
+    for (const std::int64_t n : {1, 40, 1100}) {
+      TestArray x(DType::f64, {n}), brain(DType::bf16, {n}, layout), half(DType::f16, {n}, layout);
+      x.fill([](std::int64_t i) { return i % 2 ? 2049.0000001 : 1.003906251; });
+      copy({}, brain, x);
+      copy({}, half, x);
+      expect_elements(
+          brain, [](std::int64_t i) { return i % 2 ? 2048 : 1.0078125; }, 0);
+      expect_elements(
+          half, [](std::int64_t i) { return i % 2 ? 2050 : 1.00390625; }, 0);
+      TestArray integers(DType::i64, {n});
+      integers.fill([](std::int64_t) { return 16842753; });
+      copy({}, brain, integers);
+      expect_elements(
+          brain, [](std::int64_t) { return 16908288; }, 0);
+    }
+}
+
 TEST(Copy, ThreadsDoNotChangeABit) {
   std::mt19937_64 random(test_seed());
   TestArray x(DType::f32, {301, 403}, Layout::transposed), out(DType::bf16, {301, 403});
@@ -117,18 +136,48 @@ TEST(Fill, SetsEveryElementOfEveryDtypeAndLayout) {
       }
 }
 
+TEST(Fill, RoundsOnce) {
+  TestArray half(DType::f16, {37}), brain(DType::bf16, {37});
+  fill({}, half, 2049.0000001);
+  fill({}, brain, 1.003906251);
+  expect_elements(
+      half, [](std::int64_t) { return 2050; }, 0);
+  expect_elements(
+      brain, [](std::int64_t) { return 1.0078125; }, 0);
+}
+
 TEST(Arange, CountsInEveryDtype) {
   for (const DType dtype : {DType::f64, DType::f32, DType::i64, DType::i32, DType::u8})
     for (const std::int64_t n : {0, 1, 33, 250}) {
       TestArray out(dtype, {n}, Layout::spread);
-      arange({}, out, 2, 1);
+      arange({}, out, ArithmeticSequence::of_doubles(2, 1));
       expect_elements(
           out, [](std::int64_t i) { return 2.0 + static_cast<double>(i); }, 0);
     }
   TestArray out(DType::f64, {5000});
-  arange({}, out, -1, 0.25);
+  arange({}, out, ArithmeticSequence::of_doubles(-1, 0.25));
   expect_elements(
       out, [](std::int64_t i) { return -1 + 0.25 * static_cast<double>(i); }, 0);
+}
+
+TEST(Arange, OfIntegersIsExact) {
+  constexpr std::int64_t n = 1031, first = (std::int64_t{1} << 53) + 1;
+  TestArray out(DType::i64, {n});
+  const auto expect = [&](const ArithmeticSequence& numbers, const auto& element) {
+    arange({}, out, numbers);
+    for (std::int64_t i = 0; i < n; ++i) ASSERT_EQ(out.view().as<std::int64_t>()[i], element(i)) << i;
+  };
+  expect(ArithmeticSequence::of_integers(first, 2), [&](std::int64_t i) { return first + 2 * i; });
+  expect(ArithmeticSequence::of_integers(-first, -1), [&](std::int64_t i) { return -first - i; });
+  // Between bounds whose difference no i64 has, cut towards 0.
+  __extension__ using Wide = __int128;
+  const std::pair<std::int64_t, std::int64_t> bounds[] = {
+      {INT64_MIN, INT64_MAX}, {INT64_MAX, INT64_MIN}, {-7, 5}, {5, -7}, {first, first + 3}, {-first, -first - 3}};
+  for (const auto& [begin, end] : bounds)
+    expect(ArithmeticSequence::between(begin, end, n - 1), [begin = begin, end = end](std::int64_t i) {
+      const Wide above = static_cast<Wide>(begin) * (n - 1) + (static_cast<Wide>(end) - begin) * i;
+      return static_cast<std::int64_t>(above / (n - 1));
+    });
 }
 
 }  // namespace

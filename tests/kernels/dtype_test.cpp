@@ -66,11 +66,11 @@ TEST(HalfTypes, EveryBitPatternHasTheValueOfItsFormat) {
 }
 
 /// Of the two neighbours, the nearer one, and of equally near ones the even one: by the values alone.
-template <class S>
-void rounds_to_nearest_even(float x, int exponent_bits, int fraction_bits) {
-  const S rounded(x);
-  const double exact = std::abs(static_cast<double>(x));
-  ASSERT_EQ(rounded.bits >> 15, std::signbit(x)) << x;
+template <class S, class From>
+void rounds_to_nearest_even(From x, int exponent_bits, int fraction_bits) {
+  const S rounded = narrowed<S>(x);
+  const long double exact = std::abs(static_cast<long double>(x));  // has 64 bits: every i64 too
+  ASSERT_EQ(rounded.bits >> 15, std::signbit(static_cast<long double>(x))) << x;
   const std::uint16_t bits = rounded.bits & 0x7fff,
                       infinity = static_cast<std::uint16_t>(0x8000 - (1 << fraction_bits));
   const auto magnitude = [&](int pattern) {  // infinity stands for the next number that a wider exponent would give
@@ -78,12 +78,12 @@ void rounds_to_nearest_even(float x, int exponent_bits, int fraction_bits) {
     return std::ldexp(1.0, 1 << (exponent_bits - 1));
   };
   ASSERT_LE(bits, infinity) << x;
-  const double error = std::abs(magnitude(bits) - exact);
+  const long double error = std::abs(magnitude(bits) - exact);
   if (bits > 0) {
     ASSERT_LE(magnitude(bits) - exact, exact - magnitude(bits - 1)) << x;
   }
   if (bits < infinity) {
-    const double above = magnitude(bits + 1) - exact;
+    const long double above = magnitude(bits + 1) - exact;
     ASSERT_LE(error, above) << x;
     if (error == above) {
       ASSERT_EQ(bits & 1, 0) << x;
@@ -107,6 +107,37 @@ TEST(HalfTypes, ConversionRoundsToTheNearestEvenNeighbour) {
         std::ldexp(1.0f + 0x1p-11f * static_cast<float>(random() % 2048), static_cast<int>(random() % 30) - 14);
     rounds_to_nearest_even<Half>(tie, 5, 10);
   }
+}
+
+/// A double near a number with so many bits, or near the middle of two: a float in between would decide.
+double near_tie(std::mt19937_64& random, int bits, int least_exponent, int exponents) {
+  const double tie = 1.0 + std::ldexp(static_cast<double>(random() % (std::uint64_t{1} << bits)), -bits);
+  const double off[] = {0, 0x1p-52, -0x1p-52, 0x1p-30, -0x1p-30, 0x1p-25, -0x1p-25, 0x1p-24, -0x1p-24, 0x1p-23};
+  return std::ldexp((random() & 1 ? 1 : -1) * (tie + off[random() % std::size(off)]),
+                    static_cast<int>(random() % static_cast<unsigned>(exponents)) + least_exponent);
+}
+
+TEST(HalfTypes, ConversionFromDoubleAndIntegersRoundsOnce) {
+  std::mt19937_64 random(poolgrad::test_seed());
+  for (int i = 0; i < 100000; ++i) {
+    rounds_to_nearest_even<Half>(near_tie(random, 11, -28, 46), 5, 10);
+    rounds_to_nearest_even<BFloat16>(near_tie(random, 8, -140, 270), 8, 7);
+    const double any = std::bit_cast<double>(random());
+    if (!std::isnan(any)) rounds_to_nearest_even<BFloat16>(any, 8, 7);
+    if (!std::isnan(any)) rounds_to_nearest_even<Half>(any, 5, 10);
+    // Middles of two numbers of bf16, and their neighbours.
+    const int shift = 8 + static_cast<int>(random() % 47);
+    const auto middle = static_cast<std::int64_t>((256 + 2 * (random() % 128) + 1) << shift >> 1);
+    const std::int64_t integer = (random() & 1 ? 1 : -1) * (middle + static_cast<std::int64_t>(random() % 3) - 1);
+    rounds_to_nearest_even<BFloat16>(integer, 8, 7);
+    rounds_to_nearest_even<BFloat16>(static_cast<std::int64_t>(random()), 8, 7);
+    rounds_to_nearest_even<Half>(static_cast<std::int64_t>(random() >> (random() % 64)), 5, 10);
+    rounds_to_nearest_even<Half>(static_cast<std::int32_t>(random() % 140000) - 70000, 5, 10);
+  }
+  for (const std::int64_t end : {INT64_MIN, INT64_MAX, std::int64_t{-1} << 53, (std::int64_t{1} << 53) + 1})
+    rounds_to_nearest_even<BFloat16>(end, 8, 7);
+  for (const double least : {0x1p-1074, -0x1p-1074, 0x1p-150, 0x1p-134, 0x1.8p-134, 0x1.8000000000001p-134, 0.0, -0.0})
+    rounds_to_nearest_even<BFloat16>(least, 8, 7);
 }
 
 TEST(HalfTypes, ConversionAgreesWithTheCompilersBinary16) {
@@ -144,6 +175,27 @@ void blocks_convert_as_elements_do() {
 TEST(HalfTypes, VectorConversionEqualsTheScalarOne) {
   blocks_convert_as_elements_do<Half>();
   blocks_convert_as_elements_do<BFloat16>();
+}
+
+template <class S, class From>
+void blocks_narrow_as_elements_do(const std::vector<From>& values) {
+  std::vector<S> stored(values.size());
+  kernels::narrow<From>(values.data(), static_cast<std::int64_t>(values.size()), dtype_of<S>, stored.data());
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    ASSERT_EQ(stored[i].bits, narrowed<S>(values[i]).bits) << values[i];
+  }
+}
+TEST(HalfTypes, BlocksOfDoublesAndIntegersConvertAsElementsDo) {
+  std::mt19937_64 random(poolgrad::test_seed());
+  std::vector<double> doubles(4099);
+  std::vector<std::int64_t> integers(4099);
+  for (double& value : doubles) value = near_tie(random, random() & 1 ? 11 : 8, -140, 270);
+  for (std::int64_t& value : integers) value = static_cast<std::int64_t>(random() >> (random() % 64));
+  doubles[1] = std::numeric_limits<double>::infinity(), doubles[2] = -1e300, doubles[3] = 1e-320, doubles[4] = -0.0;
+  blocks_narrow_as_elements_do<Half>(doubles);
+  blocks_narrow_as_elements_do<BFloat16>(doubles);
+  blocks_narrow_as_elements_do<Half>(integers);
+  blocks_narrow_as_elements_do<BFloat16>(integers);
 }
 
 }  // namespace

@@ -112,7 +112,8 @@ inline const std::vector<UnaryDefinition>& unary_definitions() {
       {UnaryOp::power, [](R x, R a, R) { return std::pow(x, a); }, [](R x, R a, R) { return a * std::pow(x, a - 1); },
        0.1, 5, true},
       {UnaryOp::affine, [](R x, R a, R b) { return a * x + b; }, [](R, R a, R) { return a; }, -3, 3, true},
-      {UnaryOp::quotient, [](R x, R a, R) { return x / a; }, [](R, R a, R) { return 1 / a; }, -3, 3, true}};
+      {UnaryOp::quotient, [](R x, R a, R) { return x / a; }, [](R, R a, R) { return 1 / a; }, -3, 3, true},
+      {UnaryOp::power_of_two, [](R x, R, R) { return std::exp2(std::floor(std::log2(std::abs(x)))); }, zero, -9, 9}};
   return all;
 }
 
@@ -143,7 +144,10 @@ inline const std::vector<BinaryDefinition>& binary_definitions() {
       {BinaryOp::gt, [](R x, R y) { return R(x > y); }, true},
       {BinaryOp::ge, [](R x, R y) { return R(x >= y); }, true},
       {BinaryOp::logical_and, [](R x, R y) { return R(x != 0 && y != 0); }, true},
-      {BinaryOp::logical_or, [](R x, R y) { return R(x != 0 || y != 0); }, true}};
+      {BinaryOp::logical_or, [](R x, R y) { return R(x != 0 || y != 0); }, true},
+      {BinaryOp::mul_no_nan, [](R x, R y) { return x * y; }},
+      {BinaryOp::maximum_share, [](R x, R y) { return x > y ? R(1) : (x == y ? R(0.5) : R(0)); }},
+      {BinaryOp::minimum_share, [](R x, R y) { return x < y ? R(1) : (x == y ? R(0.5) : R(0)); }}};
   return all;
 }
 

@@ -154,6 +154,43 @@ TEST_P(Norms, ThreadsDoNotChangeABit) {
     expect_same_bits_for_any_thread_count(*result, run);
 }
 
+/// By the definition on the row divided by its scale.
+TEST(Norms, HoldForRowsWhoseSquaresTheDtypeDoesNot) {
+  std::mt19937_64 random(test_seed());
+  const auto check = [&](DType dtype, int exponent, bool centered, std::int64_t n) {
+    const double scale = std::ldexp(1.0, exponent);
+    const bool has_square = std::abs(exponent) <= (dtype == DType::f64 ? 500 : 60);
+    const double relative_epsilon = has_square ? 1e-3 : 0;
+    TestArray x(dtype, {2, n}), out(dtype, {2, n}), mean(compute_dtype(dtype), {2}), rstd(compute_dtype(dtype), {2});
+    x.random(random, -1, 3);
+    x.fill([&](std::int64_t i) { return x[i] * scale; });
+    const double absolute_epsilon = relative_epsilon * scale * scale;
+    if (centered)
+      layer_norm({}, out, mean, rstd, x, View{}, View{}, absolute_epsilon);
+    else
+      rms_norm({}, out, rstd, x, View{}, absolute_epsilon);
+    const auto mean_of = [&](std::int64_t row, const auto& value) {
+      double sum = 0;
+      for (std::int64_t i = row * n; i < (row + 1) * n; ++i) sum += value(x[i] / scale);
+      return sum / static_cast<double>(n);
+    };
+    expect_elements(
+        out,
+        [&](std::int64_t i) {
+          const double center = centered ? mean_of(i / n, [](double v) { return v; }) : 0;
+          const double variance = mean_of(i / n, [&](double v) { return (v - center) * (v - center); });
+          return (x[i] / scale - center) / std::sqrt(variance + relative_epsilon);
+        },
+        8 * tolerance(dtype), 8 * tolerance(dtype));
+  };
+  for (const bool centered : {false, true})
+    for (const std::int64_t n : {3, 40, 513}) {
+      for (const int exponent : {900, 600, -450, -900}) check(DType::f64, exponent, centered, n);
+      for (const int exponent : {120, 70, -55, -110}) check(DType::f32, exponent, centered, n);
+      for (const int exponent : {120, 70, -110}) check(DType::bf16, exponent, centered, n);
+    }
+}
+
 TEST(LayerNorm, LargeMeansDoNotCancel) {
   TestArray x(DType::f32, {1, 256}), out(DType::f32, {1, 256}), mean(DType::f32, {1}), rstd(DType::f32, {1});
   x.fill([](std::int64_t i) { return 10000.0 + (i % 2 ? 1 : -1); });

@@ -101,8 +101,8 @@ class TestArray {
     switch (view_.dtype) {
       case DType::f64: return write(value);
       case DType::f32: return write(static_cast<float>(value));
-      case DType::f16: return write(Half(static_cast<float>(value)));
-      case DType::bf16: return write(BFloat16(static_cast<float>(value)));
+      case DType::f16: return write(narrowed<Half>(value));
+      case DType::bf16: return write(narrowed<BFloat16>(value));
       case DType::i64: return write(static_cast<std::int64_t>(value));
       case DType::i32: return write(static_cast<std::int32_t>(value));
       case DType::u8: return write(static_cast<std::uint8_t>(value));

@@ -142,9 +142,9 @@ TEST_P(Unary, TheScalarFunctorAgreesWithTheVectors) {
   });
 }
 
-TEST(UnarySpecialValues, NaNStaysNaNEverywhereButInPredicates) {
+TEST(UnarySpecialValues, NaNStaysNaNEverywhereButInPredicatesAndScales) {
   for (const UnaryDefinition& definition : unary_definitions()) {
-    if (gives_truth(definition.op)) continue;
+    if (gives_truth(definition.op) || definition.op == UnaryOp::power_of_two) continue;
     for (const DType dtype : {DType::f64, DType::f32, DType::f16, DType::bf16}) {
       TestArray x(dtype, {19}), out(dtype, {19});
       x.fill([](std::int64_t) { return std::numeric_limits<double>::quiet_NaN(); });
@@ -152,6 +152,17 @@ TEST(UnarySpecialValues, NaNStaysNaNEverywhereButInPredicates) {
       for (std::int64_t i = 0; i < 19; ++i) EXPECT_TRUE(std::isnan(out[i])) << to_string(definition.op);
     }
   }
+}
+
+TEST(UnarySpecialValues, PowerOfTwoScalesEveryNumber) {
+  constexpr double infinity = std::numeric_limits<double>::infinity(), nan = std::numeric_limits<double>::quiet_NaN();
+  TestArray x(DType::f64, {9}), out(DType::f64, {9});
+  const double points[] = {0, -0.0, nan, infinity, -infinity, -3, 0x1p-1074, 0x1p1023, 0x1.fp-1022};
+  x.fill([&](std::int64_t i) { return points[i]; });
+  unary({}, UnaryOp::power_of_two, out, x);
+  const double expected[] = {1, 1, 1, 1, 1, 2, 0x1p-1022, 0x1p1023, 0x1p-1022};
+  expect_elements(
+      out, [&](std::int64_t i) { return expected[i]; }, 0);
 }
 
 TEST(UnarySpecialValues, AreThoseOfTheStandardLibrary) {

@@ -55,6 +55,43 @@ TEST(Eye, HasOnesOnOneDiagonal) {
   EXPECT_THROW(eye(2, -2), ShapeError);
 }
 
+TEST(Arange, OfIntegersIsExactBeyond2To53) {
+  constexpr std::int64_t big = std::int64_t{1} << 53, most = std::numeric_limits<std::int64_t>::max();
+  const TensorOptions i64{.dtype = DType::i64};
+  const auto integers = [](const Tensor& x) { return x.to_vector<std::int64_t>(); };
+  EXPECT_THAT(integers(arange(0x1p53, 0x1p53 + 4, 1, i64)), ElementsAre(big, big + 1, big + 2, big + 3));
+  EXPECT_THAT(integers(arange(big + 1, big + 4, 1, i64)), ElementsAre(big + 1, big + 2, big + 3));
+  EXPECT_THAT(integers(arange(-big - 1, -big - 6, -2, i64)), ElementsAre(-big - 1, -big - 3, -big - 5));
+  EXPECT_THAT(integers(arange(most - 1, most, 1, i64)), ElementsAre(most - 1));
+  EXPECT_THAT(integers(arange(-most - 1, most, most, i64)), ElementsAre(-most - 1, -1, most - 1));
+  EXPECT_THAT(integers(arange(most, -most - 1, -most, i64)), ElementsAre(most, 0, -most));
+  EXPECT_THAT(integers(arange(0, 2.5, 1, i64)), ElementsAre(0, 1, 2));
+  EXPECT_THAT(integers(arange(0, -2.5, -1, i64)), ElementsAre(0, -1, -2));
+  EXPECT_EQ(arange(big, big, 1, i64).count(), 0);
+  EXPECT_EQ(arange(big, 0, 1, i64).count(), 0);
+  EXPECT_THROW(arange(-most, most, 1, i64), ValueError);
+  EXPECT_THROW(arange(0, big, big - 1, {.dtype = DType::i32}), ValueError);
+}
+
+TEST(Linspace, OfIntegersIsExactBeyond2To53) {
+  constexpr std::int64_t big = std::int64_t{1} << 53, most = std::numeric_limits<std::int64_t>::max();
+  const TensorOptions i64{.dtype = DType::i64};
+  const auto integers = [](const Tensor& x) { return x.to_vector<std::int64_t>(); };
+  EXPECT_THAT(integers(linspace(big + 1, big + 4, 4, i64)), ElementsAre(big + 1, big + 2, big + 3, big + 4));
+  EXPECT_THAT(integers(linspace(-most, most, 3, i64)), ElementsAre(-most, 0, most));
+  EXPECT_THAT(integers(linspace(most, most - 3, 3, i64)), ElementsAre(most, most - 2, most - 3)) << "cut towards 0";
+  EXPECT_THAT(integers(linspace(-1, 1, 6, i64)), ElementsAre(-1, 0, 0, 0, 0, 1));
+  EXPECT_THAT(integers(linspace(big + 1, 0, 1, i64)), ElementsAre(big + 1));
+}
+
+TEST(Creation, RoundsOnceToHalfTypes) {
+  EXPECT_EQ(full({2}, 2049.0000001, {.dtype = DType::f16}).to_vector<double>()[1], 2050.0);
+  EXPECT_EQ(scalar(1.003906251, {.dtype = DType::bf16}).item(), 1.0078125);
+  EXPECT_EQ(zeros({1}, {.dtype = DType::bf16}).fill(1.003906251).item(), 1.0078125);
+  EXPECT_EQ(arange(1.003906251, 2, 1, {.dtype = DType::bf16}).item(), 1.0078125);
+  EXPECT_EQ(linspace(1.003906251, 2.0, 2, {.dtype = DType::bf16}).to_vector<double>()[0], 1.0078125);
+}
+
 TEST(Arange, StopsBelowItsBound) {
   EXPECT_THAT(arange(0, 4).to_vector<float>(), ElementsAre(0, 1, 2, 3));
   EXPECT_THAT(arange(1, 2, 0.25, {.dtype = DType::f64}).to_vector<double>(), ElementsAre(1, 1.25, 1.5, 1.75));

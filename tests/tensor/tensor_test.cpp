@@ -142,6 +142,13 @@ TEST(Tensor, ItemReadsOneElementOfAnyDtype) {
     const Tensor row = arange(0, 2, 1, {.dtype = dtype});
     EXPECT_EQ(row.alias(selected(row.geometry(), 0, 1)).item(), 1.0);
   }
+  const std::int64_t big = (std::int64_t{1} << 53) + 1;
+  EXPECT_EQ(from_data<std::int64_t>({big}, {1}).item<std::int64_t>(), big);
+  EXPECT_EQ(from_data<std::int64_t>({big}, {1}).item(), 0x1p53);
+  EXPECT_EQ(scalar(-2.75).item<std::int32_t>(), -2);
+  EXPECT_EQ(scalar(300.0).item<std::uint8_t>(), 255);
+  EXPECT_TRUE(scalar(0.5, {.dtype = DType::f16}).item<bool>());
+  EXPECT_EQ(static_cast<float>(scalar(1.003906251, {.dtype = DType::f64}).item<BFloat16>()), 1.0078125f);
   EXPECT_EQ(error_of<ShapeError>([] { zeros({2}).item(); }), "[item] needs exactly one element: (2,) f32 on cpu");
   EXPECT_EQ(error_of<ShapeError>([] { zeros({0}).item(); }), "[item] needs exactly one element: (0,) f32 on cpu");
 }

@@ -287,6 +287,12 @@ struct VectorMath {
     const V magnitude = detail::abs<T>(x), rounded = (magnitude + whole) - whole;
     return magnitude < whole ? with_sign_of<T>(rounded, x) : x;
   }
+  static V power_of_two(V x) {
+    constexpr T infinity = std::numeric_limits<T>::infinity(), least = std::numeric_limits<T>::min();
+    const V power = reinterpret_cast<V>(reinterpret_cast<Vec<Int<T>>>(x) & std::bit_cast<Int<T>>(infinity));
+    const V scale = power < least ? broadcast(least) : (power == infinity ? broadcast(T(1)) : power);
+    return x == V{} ? broadcast(T(1)) : scale;
+  }
   static V floor(V x) {
     const V nearest = round(x);
     return nearest > x ? nearest - T(1) : nearest;

@@ -48,7 +48,7 @@ __global__ __launch_bounds__(fold_threads, 4) void scan_rows(const __grid_consta
           S* const to = reinterpret_cast<S*>(out.data) + out.outer.offset(row) + place * out.stride;
           POOLGRAD_UNROLL
           for (int e = 0; e < wide<T>; ++e)
-            if (e < left) to[e * direction * out.stride] = cuda::narrowed<S>(static_cast<T>(before + sums[e]));
+            if (e < left) to[e * direction * out.stride] = cuda::narrowed<S>(before + sums[e]);
         });
       sum += others.total;
     }

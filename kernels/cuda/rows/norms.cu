@@ -2,6 +2,7 @@
 #include "kernels/cuda/fold/fold.cuh"
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/rows/rows.cuh"
+#include "kernels/definition/norm.h"
 
 namespace poolgrad::kernels {
 namespace cuda {
@@ -29,10 +30,23 @@ struct NormRow {
   __device__ void row(const RowShape& shape, std::int64_t row) const {
     const RowPart<S, Threads> part(shape, x + row * shape.columns);
     const T inverse_n = T(1) / static_cast<T>(shape.columns);
-    const T center = Centered ? inverse_n * part.template fold<reductions::Sum>([](T v) { return v; }) : T{};
-    const T variance =
-        inverse_n * part.template fold<reductions::Sum>([&](T v) { return (v - center) * (v - center); });
-    const T factor = T(1) / Math<T>::sqrt(variance + epsilon);
+    T center = Centered ? inverse_n * part.template fold<reductions::Sum>([](T v) { return v; }) : T{};
+    T variance = inverse_n * part.template fold<reductions::Sum>([&](T v) { return (v - center) * (v - center); });
+    T factor = T(1) / Math<T>::sqrt(variance + epsilon);
+    if (!squares_fit(variance + epsilon)) {  // for all threads of the row alike
+      constexpr T infinity = std::numeric_limits<T>::infinity();
+      const T largest = part.template fold<reductions::Maximum>([](T v) { return v < T{} ? -v : v; });
+      if (largest < infinity) {
+        const T scale = scale_of_squares(largest, epsilon);
+        if (Centered) center = inverse_n * part.template fold<reductions::Sum>([&](T v) { return v / scale; });
+        variance = inverse_n * part.template fold<reductions::Sum>([&](T v) {
+          const T d = v / scale - center;
+          return d * d;
+        });
+        if (Centered) center *= scale;
+        factor = T(1) / Math<T>::sqrt(variance + epsilon / scale / scale) / scale;
+      }
+    }
     if (part.first_thread()) {
       if (Centered) mean[row] = center;
       rstd[row] = factor;

@@ -189,9 +189,35 @@ TEST(CudaElements, FillsAndRangesAgreeWithTheCpu) {
       TestArray out(dtype, {9, 37}, layout), range(dtype, {333}, layout);
       expect_same(bits, {&out}, {},
                   [](Stream stream, const std::vector<View>& operands) { fill(stream, operands[0], 3); });
-      expect_same(bits, {&range}, {},
-                  [](Stream stream, const std::vector<View>& operands) { arange(stream, operands[0], 0, 0.5); });
+      expect_same(bits, {&range}, {}, [](Stream stream, const std::vector<View>& operands) {
+        arange(stream, operands[0], ArithmeticSequence::of_doubles(0, 0.5));
+      });
     }
+}
+
+TEST(CudaElements, RoundToHalfTypesAsOftenAsTheCpu) {
+  for (const DType dtype : {DType::f16, DType::bf16})
+    for (const Layout layout : output_layouts) {
+      TestArray out(dtype, {37}, layout), range(dtype, {333}, layout);
+      for (const double value : {2049.0000001, 1.003906251})
+        expect_same(bits, {&out}, {},
+                    [&](Stream stream, const std::vector<View>& operands) { fill(stream, operands[0], value); });
+      expect_same(bits, {&range}, {}, [](Stream stream, const std::vector<View>& operands) {
+        arange(stream, operands[0], ArithmeticSequence::of_doubles(1.003906251, 1.0 / 128));
+      });
+    }
+}
+
+TEST(CudaElements, IntegersOfARangeAreExact) {
+  for (const DType dtype : {DType::i64, DType::i32, DType::u8}) {
+    const std::int64_t first = dtype == DType::i64 ? (std::int64_t{1} << 53) + 1 : 3;
+    TestArray range(dtype, {61});
+    for (const ArithmeticSequence& numbers :
+         {ArithmeticSequence::of_integers(first, 1), ArithmeticSequence::between(first, first + 150, 60),
+          ArithmeticSequence::between(first + 150, first, 60)})
+      expect_same(bits, {&range}, {},
+                  [&](Stream stream, const std::vector<View>& operands) { arange(stream, operands[0], numbers); });
+  }
 }
 
 TEST(CudaCopy, CastsAgreeWithTheCpu) {
@@ -205,6 +231,23 @@ TEST(CudaCopy, CastsAgreeWithTheCpu) {
           expect_same(bits, {target}, {&x},
                       [](Stream stream, const std::vector<View>& operands) { copy(stream, operands[0], operands[1]); });
       }
+}
+
+TEST(CudaCopy, RoundsOnceToHalfTypes) {
+  std::mt19937_64 random(test_seed());
+  for (const DType from : {DType::f64, DType::i64, DType::i32})
+    for (const DType to : {DType::f16, DType::bf16}) {
+      TestArray x(from, {2051}), out(to, {2051});
+      // Near the middle of two numbers of 8 or 11 bits.
+      x.fill([&](std::int64_t i) {
+        const double middle =
+            static_cast<double>(2 * (random() % (to == DType::f16 ? 1024 : 128)) + 1) + (to == DType::f16 ? 2048 : 256);
+        if (from == DType::f64) return std::ldexp(middle * (1 + 0x1p-40 * static_cast<double>(i % 3 - 1)), -12);
+        return std::ldexp(middle, to == DType::f16 ? 4 : 17) + static_cast<double>(i % 3 - 1);
+      });
+      expect_same(bits, {&out}, {&x},
+                  [](Stream stream, const std::vector<View>& operands) { copy(stream, operands[0], operands[1]); });
+    }
 }
 
 TEST(CudaCopy, MovesBitsWhereTheDtypeIsTheSame) {

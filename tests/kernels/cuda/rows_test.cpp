@@ -166,6 +166,28 @@ TEST_P(CudaNorms, AgreeWithTheCpu) {
     }
 }
 
+TEST_P(CudaNorms, AgreeWithTheCpuWhereSquaresDoNotFit) {
+  std::mt19937_64 random(test_seed());
+  for (const double scale : {0x1p900, 0x1p-900, 0x1p100, 0x1p-100, nan, infinity})
+    for (const DType dtype : floats)
+      for (const Shape& shape : {Shape{9, 31}, Shape{2, 513}, Shape{1, 9000}}) {
+        const bool of_f64 = dtype == DType::f64, far = scale >= 0x1p900 || scale <= 0x1p-900;
+        if (dtype == DType::f16 || (std::isfinite(scale) && far != of_f64)) continue;
+        NormOperands norm(dtype, shape, random);
+        // Every second row, so that rows of one block take both ways.
+        norm.x.fill([&](std::int64_t i) { return i / norm.n % 2 ? norm.x[i] : norm.x[i] * scale; });
+        std::vector<TestArray*> results = {&norm.out, &norm.rstd};
+        if (centered_) results.push_back(&norm.mean);
+        const std::size_t x = results.size();
+        expect_same(slack_of_rows(dtype), results, {&norm.x}, [&](Stream stream, const Views& operands) {
+          if (centered_)
+            layer_norm(stream, operands[0], operands[2], operands[1], operands[x], {}, {}, 0);
+          else
+            rms_norm(stream, operands[0], operands[1], operands[x], {}, 0);
+        });
+      }
+}
+
 TEST_P(CudaNorms, GradientsAgreeWithTheCpu) {
   std::mt19937_64 random(test_seed());
   for (const DType dtype : floats)
