@@ -260,22 +260,15 @@ std::size_t Arena::free_bytes(std::uint64_t stream) const {
   return known == indices_.end() ? 0 : known->free->by_size.bytes();
 }
 
-std::size_t Arena::largest_free() const {
+std::size_t Arena::largest_free(std::optional<std::uint64_t> stream) const {
   std::size_t largest = 0;
   for (const StreamIndex& entry : indices_) {
-    entry.free->by_size.for_each_from(0, [&](const Block* block) { largest = std::max(largest, block->size); });
+    if (stream && entry.stream != *stream) continue;
+    entry.free->by_size.for_each_largest_first([&](const Block* block) {
+      largest = std::max(largest, block->size);
+      return false;
+    });
   }
-  return largest;
-}
-
-std::size_t Arena::largest_free(std::uint64_t stream) const {
-  std::size_t largest = 0;
-  const auto known = std::ranges::find(indices_, stream, &StreamIndex::stream);
-  if (known == indices_.end()) return largest;
-  known->free->by_size.for_each_largest_first([&](const Block* block) {
-    largest = block->size;
-    return false;
-  });
   return largest;
 }
 

@@ -108,8 +108,8 @@ class Arena : public Tiling {
   std::size_t free_bytes(std::uint64_t stream) const;
   /// Free bytes in whole handles, whatever their streams: what a release could return; or at least `enough`.
   std::size_t releasable_bytes(std::size_t enough = SIZE_MAX) const;
-  std::size_t largest_free() const;
-  std::size_t largest_free(std::uint64_t stream) const;
+  /// The size of the largest free block of one stream, or of all.
+  std::size_t largest_free(std::optional<std::uint64_t> stream = std::nullopt) const;
 
   /// What the arena takes of the program's heap.
   std::size_t bookkeeping_bytes() const noexcept;

@@ -1,8 +1,10 @@
-"""Executes the PyTorch columns of the tables in docs/operators.md: results and gradients at NaN, infinities and kinks.
-
-Prints each entry that PyTorch gives otherwise; exit status 1 if there is one. Needs PyTorch (2.15.0 for the page).
-"""
-
+#!/usr/bin/env bash
+# Executes the PyTorch columns of the tables in docs/operators.md: results and gradients at NaN, infinities and kinks.
+# Prints each entry that PyTorch gives otherwise, and fails if there is one.
+set -euo pipefail
+. "$(dirname "$0")/python.sh"
+python_with torch==2.15.0
+"$PYTHON" - "$(dirname "$0")/../docs/operators.md" <<'PYTHON'
 import math
 import pathlib
 import re
@@ -82,7 +84,7 @@ def names_of(cell):
 
 
 def main():
-    page = pathlib.Path(__file__).resolve().parent.parent / "docs" / "operators.md"
+    page = pathlib.Path(sys.argv[1])
     rows = [[cell.strip() for cell in line.strip().strip("|").split("|")]
             for line in page.read_text().split("## NaN, infinities and kinks")[1].split("\n## ")[0].splitlines()
             if line.startswith("| `")]
@@ -106,3 +108,4 @@ def main():
 
 if __name__ == "__main__":
     sys.exit(main())
+PYTHON
