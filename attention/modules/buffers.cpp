@@ -77,8 +77,10 @@ std::size_t preallocate_buffers(std::int64_t batch, std::int64_t length, std::in
     held.clear();
     return bytes;
   };
-  // All at once is enough for most calls. Blocks of earlier ones lie in between, so it is also tried out, until a call
-  // finds its places in what there is; not for ever, for other threads may take what is made here.
+  // Magazines keep blocks of earlier calls. In a phase they do not decide where the blocks of a call lie.
+  allocator_for(device).begin_phase();
+  // All buffers at once are enough for most calls. Live blocks may lie in between, so a call is rehearsed until it needs
+  // no new memory. The number of tries is bounded, because other threads may take the memory.
   constexpr int most_tries = 8;
   const std::size_t bytes = rehearse(Order::queries_first, true);
   const auto made = [&] { return allocator_for(device).statistics().num_device_alloc; };
