@@ -90,7 +90,7 @@ void Front::begin_phase() {
   drain_all();
   const bool alone = caches_.size() <= 1;
   ground_.use_magazines(!alone);
-  for (Arena& arena : arenas_) arena.ignore_growth(alone);
+  for (Arena& arena : arenas_) arena.ignore_growth(alone && ground_.memory->divisible());
 }
 
 void Front::drain_stream(std::uint64_t stream) {
