@@ -178,7 +178,12 @@ int parse(Words words) {
       o.pattern();
       if (!o.budget.empty()) parse_bytes(o.budget);
     });
-  if (program == "plan") read(PlanOptions(), parse_plan_options, [](const PlanOptions& o) { o.train.check(); });
+  if (program == "plan")
+    read(PlanOptions(), parse_plan_options, [](const PlanOptions& o) {
+      auto run = o.train;
+      if (run.checkpoint == "budget") run.budget = o.memory;
+      run.check();
+    });
   if (program == "compare") read(CompareOptions(), parse_compare_options, [](const CompareOptions& o) { o.kinds(); });
   if (program == "recall") read(RecallOptions(), parse_recall_options, [](const RecallOptions& o) { o.contenders(); });
   if (program == "sample") read(SampleOptions(), parse_sample_options, nothing);
