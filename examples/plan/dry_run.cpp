@@ -45,14 +45,9 @@ class Zeros : public nn::ByteSource {
   std::size_t bytes_;
 };
 
-/// A text of zeros with the tokens of the options' own text where it is read as bytes, and at least `train` tokens.
+/// So many tokens to train on, and held out, as wide as those of the options.
 nn::Corpus stand_in_text(const TrainOptions& options, std::size_t train, std::size_t held_out) {
   const std::size_t width = options.tokenizer == "bytes" ? 1 : 2;
-  if (options.corpus && options.corpus->texts.size() == 1 && width == 1) {  // a short text has fewer validation batches
-    const nn::CorpusText& own = options.corpus->texts.front();
-    train = std::max(train, static_cast<std::size_t>(own.train.size()));
-    held_out = static_cast<std::size_t>(own.validation.size());
-  }
   const auto text = [width](std::size_t tokens) {
     return nn::Text(std::make_shared<Zeros>(tokens * width), static_cast<std::int64_t>(width));
   };

@@ -207,13 +207,11 @@ Plan make_plan(const PlanOptions& options, Progress& progress) {
     if (options.longest) plan.devices.push_back({device, memory});
   }
   plan.rows = rows_of(options);
-  if (!options.train.text.empty()) {
-    const auto corpus = std::make_shared<const nn::Corpus>(
-        of_option("--text", [&] { return nn::read_corpus(options.train.text, options.train.seed); }));
-    for (PlanRow& row : plan.rows) row.options.corpus = corpus;
-  }
   std::string program;
-  if (plan.measure > 0) program = options.program.empty() ? train_program() : options.program;
+  if (plan.measure > 0) {
+    program = options.program.empty() ? train_program() : options.program;
+    if (!options.train.text.empty()) of_option("--text", [&] { return nn::read_corpus(options.train.text); });
+  }
   const char* const usual = options.policies.empty() ? "8GiB" : "50%";
   plan.memory = memory_for(options.memory.empty() ? usual : options.memory, plan.rows.front());
   for (PlanRow& row : plan.rows) plan_row(row, plan, progress);
@@ -284,8 +282,7 @@ int parse_plan_options(int argc, const char* const* argv, PlanOptions& o) {
                "Train each row too, in a process of its own, for so many steps: time of a step, peaks beside "
                "those planned; with --policies also the longest context of each, and window, dilated and causal "
                "attention unless --attention or --vary is given");
-  app.add_option("--text", o.train.text,
-                 "Files or folders to train on; a short text has fewer validation batches (default: Eigen's sources)");
+  app.add_option("--text", o.train.text, "Files or folders to train on, for --measure (default: Eigen's sources)");
   app.add_option("--json", o.json, "File to write as JSON; - for standard output");
   app.add_option("--html", o.html, "Page to write");
   app.add_option("--svg", o.svg, "Picture to write: the memory of a step of each row, on the same axes");

@@ -18,7 +18,7 @@
 namespace poolgrad::examples {
 
 struct PlanOptions {
-  TrainOptions train;             // its text decides the number of validation batches
+  TrainOptions train;             // its text: what is measured reads it
   std::string memory;             // "8GiB", or "50%" of what the first row's model reserves with everything kept
   std::vector<std::string> vary;  // "attention=causal,window": a row for each value; several: for each combination
   std::string policies;           // "none,block+tile": each row in each way to save memory, see with_policy(); or "all"

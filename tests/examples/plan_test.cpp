@@ -70,23 +70,6 @@ TEST_F(PlanTest, FindsTheLeastBudgetThatTrains) {
   }
 }
 
-TEST_F(PlanTest, FollowsATextOfAFewWindows) {
-  std::string text;
-  for (int i = 0; i < 60; ++i) text += "int f" + std::to_string(i) + "() { return 1; }\n";
-  write_bytes(folder_.file("text"), text);
-  options_.train.text = {folder_.file("text")};
-  options_.train.batch = 2;
-  options_.train.dtype = "f32";
-  TrainOptions real = options_.train;
-  real.budget = options_.memory;
-  real.checkpoint = "none";
-  real.steps = 20;
-  const auto run = run_train_program(real, folder_);
-  const auto row = answer()["rows"][0];
-  EXPECT_EQ(row["peak_live_bytes"], run["peak_live_bytes"]);
-  EXPECT_EQ(row["bytes_by_category"], run["bytes_by_category"]);
-}
-
 TEST_F(PlanTest, SaysToTheByteWhatTheRunOnTheCpuReserves) {
   std::string text;
   for (int i = 0; i < 800; ++i) text += "int f" + std::to_string(i) + "() { return 1; }\n";
@@ -431,7 +414,7 @@ TEST_F(PlanTest, RefusesWhatItCannotPlanInOneSentence) {
   for (const char* vary : {"attention", "=window", "attention="})
     EXPECT_EQ(refused([&](PlanOptions& o) { o.vary = {vary}; }),
               std::string("[plan] --vary must be NAME=VALUE,VALUE, but is ") + vary);
-  EXPECT_THAT(refused([](PlanOptions& o) { o.vary = {"wheels=3"}; }), HasSubstr("[plan] --vary wheels=3: "));
+  EXPECT_THAT(refused([](PlanOptions& o) { o.vary = {"wheels=3"}; }), HasSubstr("[--vary] there is no training option wheels"));
   EXPECT_THAT(refused([](PlanOptions& o) { o.vary = {"layers=many"}; }), HasSubstr("[plan] --vary layers=many: "));
   EXPECT_THAT(refused([](PlanOptions& o) { o.vary = {"attention=window,cross"}; }),
               HasSubstr("--attention must be one of"));
