@@ -118,7 +118,7 @@ void SumOverRanks::add() {
   for (int rank = 1; rank < size && count > 0; ++rank)
     if (exact.defined())
       kernels::add_gradient(stream, {.first = rank == 1},
-                          std::array{kernels::UpdateOperands{row(0), row(rank), {exact.view()}}});
+                            std::array{kernels::UpdateOperands{row(0), row(rank), {exact.view()}}});
     else
       kernels::axpby(stream, row(0), 1.0, row(0), 1.0, row(rank));
   kernels::copy(stream, mine, row(0));

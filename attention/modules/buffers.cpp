@@ -79,8 +79,8 @@ std::size_t preallocate_buffers(std::int64_t batch, std::int64_t length, std::in
   };
   // Magazines keep blocks of earlier calls. In a phase they do not decide where the blocks of a call lie.
   allocator_for(device).begin_phase();
-  // All buffers at once are enough for most calls. Live blocks may lie in between, so a call is rehearsed until it needs
-  // no new memory. The number of tries is bounded, because other threads may take the memory.
+  // All buffers at once are enough for most calls. Live blocks may lie in between, so a call is rehearsed until it
+  // needs no new memory. The number of tries is bounded, because other threads may take the memory.
   constexpr int most_tries = 8;
   const std::size_t bytes = rehearse(Order::queries_first, true);
   const auto made = [&] { return allocator_for(device).statistics().num_device_alloc; };

@@ -25,10 +25,10 @@ Tensor rms_norm(Argument x, const Tensor& weight = {}, double epsilon = 1e-6);
 
 /// How positions are made to fit a context `factor` times as long as a model was trained on. linear: every frequency is
 /// divided by the factor (Chen et al. 2023). ntk: the base becomes base * factor^(D / (D - 2)), so that the slowest
-/// pair alone is divided by all of it. yarn (Peng et al. 2024): the factor divides pairs that turn less than once in the
-/// trained context and leaves pairs that turn more than 32 times. Between both the ramp is linear in the pair's index.
-/// Both ends are rounded outwards to whole pairs, as in Hugging Face's rope_type "yarn"; the paper's ramp is linear in
-/// the frequency. Queries and keys grow by 0.1 ln(factor) + 1.
+/// pair alone is divided by all of it. yarn (Peng et al. 2024): the factor divides pairs that turn less than once in
+/// the trained context and leaves pairs that turn more than 32 times. Between both the ramp is linear in the pair's
+/// index. Both ends are rounded outwards to whole pairs, as in Hugging Face's rope_type "yarn"; the paper's ramp is
+/// linear in the frequency. Queries and keys grow by 0.1 ln(factor) + 1.
 enum class RopeScaling { none, linear, ntk, yarn };
 
 struct RopeOptions {

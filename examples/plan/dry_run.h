@@ -33,9 +33,9 @@ enum class Through : std::uint8_t {
 };
 
 /// Simulates a run as `options` say (but for their text) in `memory` bytes of a device that is like this machine's CPU,
-/// or, on cuda, like a GPU. Its peaks equal to the byte those of `./run train --budget MEMORY`. Through::run takes steps
-/// until two in a row, with a validation between them, leave every block of the pool in the same place: later steps then
-/// do the same. Throws ValueError for options that a run refuses; running out of memory is an answer.
+/// or, on cuda, like a GPU. Its peaks equal to the byte those of `./run train --budget MEMORY`. Through::run takes
+/// steps until two in a row, with a validation between them, leave every block of the pool in the same place: later
+/// steps then do the same. Throws ValueError for options that a run refuses; running out of memory is an answer.
 DryRun dry_run(const TrainOptions& options, std::size_t memory, Through through = Through::run);
 
 /// The second step of such a run, as a trace of its requests. Throws OutOfMemoryError where it does not fit.

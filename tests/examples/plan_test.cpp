@@ -414,7 +414,8 @@ TEST_F(PlanTest, RefusesWhatItCannotPlanInOneSentence) {
   for (const char* vary : {"attention", "=window", "attention="})
     EXPECT_EQ(refused([&](PlanOptions& o) { o.vary = {vary}; }),
               std::string("[plan] --vary must be NAME=VALUE,VALUE, but is ") + vary);
-  EXPECT_THAT(refused([](PlanOptions& o) { o.vary = {"wheels=3"}; }), HasSubstr("[--vary] there is no training option wheels"));
+  EXPECT_THAT(refused([](PlanOptions& o) { o.vary = {"wheels=3"}; }),
+              HasSubstr("[--vary] there is no training option wheels"));
   EXPECT_THAT(refused([](PlanOptions& o) { o.vary = {"layers=many"}; }), HasSubstr("[plan] --vary layers=many: "));
   EXPECT_THAT(refused([](PlanOptions& o) { o.vary = {"attention=window,cross"}; }),
               HasSubstr("--attention must be one of"));
