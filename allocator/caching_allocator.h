@@ -202,10 +202,10 @@ class CachingAllocator {
   /// What has been recorded so far, with all blocks as they are now. Recording goes on.
   Trace trace() const;
 
-  /// A phase of the program starts that may come again, such as a validation. Blocks that are live then decide alone
-  /// where the phase's blocks will lie: a phase of one thread that fits once fits whenever these blocks are the same.
-  /// To this end a thread that uses the pool alone has no magazines from now on. Once the budget has refused or
-  /// shortened a request, all cached pages of divisible memory go back to the device.
+  /// Starts a phase of the program that may come again, such as a validation. On divisible memory (the host) the live
+  /// blocks alone then decide the places of the phase's blocks: a phase of one thread that fits once fits whenever
+  /// these blocks are the same. A thread that uses the pool alone has no magazines from now on. Once the budget has
+  /// refused or shortened a request, all cached pages of divisible memory go back to the device.
   void begin_phase();
   /// A training step starts. It is a phase, and a mark in traces; in mode `planned` the pool records and replays it.
   void begin_step();

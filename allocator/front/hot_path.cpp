@@ -1,6 +1,5 @@
 // The functions of CachingAllocator that must be fast. A hit takes no lock and does no atomic read-modify-write: it
-// looks up the thread's cache, enters it with plain stores, takes a block of exactly the right
-// size, and leaves.
+// looks up the thread's cache, enters it with plain stores, takes a block of exactly the right size, and leaves.
 #include <bit>
 
 #include "allocator/base/address_sanitizer.h"

@@ -27,8 +27,8 @@ constexpr std::size_t least_stitched = std::size_t{8} << 20;
 constexpr std::size_t most_idle = std::size_t{64} << 20;
 constexpr std::size_t most_idle_share = 32;  // of what is reserved
 
-// A call to the device costs the same for any number of bytes, so the fewer the better: until the budget comes near,
-// where handles that a small block pins, and pages ahead of need, are what a request may lack.
+// A call to the device costs the same for any number of bytes, so fewer and larger handles are better. Near the budget
+// they are small: a request may need the pages ahead, or the rest of a handle that a small block pins.
 constexpr std::size_t most_handle = std::size_t{256} << 20;
 constexpr std::size_t most_ahead = std::size_t{128} << 20;
 constexpr std::size_t most_ahead_share = 64;  // of what is reserved

@@ -11,8 +11,8 @@ namespace poolgrad {
 /// While it lives, the pool of `device` reserves at most `bytes`, and what this thread records can be dropped for that:
 /// when an allocation would exceed the budget, the pool asks for saved tensors before it gives up, and those that cost
 /// least for each byte are dropped and computed again where the backward needs them. Results are bit for bit those of a
-/// run without a budget; OutOfMemoryError is thrown only where what is needed at one time exceeds it, or one pass would
-/// compute things again for 50 times what the forward passes took.
+/// run without a budget. Throws OutOfMemoryError if the memory needed at one time exceeds the budget, counted in pages
+/// and with the gaps between blocks, or if one pass would recompute for 50 times the forward's time.
 ///
 ///   MemoryBudget budget{8_GiB};
 ///   loss(model).backward();
