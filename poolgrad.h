@@ -83,7 +83,6 @@
 #include "nn/checkpoint_sequential.h"
 #include "nn/chunked.h"
 #include "nn/ema.h"
-#include "nn/gradcheck.h"
 #include "nn/gradient_scale.h"
 #include "nn/language_model.h"
 #include "nn/layers.h"

@@ -470,4 +470,24 @@ GradcheckReport gradgradcheck(const TensorFunction& function, const std::vector<
   return check.run();
 }
 
+GradcheckReport check_module(bool twice, const std::vector<std::pair<std::string, Tensor>>& parameters,
+                             const TensorFunction& function, const Tensors& inputs, GradcheckOptions options) {
+  Tensors points = inputs;
+  for (std::size_t i = options.names.size(); i < inputs.size(); ++i)
+    options.names.push_back(fmt::format("input {}", i));
+  options.names.resize(inputs.size());
+  for (const auto& [name, parameter] : parameters) {
+    points.push_back(parameter);
+    options.names.push_back("parameter " + name);
+  }
+  RandomLog drawn;
+  bool first = true;
+  const TensorFunction evaluate = [&](const Tensors& x) {
+    const RandomLogGuard guard(drawn, first ? RandomLogGuard::records : RandomLogGuard::replays);
+    first = false;
+    return function(Tensors(x.begin(), x.begin() + static_cast<std::ptrdiff_t>(inputs.size())));
+  };
+  return twice ? gradgradcheck(evaluate, points, options) : gradcheck(evaluate, points, options);
+}
+
 }  // namespace poolgrad

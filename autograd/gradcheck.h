@@ -2,14 +2,19 @@
 //
 //   Tensor x = randn({3, 4}, {.dtype = DType::f64}).set_requires_grad();
 //   EXPECT_TRUE(gradcheck([](const Tensor& a) { return tanh(a); }, x));  // prints the whole report
+//   nn::Linear layer(4, 3, {}, {.dtype = DType::f64});
+//   EXPECT_TRUE(gradcheck(layer, x));  // by x and by all parameters
 #pragma once
 
+#include <algorithm>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <iterator>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -66,64 +71,99 @@ GradcheckReport gradcheck(const TensorFunction& function, const std::vector<Tens
 GradcheckReport gradgradcheck(const TensorFunction& function, const std::vector<Tensor>& inputs,
                               GradcheckOptions options = {});
 
-/// A function f(x0, ..., x[count - 1]) that gives a tensor or several, in the form above; holds a reference to it.
-template <std::size_t count, class F>
-TensorFunction tensor_function(F& f) {
-  return [&f](const std::vector<Tensor>& x) -> std::vector<Tensor> {
-    const auto outputs = [&]<std::size_t... i>(std::index_sequence<i...>) { return f(x[i]...); };
-    if constexpr (std::same_as<decltype(outputs(std::make_index_sequence<count>())), Tensor>)
-      return {outputs(std::make_index_sequence<count>())};
-    else
-      return outputs(std::make_index_sequence<count>());
-  };
-}
-/// Whether F is called with that many tensors. Modules are not meant: nn/gradcheck.h has theirs.
-template <class F, class... Inputs>
-concept FunctionOfTensors = sizeof...(Inputs) > 0 && (std::same_as<Inputs, Tensor> && ...) && !requires(const F& f) {
-  f.named_parameters();
-}
-&&std::invocable<F&, const Inputs&...>;
+/// gradcheck(), or gradgradcheck() if `twice`, of `function` by its inputs and by the parameters of a module, which it
+/// reads in place. The report names them: "parameter mlp.up.weight". Every evaluation draws the same random numbers, so
+/// that dropout may be on.
+GradcheckReport check_module(bool twice, const std::vector<std::pair<std::string, Tensor>>& parameters,
+                             const TensorFunction& function, const std::vector<Tensor>& inputs,
+                             GradcheckOptions options);
 
-/// The same for f(x0, x1, ...), which gives a tensor or several. Options follow up to three tensors.
-template <class F, class... Inputs>
-requires FunctionOfTensors<std::remove_reference_t<F>, Inputs...> GradcheckReport gradcheck(F&& f,
-                                                                                            const Inputs&... inputs) {
-  return gradcheck(tensor_function<sizeof...(Inputs)>(f), {inputs...});
+/// An nn::Module, and a pointer to one.
+template <class M>
+concept HasParameters = requires(const M& module) {
+  module.named_parameters();
+};
+template <class M>
+concept PointsToParameters = requires(const M& pointer) {
+  pointer->named_parameters();
+};
+
+/// The checks of `function`, which calls `module`, by its inputs and by every parameter that requires grad. Parameters
+/// are f64, or options.allow_low_precision; errors are those of gradcheck().
+template <HasParameters M>
+GradcheckReport gradcheck(const M& module, const TensorFunction& function, const std::vector<Tensor>& inputs,
+                          const GradcheckOptions& options = {}) {
+  return check_module(false, module.named_parameters(), function, inputs, options);
 }
-template <class F, class... Inputs>
-requires FunctionOfTensors<std::remove_reference_t<F>, Inputs...> GradcheckReport
-gradgradcheck(F&& f, const Inputs&... inputs) {
-  return gradgradcheck(tensor_function<sizeof...(Inputs)>(f), {inputs...});
+template <HasParameters M>
+GradcheckReport gradgradcheck(const M& module, const TensorFunction& function, const std::vector<Tensor>& inputs,
+                              const GradcheckOptions& options = {}) {
+  return check_module(true, module.named_parameters(), function, inputs, options);
 }
-template <class F>
-requires FunctionOfTensors<std::remove_reference_t<F>, Tensor> GradcheckReport
-gradcheck(F&& f, const Tensor& a, const GradcheckOptions& options) {
-  return gradcheck(tensor_function<1>(f), {a}, options);
+
+template <std::size_t>
+using OneTensor = const Tensor&;
+template <class... Arguments>
+constexpr std::size_t tensor_count = (std::size_t{std::same_as<Arguments, Tensor>} + ... + 0);
+/// Whether f is a module, a pointer to one, or a function of the tensors among the arguments, behind which options
+/// come.
+template <class F, class... Arguments>
+concept Checkable = []<std::size_t... i>(std::index_sequence<i...>) {
+  constexpr bool is_tensor[] = {std::same_as<Arguments, Tensor>...};
+  return (... && (std::same_as<Arguments, Tensor> || std::same_as<Arguments, GradcheckOptions>)) &&
+         std::is_partitioned(std::begin(is_tensor), std::end(is_tensor), std::identity()) &&
+         (HasParameters<F> || PointsToParameters<F> || std::invocable<F&, OneTensor<i>...>);
 }
-template <class F>
-requires FunctionOfTensors<std::remove_reference_t<F>, Tensor, Tensor> GradcheckReport
-gradcheck(F&& f, const Tensor& a, const Tensor& b, const GradcheckOptions& options) {
-  return gradcheck(tensor_function<2>(f), {a, b}, options);
+(std::make_index_sequence<tensor_count<Arguments...>>());
+
+/// The tensors that f(x...) or module.forward(x...) gives.
+template <class F, class... X>
+std::vector<Tensor> outputs_of(F& f, const X&... x) {
+  const auto call = [&] {
+    if constexpr (HasParameters<F>)
+      return f.forward(x...);
+    else if constexpr (PointsToParameters<F>)
+      return f->forward(x...);
+    else
+      return f(x...);
+  };
+  if constexpr (std::same_as<decltype(call()), Tensor>)
+    return {call()};
+  else
+    return call();
 }
-template <class F>
-requires FunctionOfTensors<std::remove_reference_t<F>, Tensor, Tensor, Tensor> GradcheckReport
-gradcheck(F&& f, const Tensor& a, const Tensor& b, const Tensor& c, const GradcheckOptions& options) {
-  return gradcheck(tensor_function<3>(f), {a, b, c}, options);
+template <bool twice, class F, class... Arguments>
+GradcheckReport check_call(F& f, const Arguments&... arguments) {
+  const GradcheckOptions defaults;
+  const auto all = std::tie(arguments..., defaults);
+  const GradcheckOptions& options = std::get<tensor_count<Arguments...>>(all);
+  return [&]<std::size_t... i>(std::index_sequence<i...>) {
+    const std::vector<Tensor> inputs{std::get<i>(all)...};
+    const TensorFunction function = [&f](const std::vector<Tensor>& x) { return outputs_of(f, x[i]...); };
+    if constexpr (HasParameters<F>)
+      return check_module(twice, f.named_parameters(), function, inputs, options);
+    else if constexpr (PointsToParameters<F>)
+      return check_module(twice, f->named_parameters(), function, inputs, options);
+    else
+      return twice ? gradgradcheck(function, inputs, options) : gradcheck(function, inputs, options);
+  }
+  (std::make_index_sequence<tensor_count<Arguments...>>());
 }
-template <class F>
-requires FunctionOfTensors<std::remove_reference_t<F>, Tensor> GradcheckReport
-gradgradcheck(F&& f, const Tensor& a, const GradcheckOptions& options) {
-  return gradgradcheck(tensor_function<1>(f), {a}, options);
+
+/// The checks of f(x, y, ...) or module.forward(x, y, ...), which gives a tensor or several: gradcheck(f, x, y),
+/// gradcheck(f, x, y, {.epsilon = 1e-5}). Braces of options stand behind at most three tensors: their type is the
+/// default argument of the template.
+template <class F, class A, class B = GradcheckOptions, class C = GradcheckOptions, class D = GradcheckOptions,
+          class... More>
+requires Checkable<std::remove_reference_t<F>, A, B, C, D, More...> GradcheckReport
+gradcheck(F&& f, const A& a, const B& b = {}, const C& c = {}, const D& d = {}, const More&... more) {
+  return check_call<false>(f, a, b, c, d, more...);
 }
-template <class F>
-requires FunctionOfTensors<std::remove_reference_t<F>, Tensor, Tensor> GradcheckReport
-gradgradcheck(F&& f, const Tensor& a, const Tensor& b, const GradcheckOptions& options) {
-  return gradgradcheck(tensor_function<2>(f), {a, b}, options);
-}
-template <class F>
-requires FunctionOfTensors<std::remove_reference_t<F>, Tensor, Tensor, Tensor> GradcheckReport
-gradgradcheck(F&& f, const Tensor& a, const Tensor& b, const Tensor& c, const GradcheckOptions& options) {
-  return gradgradcheck(tensor_function<3>(f), {a, b, c}, options);
+template <class F, class A, class B = GradcheckOptions, class C = GradcheckOptions, class D = GradcheckOptions,
+          class... More>
+requires Checkable<std::remove_reference_t<F>, A, B, C, D, More...> GradcheckReport
+gradgradcheck(F&& f, const A& a, const B& b = {}, const C& c = {}, const D& d = {}, const More&... more) {
+  return check_call<true>(f, a, b, c, d, more...);
 }
 
 }  // namespace poolgrad

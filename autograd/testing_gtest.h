@@ -7,7 +7,7 @@
 #include "autograd/testing.h"
 
 /// EXPECT_GRADCHECK(f, x, y): f(x, y) has the gradient that differences give, for every input that requires grad; with
-/// a module in place of f and nn/gradcheck.h, for all its parameters too; EXPECT_GRADCHECK(f, {x, y}, {.epsilon =
+/// a module in place of f, for all its parameters too; EXPECT_GRADCHECK(f, {x, y}, {.epsilon =
 /// 1e-4}): with options, for a TensorFunction. More may be streamed in. ASSERT_ ends the test.
 #define EXPECT_GRADCHECK(...) POOLGRAD_CHECK_("gradcheck", gradcheck(__VA_ARGS__), #__VA_ARGS__, ADD_FAILURE())
 #define ASSERT_GRADCHECK(...) POOLGRAD_CHECK_("gradcheck", gradcheck(__VA_ARGS__), #__VA_ARGS__, FAIL())

@@ -162,6 +162,13 @@ TEST(GradcheckForms, TakeOptionsAfterTensors) {
   EXPECT_TRUE(gradgradcheck(poolgrad::tanh, x, {.allow_low_precision = true}));
   EXPECT_TRUE(gradgradcheck(two, x, x, {.allow_low_precision = true}));
   EXPECT_TRUE(gradgradcheck(three, x, x, x, {.allow_low_precision = true}));
+  const auto sum = [](const auto&... tensors) { return (tensors + ...); };
+  const GradcheckOptions options{.allow_low_precision = true};
+  EXPECT_THAT(gradcheck(sum, x, x, x, x, x, options).text, HasSubstr("10 elements of 5 inputs"));
+  EXPECT_THAT(gradgradcheck(sum, x, x, x, x, options).text, HasSubstr("of 5 inputs"));
+  using Sum = decltype(sum);
+  static_assert(Checkable<Sum, Tensor, Tensor, GradcheckOptions> && !Checkable<Sum, GradcheckOptions, Tensor>);
+  static_assert(Checkable<decltype(two), Tensor, Tensor> && !Checkable<decltype(two), Tensor>);
   EXPECT_THAT(gradcheck(two, leaf({1, 2}), leaf({3, 4}), {.names = {"left", "right"}}).text, HasSubstr(" of left"));
 }
 

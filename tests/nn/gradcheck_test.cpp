@@ -1,5 +1,5 @@
 // A module is checked with all its parameters at once, and the report names the one that is wrong.
-#include "nn/gradcheck.h"
+#include "autograd/gradcheck.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -7,7 +7,7 @@
 #include <set>
 
 #include "attention/modules/block_sparse_attention.h"
-#include "nn/gradcheck.h"
+#include "autograd/gradcheck.h"
 #include "nn/optimizer.h"
 #include "tensor/grad_mode.h"
 #include "tests/attention/modules/module_support.h"

@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "attention/attend.h"
+#include "autograd/gradcheck.h"
 #include "autograd/operators.h"
-#include "nn/gradcheck.h"
 #include "tensor/compare.h"
 #include "tensor/creation.h"
 #include "tensor/grad_mode.h"
