@@ -1,20 +1,38 @@
 #include "autograd/memory/offload.h"
 
+#include <fcntl.h>
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstdlib>
 #include <cstring>
-#include <new>
-#include <system_error>
+#include <iterator>
 #include <utility>
-#include <vector>
 
+#include "allocator/base/printable.h"
 #include "allocator/caching_allocator.h"
 #include "allocator/error.h"
 #include "tensor/host_bytes.h"
 
 namespace poolgrad {
 namespace {
+
+/// Works through [0, bytes) by `step(at, left)`, which returns what it did, 0 or less where it cannot. 0 or errno.
+template <class Step>
+int in_steps(std::size_t bytes, const Step& step) {
+  for (std::size_t done = 0; done < bytes;) {
+    const ::ssize_t more = step(done, bytes - done);
+    if (more < 0 && errno == EINTR) continue;
+    if (more <= 0) return more < 0 ? errno : EIO;
+    done += static_cast<std::size_t>(more);
+  }
+  return 0;
+}
+
+/// What an extent takes of the file: an empty one has a place of its own, too.
+std::size_t bytes_taken(std::size_t bytes) { return std::max<std::size_t>(bytes, 1); }
 
 /// On which a device's tensors leave and come back, beside its other work.
 constexpr std::uint64_t copy_stream_id = std::uint64_t{1} << 32;
@@ -49,238 +67,127 @@ bool has_streams(Device device) { return allocator_for(device).memory().queues_w
 
 }  // namespace
 
-std::shared_ptr<Offload> Offload::to(const std::string& folder, std::size_t ring_bytes) {
-  return folder.empty() ? nullptr : std::shared_ptr<Offload>(new Offload(folder, ring_bytes));
-}
+OffloadFile::OffloadFile(const std::string& folder, int descriptor)
+    : folder_(folder), descriptor_(descriptor), process_(::getpid()) {}
 
-Offload::Offload(const std::string& folder, std::size_t ring_bytes)
-    : file_(OffloadFile::in(folder)), process_(::getpid()), ring_(ring_bytes) {}
-
-/// Nothing is left to move: a Moved keeps its Offload.
-Offload::~Offload() {
-  if (worker_ == nullptr) return;
-  if (in_child()) {
-    static auto* const abandoned = new std::vector<Worker*>;  // its thread is the parent's
-    abandoned->push_back(worker_.release());
-    return;
+std::shared_ptr<OffloadFile> OffloadFile::in(const std::string& folder) {
+  int descriptor = ::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+  if (descriptor < 0 && (errno == EOPNOTSUPP || errno == EISDIR)) {  // a file system without nameless files
+    std::string path = folder + "/poolgrad-offload-XXXXXX";
+    descriptor = ::mkostemp(path.data(), O_CLOEXEC);
+    if (descriptor >= 0) ::unlink(path.c_str());
   }
-  {
-    const Lock lock(mutex_);
-    ends_ = true;
-  }
-  worker_->wake.notify_one();
-  worker_->thread.join();
+  if (descriptor < 0)
+    throw FileError(
+        fmt::format("[offload] cannot make a file in the folder {}: {}", printable_path(folder), std::strerror(errno)));
+  return std::shared_ptr<OffloadFile>(new OffloadFile(folder, descriptor));
 }
 
-bool Offload::in_child() const { return ::getpid() != process_; }
+OffloadFile::~OffloadFile() { ::close(descriptor_); }
 
-void Offload::fail(const std::string& reason) {
-  if (failure_.empty()) failure_ = reason;
-  has_failed_ = true;
+OffloadFile::Extent::~Extent() { file_->give_back(offset_, bytes_taken(bytes_)); }
+
+std::unique_ptr<const OffloadFile::Extent> OffloadFile::reserve(std::size_t bytes, bool without_bytes) {
+  std::unique_ptr<const Extent> extent(new Extent(shared_from_this(), take(bytes_taken(bytes)), bytes));
+  if (without_bytes) return extent;
+  int error = EINTR;
+  while (error == EINTR)
+    error =
+        ::posix_fallocate(descriptor_, static_cast<::off_t>(extent->offset_), static_cast<::off_t>(bytes_taken(bytes)));
+  if (error != 0) refuse("find room for", bytes, error);
+  return extent;
 }
 
-std::string Offload::failure() const {
-  const Lock lock(mutex_);
-  return failure_;
+void OffloadFile::write(const Extent& extent, const void* from, std::size_t offset, std::size_t bytes) const {
+  const std::size_t begin = extent.offset_ + offset;
+  const int error = in_steps(bytes, [&](std::size_t at, std::size_t left) {
+    return ::pwrite(descriptor_, static_cast<const char*>(from) + at, left, static_cast<::off_t>(begin + at));
+  });
+  if (error != 0) refuse("write", extent.bytes_, error);
 }
 
-Offload::Counts Offload::counts() const {
-  const Lock lock(mutex_);
-  return counts_;
+void OffloadFile::read(const Extent& extent, void* to, std::size_t offset, std::size_t bytes) const {
+  const std::size_t begin = extent.offset_ + offset;
+  const int error = in_steps(bytes, [&](std::size_t at, std::size_t left) {
+    return ::pread(descriptor_, static_cast<char*>(to) + at, left, static_cast<::off_t>(begin + at));
+  });
+  if (error != 0) refuse("read", extent.bytes_, error);
 }
 
-void Offload::settle() {
-  Lock lock(mutex_);
-  while (!in_child() && (under_way_ != nullptr || !writes_.empty() || !reads_.empty())) worker_->done.wait(lock);
+void OffloadFile::refuse(const char* what, std::size_t bytes, int error) const {
+  throw FileError(fmt::format("[offload] cannot {} {} bytes in a file in the folder {}: {}", what, bytes,
+                              printable_path(folder_), std::strerror(error)));
 }
 
-std::unique_ptr<Offload::Moved> Offload::move_out(const Tensor& tensor, std::uint64_t order) {
+void OffloadFile::check_process() const {
+  if (::getpid() != process_)
+    throw FileError("[offload] the file belongs to the process that this one was forked from");
+}
+
+std::unique_ptr<const OffloadFile::Extent> OffloadFile::move_out(const Tensor& tensor) {
   const Storage& storage = *tensor.storage();
-  if (!can_move()) return nullptr;
-  std::unique_ptr<Moved> moved;
-  try {
-    if (in_child()) throw FileError("[offload] the file belongs to the process that this one was forked from");
-    auto extent = file_->reserve(storage.bytes(), storage.device().is_sim());
-    moved.reset(new Moved(shared_from_this(), std::move(extent), storage.bytes(), order));
-    if (storage.device().is_sim()) {
-      if (has_streams(storage.device())) copy_out_on_stream(tensor);
-      return moved;
-    }
-    order_behind_its_own(storage);
-    if (!put_into_ring(*moved, tensor)) {
-      read_bytes(whole_storage(tensor), [&, at = std::size_t{0}](const void* piece, std::size_t bytes) mutable {
-        file_->write(*moved->extent_, piece, std::exchange(at, at + bytes), bytes);
-      });
-      moved->is_written_ = true;
-      let_go(*moved);
-    }
-    return moved;
-  } catch (const FileError& error) {
-    const Lock lock(mutex_);
-    fail(error.what());
-    return nullptr;
+  check_process();
+  auto extent = reserve(storage.bytes(), storage.device().is_sim());
+  if (storage.device().is_sim()) {
+    if (has_streams(storage.device())) copy_out_on_stream(tensor);
+    return extent;
   }
+  order_behind_its_own(storage);
+  read_bytes(whole_storage(tensor), [&, at = std::size_t{0}](const void* piece, std::size_t bytes) mutable {
+    write(*extent, piece, std::exchange(at, at + bytes), bytes);
+  });
+  return extent;
 }
 
-void Offload::bring_back(Moved& moved, const Tensor& into) {
+void OffloadFile::bring_back(const Extent& extent, const Tensor& into) const {
   const Storage& storage = *into.storage();
   if (storage.device().is_sim()) {
     if (has_streams(storage.device())) copy_in_on_stream(into);
     return;
   }
+  check_process();
   order_behind_its_own(storage);
-  Lock lock(mutex_);
-  if (moved.task_ == Moved::Task::read && under_way_ != &moved) give_slot_back(moved);  // reading it here is sooner
-  while (moved.task_ == Moved::Task::read && !in_child()) worker_->done.wait(lock);
-  const auto* const from_ring = moved.is_in_ring() ? static_cast<const std::byte*>(address(*moved.slot_)) : nullptr;
-  lock.unlock();
-  if (from_ring == nullptr && in_child())
-    throw FileError("[offload] what was moved to a file before the process was forked is its parent's");
   write_bytes(whole_storage(into), [&, at = std::size_t{0}](void* piece, std::size_t bytes) mutable {
-    const std::size_t begin = std::exchange(at, at + bytes);
-    if (from_ring != nullptr)
-      std::memcpy(piece, from_ring + begin, bytes);
-    else
-      file_->read(*moved.extent_, piece, begin, bytes);
+    read(extent, piece, std::exchange(at, at + bytes), bytes);
   });
-  lock.lock();
-  ++(from_ring != nullptr ? counts_.from_ring : counts_.from_file);
-  away_.erase(moved.order_);
-  if (moved.is_written_) give_slot_back(moved);
-  if (!in_child()) read_ahead(moved.order_);
 }
 
-void Offload::let_go(Moved& moved) {
-  const Lock lock(mutex_);
-  away_[moved.order_] = &moved;
+std::uint64_t OffloadFile::bytes() const {
+  const std::lock_guard lock(mutex_);
+  return bytes_;
 }
 
-/// False where there can be no room for it.
-bool Offload::put_into_ring(Moved& moved, const Tensor& tensor) {
-  Lock lock(mutex_);
-  if (moved.bytes_ > ring_.capacity() || !start()) return false;
-  while (!(moved.slot_ = ring_.add_newest(moved.bytes_, &moved)))
-    if (!make_room(lock, UINT64_MAX, true)) return false;
-  auto* to = static_cast<std::byte*>(address(*moved.slot_));
-  lock.unlock();
-  read_bytes(whole_storage(tensor), [&](const void* piece, std::size_t bytes) {
-    std::memcpy(to, piece, bytes);
-    to += bytes;
-  });
-  lock.lock();
-  away_[moved.order_] = &moved;
-  moved.task_ = Moved::Task::write;
-  enqueue(moved);
-  return true;
-}
-
-/// The buffer and the thread; false where there is not enough memory for them.
-bool Offload::start() {
-  if (worker_ != nullptr) return true;
-  try {
-    buffer_ = std::make_unique_for_overwrite<std::byte[]>(ring_.capacity());
-    worker_ = std::make_unique<Worker>();
-    worker_->thread = std::thread([this] { work(); });
-    return true;
-  } catch (const std::bad_alloc&) {
-  } catch (const std::system_error&) {
+std::uint64_t OffloadFile::take(std::size_t bytes) {
+  const std::lock_guard lock(mutex_);
+  bytes_ += bytes;
+  for (auto place = free_.begin(); place != free_.end(); ++place) {
+    const auto [offset, room] = *place;
+    if (room < bytes) continue;
+    free_.erase(place);
+    if (room > bytes) free_.emplace(offset + bytes, room - bytes);
+    return offset;
   }
-  worker_.reset();
-  buffer_.reset();
-  ring_ = Ring(0);
-  return false;
+  return std::exchange(end_, end_ + bytes);
 }
 
-/// Takes the oldest slot from what is in the file too, if a backward asks for it later than for `before`; or, where it
-/// `waits`, lets the thread go on. False where neither is possible.
-bool Offload::make_room(Lock& lock, std::uint64_t before, bool waits) {
-  if (ring_.empty()) return false;
-  Moved& oldest = *ring_.oldest().owner;
-  if (oldest.order_ >= before) return false;
-  if (under_way_ == &oldest || oldest.task_ == Moved::Task::write) {
-    if (waits) worker_->done.wait(lock);
-    return waits;
+void OffloadFile::give_back(std::uint64_t offset, std::size_t bytes) {
+  const std::lock_guard lock(mutex_);
+  bytes_ -= bytes;
+  std::uint64_t first = offset, last = offset + bytes;
+  auto after = free_.lower_bound(offset);
+  if (after != free_.end() && after->first == last) {
+    last += after->second;
+    after = free_.erase(after);
   }
-  if (!oldest.is_written_) return false;  // it could not be written: this is all that there is
-  give_slot_back(oldest);
-  return true;
-}
-
-/// As far as there is room: what comes after `from` in the order of a backward.
-void Offload::read_ahead(std::uint64_t from) {
-  constexpr int far = 256;  // tensors
-  auto next = away_.lower_bound(from);
-  for (int i = 0; i < far && next != away_.begin(); ++i) {
-    Moved& moved = *(--next)->second;
-    if (moved.slot_ || !moved.is_written_) continue;
-    if (moved.bytes_ > ring_.capacity() || !start()) return;
-    Lock none;
-    while (!(moved.slot_ = ring_.add_oldest(moved.bytes_, &moved)))
-      if (!make_room(none, moved.order_, false)) return;
-    moved.task_ = Moved::Task::read;
-    enqueue(moved);
-  }
-}
-
-std::deque<Offload::Moved*>& Offload::queue_of(const Moved& moved) {
-  return moved.task_ == Moved::Task::read ? reads_ : writes_;
-}
-
-void Offload::enqueue(Moved& moved) {
-  queue_of(moved).push_back(&moved);
-  worker_->wake.notify_one();
-}
-
-/// Not while the thread is at it.
-void Offload::give_slot_back(Moved& moved) {
-  if (!moved.slot_) return;
-  if (moved.task_ != Moved::Task::none) std::erase(queue_of(moved), &moved);
-  moved.task_ = Moved::Task::none;
-  ring_.give_back(*std::exchange(moved.slot_, {}));
-}
-
-/// What a backward waits for comes before what nobody may ever ask for.
-void Offload::work() {
-  Lock lock(mutex_);
-  for (;;) {
-    while (!ends_ && reads_.empty() && writes_.empty()) worker_->wake.wait(lock);
-    if (ends_) return;
-    std::deque<Moved*>& queue = reads_.empty() ? writes_ : reads_;
-    Moved& moved = *(under_way_ = queue.front());
-    queue.pop_front();
-    const bool reads = moved.task_ == Moved::Task::read;
-    void* const place = address(*moved.slot_);
-    lock.unlock();
-    std::string failure;
-    try {
-      if (reads)
-        file_->read(*moved.extent_, place);
-      else
-        file_->write(*moved.extent_, place);
-    } catch (const std::exception& error) {
-      failure = error.what();
+  if (after != free_.begin())
+    if (const auto before = std::prev(after); before->first + before->second == first) {
+      first = before->first;
+      free_.erase(before);
     }
-    lock.lock();
-    under_way_ = nullptr;
-    moved.task_ = Moved::Task::none;
-    if (reads) {
-      if (!failure.empty()) give_slot_back(moved);  // whoever asks for it will try again, and be told
-    } else if (failure.empty()) {
-      moved.is_written_ = true;
-      if (!away_.contains(moved.order_)) give_slot_back(moved);  // somebody has it in memory
-    } else {
-      fail(failure);
-    }
-    worker_->done.notify_all();
-  }
-}
-
-Offload::Moved::~Moved() {
-  Lock lock(offload_->mutex_);
-  while (offload_->under_way_ == this && !offload_->in_child()) offload_->worker_->done.wait(lock);
-  offload_->give_slot_back(*this);
-  if (const auto place = offload_->away_.find(order_); place != offload_->away_.end() && place->second == this)
-    offload_->away_.erase(place);
+  if (last == end_)
+    end_ = first;
+  else
+    free_.emplace(first, last - first);
 }
 
 }  // namespace poolgrad

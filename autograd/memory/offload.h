@@ -1,128 +1,76 @@
-// Memory of tensors moved out to a file and back. The bytes go through a ring of host memory: a thread writes what a
-// forward pass leaves there while the pass goes on, and reads ahead what its backward will ask for.
+// Memory of tensors moved out to a nameless file, which is gone with the process, and back.
 #pragma once
 
-#include <atomic>
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <map>
 #include <memory>
-#include <mutex>
-#include <optional>
 #include <string>
-#include <thread>
+#include <utility>
 
 #include "allocator/base/fork.h"
-#include "autograd/memory/offload_file.h"
-#include "autograd/memory/offload_ring.h"
 #include "tensor/tensor.h"
 
 namespace poolgrad {
 
-/// On the CPU, moving out copies into the ring; where that is full it waits for the thread, and what is larger than all
-/// of it goes to the file past it. The ring is memory of the host beside all pools, so no budget of a pool counts it.
-/// From a GPU bytes come 2 MiB at a time, behind what made the memory, and the caller waits for them; on their way back
-/// nobody waits. Simulated devices have no bytes: places in the file, and the order of streams, are all that is moved;
-/// where their work waits in streams, copies have one of their own, and the pool is told, so that it reuses no block
-/// under a copy.
+/// Extents keep their file. Freed space is used again, lowest offset first. Every function may be called from any
+/// thread.
 ///
-/// What is found out in the background changes no result: what could not be written stays in the ring. Space of the
-/// disk is taken when a tensor is moved, so whether it is taken does not depend on how fast the thread is. A child of
-/// fork() has what is in the ring and no thread; what is in the file is its parent's.
-class Offload : public std::enable_shared_from_this<Offload> {
+/// The host writes and reads at once, up to 2 MiB at a time from and to a GPU. Simulated devices have no bytes: they
+/// take places in the file alone. Where their work waits in streams, copies have a stream of their own and the pool
+/// knows it, so that it reuses no block under a copy. A child of fork() can neither write nor read: the file is its
+/// parent's.
+class OffloadFile : public std::enable_shared_from_this<OffloadFile> {
  public:
-  /// nullptr where no folder is named. Throws FileError where there can be no file in it.
-  static std::shared_ptr<Offload> to(const std::string& folder, std::size_t ring_bytes);
-  ~Offload();
-  Offload(const Offload&) = delete;
-  Offload& operator=(const Offload&) = delete;
+  /// A nameless file in `folder`. Throws FileError where there can be none: a folder that is missing or read-only.
+  static std::shared_ptr<OffloadFile> in(const std::string& folder);
+  ~OffloadFile();
+  OffloadFile(const OffloadFile&) = delete;
+  OffloadFile& operator=(const OffloadFile&) = delete;
 
-  /// The bytes of a storage outside of its device, for as long as it lives. Keeps its Offload.
-  class Moved;
+  /// A place in the file of one byte or more; given back when it is destroyed.
+  class Extent {
+   public:
+    ~Extent();
+    Extent(const Extent&) = delete;
+    Extent& operator=(const Extent&) = delete;
 
-  /// All of the tensor's storage; afterwards the tensor may be let go. `order` is its own, and larger for what a
-  /// backward asks for earlier. nullptr where nothing more can be moved, the disk is full say: then failure() tells
-  /// why. This and bring_back() are for one thread at a time; a Moved may die on any.
-  std::unique_ptr<Moved> move_out(const Tensor& tensor, std::uint64_t order);
-  /// Fills all of the tensor's storage with what was moved, then reads ahead what comes next. FileError.
-  void bring_back(Moved& moved, const Tensor& into);
-  /// The tensor that was brought back is let go again, unchanged.
-  void let_go(Moved& moved);
-
-  /// Whether nothing has failed so far.
-  bool can_move() const { return !has_failed_; }
-  /// Why nothing more is moved; empty where it is.
-  std::string failure() const;
-
-  /// How tensors came back: their bytes were in the ring, or had to be waited for.
-  struct Counts {
-    std::uint64_t from_ring = 0, from_file = 0;
+   private:
+    friend class OffloadFile;
+    Extent(std::shared_ptr<OffloadFile> file, std::uint64_t offset, std::size_t bytes)
+        : file_(std::move(file)), offset_(offset), bytes_(bytes) {}
+    std::shared_ptr<OffloadFile> file_;
+    std::uint64_t offset_;
+    std::size_t bytes_;
   };
-  Counts counts() const;
-  /// Waits until the thread has nothing to do.
-  void settle();
+
+  /// With its space on the disk, so that a full disk is known before bytes are written; `without_bytes` takes a place
+  /// alone. Throws FileError; the file stays as it was.
+  std::unique_ptr<const Extent> reserve(std::size_t bytes, bool without_bytes = false);
+  /// Copy `bytes` from `offset` of an extent of this file on. Throw FileError.
+  void write(const Extent& extent, const void* from, std::size_t offset, std::size_t bytes) const;
+  void read(const Extent& extent, void* to, std::size_t offset, std::size_t bytes) const;
+  /// Writes all of the tensor's storage; afterwards the tensor may be freed. Throws FileError, for instance where the
+  /// disk is full.
+  std::unique_ptr<const Extent> move_out(const Tensor& tensor);
+  /// Fills all of the tensor's storage with the bytes that moved out. Throws FileError.
+  void bring_back(const Extent& extent, const Tensor& into) const;
+  /// In use.
+  std::uint64_t bytes() const;
 
  private:
-  struct Worker {
-    std::condition_variable wake, done;
-    std::thread thread;
-  };
-  using Lock = std::unique_lock<std::mutex>;
-  using Ring = OffloadRing<Moved>;
+  OffloadFile(const std::string& folder, int descriptor);
+  void check_process() const;
+  std::uint64_t take(std::size_t bytes);
+  [[noreturn]] void refuse(const char* what, std::size_t bytes, int error) const;
+  void give_back(std::uint64_t offset, std::size_t bytes);
 
-  Offload(const std::string& folder, std::size_t ring_bytes);
-  bool in_child() const;
-  bool put_into_ring(Moved& moved, const Tensor& tensor);
-  // With the mutex held.
-  void fail(const std::string& reason);
-  bool start();
-  bool make_room(Lock& lock, std::uint64_t before, bool waits);
-  void read_ahead(std::uint64_t from);
-  std::deque<Moved*>& queue_of(const Moved& moved);
-  void enqueue(Moved& moved);
-  void give_slot_back(Moved& moved);
-  void* address(Ring::Place place) const { return buffer_.get() + place->offset; }
-  void work();
-
-  const std::shared_ptr<OffloadFile> file_;
+  std::string folder_;
+  int descriptor_;
   const int process_;
   mutable ForkMutex mutex_;  // of what follows
-  std::atomic<bool> has_failed_{false};
-  std::string failure_;
-  Counts counts_;
-  Ring ring_;
-  std::unique_ptr<std::byte[]> buffer_;
-  std::map<std::uint64_t, Moved*> away_;  // by order: what nobody has in memory
-  std::deque<Moved*> reads_, writes_;     // for the thread
-  Moved* under_way_ = nullptr;            // what the thread is moving
-  bool ends_ = false;
-  std::unique_ptr<Worker> worker_;
-};
-
-class Offload::Moved {
- public:
-  ~Moved();
-  Moved(const Moved&) = delete;
-  Moved& operator=(const Moved&) = delete;
-
- private:
-  friend class Offload;
-  Moved(std::shared_ptr<Offload> offload, std::unique_ptr<const OffloadFile::Extent> extent, std::size_t bytes,
-        std::uint64_t order)
-      : offload_(std::move(offload)), extent_(std::move(extent)), bytes_(bytes), order_(order) {}
-  enum class Task : std::uint8_t { none, read, write };
-  /// Whether the ring has the bytes, and not only room for them.
-  bool is_in_ring() const { return slot_ && task_ != Task::read; }
-
-  std::shared_ptr<Offload> offload_;
-  std::unique_ptr<const OffloadFile::Extent> extent_;
-  const std::size_t bytes_;
-  const std::uint64_t order_;
-  std::optional<Ring::Place> slot_;
-  Task task_ = Task::none;   // of the thread: queued or under way
-  bool is_written_ = false;  // the file has the bytes
+  std::uint64_t end_ = 0, bytes_ = 0;
+  std::map<std::uint64_t, std::uint64_t> free_;  // offset -> bytes, never side by side
 };
 
 }  // namespace poolgrad

@@ -46,8 +46,8 @@ struct RecordedResult {
   std::weak_ptr<Storage> storage;  // what the operator wrote first
   std::uint64_t version;
   Tag tag;
-  std::unique_ptr<Offload::Moved> moved;  // out, from the first time that it was
-  Tensor data;                            // (n), all of the storage; undefined where it was dropped or is not kept
+  std::unique_ptr<const OffloadFile::Extent> moved;  // its place in the file, once it was written
+  Tensor data;  // (n), all of the storage; undefined where it was dropped or is not kept
   std::uint64_t data_version = 0;
   std::uint64_t number = 0;  // larger for what was made later
   int waiting = 0;           // nodes, and checkpoints, that saved it

@@ -32,7 +32,7 @@ class Rematerialisation::Results : public ReclaimClient,
                                    public std::enable_shared_from_this<Results> {
  public:
   explicit Results(const RematerialisationOptions& options)
-      : options_(options), offload_(Offload::to(options.offload_folder, options.offload_buffer)) {}
+      : options_(options), file_(options.offload_folder.empty() ? nullptr : OffloadFile::in(options.offload_folder)) {}
 
   std::string name() const override { return "saved tensors that can be computed again"; }
   RungId kind() const override { return RungId::rematerialise; }
@@ -166,7 +166,7 @@ class Rematerialisation::Results : public ReclaimClient,
   }
   std::string offload_failure() const {
     const std::lock_guard lock(mutex_);
-    return offload_ == nullptr ? "" : offload_->failure();
+    return failure_;
   }
 
  private:
@@ -285,8 +285,6 @@ class Rematerialisation::Results : public ReclaimClient,
     if (!result.moved && can_move()) {
       const double moving = offload_price(result);
       if (options_.offload_all || moving < price_to_compute(result, moving)) move_out(result);
-    } else if (result.moved) {
-      offload_->let_go(*result.moved);
     }
     if (!result.moved && result.operation == nullptr) return false;
     forget(result);
@@ -296,12 +294,16 @@ class Rematerialisation::Results : public ReclaimClient,
   }
   void move_out(RecordedResult& result) {
     if (!result.present().defined()) return;
-    result.moved = offload_->move_out(result.data, result.number);
-    if (!result.moved) return;
+    try {
+      result.moved = file_->move_out(result.data);
+    } catch (const FileError& error) {
+      failure_ = error.what();
+      return;
+    }
     ++statistics_.offloaded;
     statistics_.offloaded_bytes += result.bytes;
   }
-  bool can_move() const { return offload_ != nullptr && offload_->can_move(); }
+  bool can_move() const { return file_ != nullptr && failure_.empty(); }
 
   /// What is kept, or was moved out.
   Tensor there(const std::shared_ptr<RecordedResult>& wanted) {
@@ -315,7 +317,7 @@ class Rematerialisation::Results : public ReclaimClient,
                             {result.dtype, result.device});
     }
     if (const Tensor data = result.present(); data.defined() || !result.moved) return data;  // another thread's doing
-    offload_->bring_back(*result.moved, whole);
+    file_->bring_back(*result.moved, whole);
     ++statistics_.loaded;
     hold(wanted, whole);
     return whole;
@@ -365,7 +367,8 @@ class Rematerialisation::Results : public ReclaimClient,
 
   mutable std::recursive_mutex mutex_;  // held by nobody who allocates; what dies under it may release something
   const RematerialisationOptions options_;
-  const std::shared_ptr<Offload> offload_;
+  const std::shared_ptr<OffloadFile> file_;
+  std::string failure_;  // why the file takes no more
   StorageIndex<RecordedResult> known_;
   std::map<Place, RecordedResult*> droppable_;
   std::vector<std::weak_ptr<RecordedResult>> undecided_;

@@ -45,13 +45,10 @@ struct RematerialisationOptions {
   double drop_below = 0.0;
   /// A folder for a file; empty: none. What is dropped is then written there where reading it back is cheaper than
   /// computing it again, and what no recipe leads to can be dropped too. Where the file cannot take more, what has a
-  /// recipe is dropped without it. On simulated devices only places in the file are taken; memory of GPUs stays.
+  /// recipe is dropped without it. On simulated devices only places in the file are taken.
   std::string offload_folder = {};
   /// Everything that is kept goes to the file as soon as it is saved.
   bool offload_all = false;
-  /// Bytes of host memory, beside every pool, through which the file is written and read in the background (Offload);
-  /// 0: at once. What the machine has no memory for goes at once, too.
-  std::size_t offload_buffer = std::size_t{64} << 20;
   /// Only what is on this device is dropped.
   std::optional<Device> device = {};
   std::optional<ComputePrices> prices = {};

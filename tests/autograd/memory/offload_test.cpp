@@ -11,7 +11,6 @@
 #include <csignal>
 #include <cstdint>
 #include <cstdlib>
-#include <deque>
 #include <filesystem>
 #include <memory>
 #include <random>
@@ -69,13 +68,13 @@ std::vector<char> bytes_of(std::size_t count, char start) {
 std::unique_ptr<const OffloadFile::Extent> written(const std::shared_ptr<OffloadFile>& file,
                                                    const std::vector<char>& bytes) {
   auto extent = file->reserve(bytes.size());
-  file->write(*extent, bytes.data());
+  file->write(*extent, bytes.data(), 0, bytes.size());
   return extent;
 }
 
 std::vector<char> read_back(const OffloadFile& file, const OffloadFile::Extent& extent, std::size_t bytes) {
   std::vector<char> back(bytes);
-  file.read(extent, back.data());
+  file.read(extent, back.data(), 0, bytes);
   return back;
 }
 
@@ -134,47 +133,7 @@ TEST(OffloadFile, SaysThatTheDiskIsFullBeforeAnythingIsWritten) {
   EXPECT_EQ(read_back(*file, *first, 8192), bytes);
 }
 
-// The ring.
-
-TEST(OffloadRing, IsOneWindowThatGrowsAndShrinksAtBothEnds) {
-  const std::uint64_t seed = seed_or(std::random_device{}());
-  SCOPED_TRACE("POOLGRAD_TEST_SEED=" + std::to_string(seed));
-  std::mt19937_64 random(seed);
-  using Ring = OffloadRing<int>;
-  int owner = 0, wrapped = 0;
-  for (int round = 0; round < 50; ++round) {
-    const std::size_t capacity = 64 + random() % 4000;
-    Ring ring(capacity);
-    std::deque<Ring::Place> live;  // oldest first
-    for (int step = 0; step < 300; ++step) {
-      const std::size_t bytes = random() % 700;
-      if (const auto choice = random() % 3; choice == 0) {
-        if (const auto place = ring.add_newest(bytes, &owner)) live.push_back(*place);
-      } else if (choice == 1) {
-        if (const auto place = ring.add_oldest(bytes, &owner)) live.push_front(*place);
-      } else if (!live.empty()) {
-        const auto gone = live.begin() + static_cast<std::ptrdiff_t>(random() % live.size());
-        ring.give_back(*gone);
-        live.erase(gone);
-      }
-      ASSERT_EQ(ring.empty(), live.empty());
-      if (live.empty()) continue;
-      EXPECT_EQ(&ring.oldest(), &*live.front());
-      wrapped += live.back()->offset < live.front()->offset ? 1 : 0;
-      std::vector<std::pair<std::size_t, std::size_t>> parts;
-      for (const Ring::Place place : live) parts.emplace_back(place->offset, place->offset + place->bytes);
-      std::ranges::sort(parts);
-      EXPECT_LE(parts.back().second, capacity);
-      for (std::size_t i = 1; i < parts.size(); ++i) ASSERT_LE(parts[i - 1].second, parts[i].first);
-    }
-    for (const Ring::Place place : live) ring.give_back(place);
-    EXPECT_TRUE(ring.empty());
-    EXPECT_TRUE(ring.add_newest(capacity / 64 * 64, &owner)) << "all of it is free again";
-  }
-  EXPECT_GT(wrapped, 100);
-}
-
-// The ring, the file and the thread between them.
+// Tensors.
 
 Tensor bytes_tensor(std::int64_t count, std::uint64_t salt) {
   Tensor tensor = Tensor::empty({count}, {.dtype = DType::u8});
@@ -183,128 +142,46 @@ Tensor bytes_tensor(std::int64_t count, std::uint64_t salt) {
   return tensor;
 }
 
-/// What was moved comes back into a tensor that holds something else.
-Tensor back(Offload& offload, Offload::Moved& moved, std::int64_t count) {
+/// The bytes of `extent` in a tensor that held something else.
+Tensor back(const OffloadFile& file, const OffloadFile::Extent& extent, std::int64_t count) {
   Tensor tensor = Tensor::empty({count}, {.dtype = DType::u8});
   tensor.fill(255.0);
-  offload.bring_back(moved, tensor);
+  file.bring_back(extent, tensor);
   return tensor;
 }
 
-TEST(OffloadThread, BringsBackEveryBitWhateverTheSizes) {
-  const std::int64_t sizes[] = {0, 1, 63, 64, 65, 1000, 4096, 10'001, 100'000, 3, 0, 70'000};
-  for (const std::size_t ring : {0u, 1u, 64u, 1000u, 4096u, 100'100u, 1u << 20}) {
-    SCOPED_TRACE("a ring of " + std::to_string(ring));
-    const auto offload = Offload::to(offload_folder(), ring);
-    std::vector<std::unique_ptr<Offload::Moved>> moved;
-    for (std::size_t i = 0; i < std::size(sizes); ++i) moved.push_back(offload->move_out(bytes_tensor(sizes[i], i), i));
-    for (int pass = 0; pass < 2; ++pass) {
-      for (std::size_t i = std::size(sizes); i-- > 0;) {
-        ASSERT_TRUE(moved[i]) << offload->failure();
-        EXPECT_TRUE(bit_equal(back(*offload, *moved[i], sizes[i]), bytes_tensor(sizes[i], i))) << "tensor " << i;
-      }
-      for (auto& one : moved) offload->let_go(*one);
-    }
-  }
-}
-
-TEST(OffloadThread, HasReadAheadWhatABackwardAsksForNext) {
-  constexpr std::int64_t each = 4096;
-  const auto offload = Offload::to(offload_folder(), 4 * each);
-  std::vector<std::unique_ptr<Offload::Moved>> moved;
-  for (std::uint64_t i = 0; i < 16; ++i) moved.push_back(offload->move_out(bytes_tensor(each, i), i));
-  for (std::uint64_t i = 16; i-- > 0;) {
-    offload->settle();  // the thread is as fast as it can be
-    EXPECT_TRUE(bit_equal(back(*offload, *moved[i], each), bytes_tensor(each, i)));
-    moved[i].reset();
-  }
-  EXPECT_EQ(offload->counts().from_ring, 16u);
-  EXPECT_EQ(offload->counts().from_file, 0u);
-}
-
-TEST(OffloadThread, ReadsAheadThoughTheRingIsFullOfWhatIsAskedForLater) {
-  constexpr std::int64_t each = 4096;
-  const auto offload = Offload::to(offload_folder(), 4 * each);
-  std::vector<std::unique_ptr<Offload::Moved>> moved;
-  for (std::uint64_t i = 0; i < 16; ++i) moved.push_back(offload->move_out(bytes_tensor(each, i), i));
-  for (std::uint64_t i = 16; i-- > 12;) moved[i].reset();  // the newest: nobody wants them
-  offload->settle();
-  EXPECT_TRUE(bit_equal(back(*offload, *moved[5], each), bytes_tensor(each, 5)));  // reads 4 to 1 ahead
-  offload->settle();
-  back(*offload, *moved[11], each);  // reads 10 ahead, in place of 1
-  const std::uint64_t before = offload->counts().from_ring;
-  for (const std::uint64_t i : {10u, 9u, 8u, 7u}) {
-    offload->settle();
-    EXPECT_TRUE(bit_equal(back(*offload, *moved[i], each), bytes_tensor(each, i)));
-  }
-  EXPECT_EQ(offload->counts().from_ring, before + 4);
-}
-
-TEST(OffloadThread, BringsBackTheRightBytesInAnyOrder) {
+TEST(OffloadTensor, BringsBackEveryBitInAnyOrder) {
   const std::uint64_t seed = seed_or(std::random_device{}());
   SCOPED_TRACE("POOLGRAD_TEST_SEED=" + std::to_string(seed));
   std::mt19937_64 random(seed);
-  for (int round = 0; round < 10; ++round) {
-    const auto offload = Offload::to(offload_folder(), random() % 30'000);
-    struct Entry {
-      std::int64_t count;
-      std::uint64_t salt;
-      std::unique_ptr<Offload::Moved> moved;
-    };
-    std::vector<Entry> entries;
-    for (std::uint64_t step = 0; step < 300; ++step) {
-      Entry* const any = entries.empty() ? nullptr : &entries[random() % entries.size()];
-      if (const auto choice = random() % 6; choice < 2 || any == nullptr) {
-        const auto count = static_cast<std::int64_t>(random() % 10'000);
-        entries.push_back({count, step, offload->move_out(bytes_tensor(count, step), step)});
-        ASSERT_TRUE(entries.back().moved) << offload->failure();
-      } else if (choice < 4) {
-        ASSERT_TRUE(bit_equal(back(*offload, *any->moved, any->count), bytes_tensor(any->count, any->salt)));
-      } else if (choice == 4) {
-        offload->let_go(*any->moved);
-      } else {
-        std::swap(*any, entries.back());
-        entries.pop_back();
-      }
+  const auto file = OffloadFile::in(offload_folder());
+  struct Entry {
+    std::int64_t count;
+    std::uint64_t salt;
+    std::unique_ptr<const OffloadFile::Extent> extent;
+  };
+  std::vector<Entry> entries;
+  for (std::uint64_t step = 0; step < 2000; ++step) {
+    Entry* const any = entries.empty() ? nullptr : &entries[random() % entries.size()];
+    if (const auto choice = random() % 4; choice < 2 || any == nullptr) {
+      const auto count = static_cast<std::int64_t>(random() % 8 == 0 ? 0 : random() % 10'000);
+      entries.push_back({count, step, file->move_out(bytes_tensor(count, step))});
+    } else if (choice == 2) {
+      ASSERT_TRUE(bit_equal(back(*file, *any->extent, any->count), bytes_tensor(any->count, any->salt)));
+    } else {
+      std::swap(*any, entries.back());
+      entries.pop_back();
     }
   }
 }
 
-TEST(OffloadThread, LosesNothingWhereTheDiskFailsInTheBackground) {
-  constexpr std::int64_t each = 50'000;
-  const auto offload = Offload::to(offload_folder(), 3 * 50'048);
-  {
-    std::vector<std::unique_ptr<Offload::Moved>> first;
-    for (std::uint64_t i = 0; i < 8; ++i) first.push_back(offload->move_out(bytes_tensor(each, i), i));
-    offload->settle();
-  }
-  std::vector<Tensor> tensors;
-  for (std::uint64_t i = 10; i < 18; ++i) tensors.push_back(bytes_tensor(each, i));
-  // The file has its space by now, so only writing fails: the third tensor half way, all later ones at once.
-  const FullDisk limit(each * 5 / 2);
-  std::vector<std::unique_ptr<Offload::Moved>> moved;
-  for (std::uint64_t i = 0; i < 8; ++i)
-    if (auto one = offload->move_out(tensors[i], i)) moved.push_back(std::move(one));
-  offload->settle();
-  ASSERT_GE(moved.size(), 3u);
-  EXPECT_FALSE(offload->can_move());
-  EXPECT_THAT(offload->failure(), StartsWith("[offload] cannot write 50000 bytes in a file in the folder "));
-  EXPECT_THAT(offload->failure(), HasSubstr("File too large"));
-  EXPECT_EQ(offload->move_out(tensors[0], 20), nullptr);
-  for (int pass = 0; pass < 2; ++pass)
-    for (std::size_t i = moved.size(); i-- > 0;)
-      EXPECT_TRUE(bit_equal(back(*offload, *moved[i], each), tensors[i])) << "tensor " << i;
-}
-
-TEST(OffloadThread, TellsWhoAsksThatTheFileCannotBeRead) {
+TEST(OffloadTensor, SaysThatTheFileCannotBeRead) {
   std::filesystem::path folder = offload_folder() + "/offload_cut_off";
   std::filesystem::create_directory(folder);
   folder = std::filesystem::canonical(folder);
   constexpr std::int64_t each = 4096;
-  const auto offload = Offload::to(folder, 2 * each);
-  std::vector<std::unique_ptr<Offload::Moved>> moved;
-  for (std::uint64_t i = 0; i < 6; ++i) moved.push_back(offload->move_out(bytes_tensor(each, i), i));
-  offload->settle();
+  const auto file = OffloadFile::in(folder);
+  const auto first = file->move_out(bytes_tensor(each, 0)), second = file->move_out(bytes_tensor(each, 1));
   int cut = 0;
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
     std::error_code none;
@@ -312,39 +189,38 @@ TEST(OffloadThread, TellsWhoAsksThatTheFileCannotBeRead) {
       cut += ::ftruncate(std::stoi(entry.path().filename()), each) == 0 ? 1 : 0;
   }
   ASSERT_EQ(cut, 1);
-  EXPECT_TRUE(bit_equal(back(*offload, *moved[5], each), bytes_tensor(each, 5))) << "still in the ring";
-  offload->settle();
   for (int time = 0; time < 2; ++time)
-    EXPECT_THAT([&] { back(*offload, *moved[3], each); },
+    EXPECT_THAT([&] { back(*file, *second, each); },
                 ThrowsMessage<FileError>(StartsWith("[offload] cannot read 4096 bytes in a file in the folder ")));
-  EXPECT_TRUE(bit_equal(back(*offload, *moved[0], each), bytes_tensor(each, 0)));
+  EXPECT_TRUE(bit_equal(back(*file, *first, each), bytes_tensor(each, 0)));
   std::filesystem::remove(folder);
 }
 
-TEST(OffloadThread, AChildHasTheRingAndLeavesTheFileToItsParent) {
+TEST(OffloadTensor, AChildLeavesTheFileToItsParent) {
   constexpr std::int64_t each = 4096;
-  auto offload = Offload::to(offload_folder(), 2 * each);
-  std::vector<std::unique_ptr<Offload::Moved>> moved;
-  for (std::uint64_t i = 0; i < 6; ++i) moved.push_back(offload->move_out(bytes_tensor(each, i), i));
+  auto file = OffloadFile::in(offload_folder());
+  auto extent = file->move_out(bytes_tensor(each, 0));
   const ::pid_t child = ::fork();
   ASSERT_GE(child, 0);
   if (child == 0) {
-    bool right = bit_equal(back(*offload, *moved[5], each), bytes_tensor(each, 5));
-    try {
-      back(*offload, *moved[0], each);
-      right = false;
-    } catch (const FileError&) {
-    }
-    right = right && offload->move_out(bytes_tensor(each, 7), 7) == nullptr;
-    offload->settle();
-    moved.clear();
-    offload.reset();
-    ::_exit(right ? 0 : 1);
+    int refused = 0;
+    const auto counted = [&](const auto& action) {
+      try {
+        action();
+      } catch (const FileError&) {
+        ++refused;
+      }
+    };
+    counted([&] { back(*file, *extent, each); });
+    counted([&] { file->move_out(bytes_tensor(each, 7)); });
+    extent.reset();
+    file.reset();
+    ::_exit(refused == 2 ? 0 : 1);
   }
   int status = -1;
   ASSERT_EQ(::waitpid(child, &status, 0), child);
   EXPECT_EQ(status, 0);
-  for (std::uint64_t i = 6; i-- > 0;) EXPECT_TRUE(bit_equal(back(*offload, *moved[i], each), bytes_tensor(each, i)));
+  EXPECT_TRUE(bit_equal(back(*file, *extent, each), bytes_tensor(each, 0)));
 }
 
 // Saved tensors.
@@ -378,49 +254,25 @@ TEST(Offload, MovesAllThatIsSavedAndGivesTheSameBits) {
   EXPECT_EQ(statistics.held_bytes, 0u);
 }
 
-TEST(Offload, DecidesAlikeWhateverTheRingAndTheThreadDo) {
+TEST(Offload, ServesASecondBackwardThroughTheSameGraph) {
   std::vector<Tensor> leaves;
   const std::vector<Tensor> expected = chain_gradients(leaves);
-  std::vector<RematerialisationStatistics> found;
-  for (const std::size_t ring : {0u, 1000u, 32'768u, 100'000u, 64u << 20}) {
-    const Rematerialisation policy({.drop_below = 1e9,
-                                    .offload_folder = offload_folder(),
-                                    .offload_buffer = ring,
-                                    .prices = ComputePrices{1.0, 1.0, 0.7}});
-    expect_equal_gradients(chain_gradients(leaves), expected);
-    found.push_back(policy.statistics());
+  const Rematerialisation policy({.offload_folder = offload_folder(), .offload_all = true});
+  Generator masks(5);
+  Tensor x = leaves[0];
+  for (int i = 0; i < 8; ++i) x = x + dropout(gelu(linear(layer_norm(x, leaves[1], {}), leaves[2])), 0.1, masks);
+  const Tensor loss = mean(square(x));
+  for (int pass = 0; pass < 3; ++pass) {
+    expect_equal_gradients(grad({loss}, leaves, {}, {.retain_graph = pass < 2}), expected);
+    policy.client()->reclaim(SIZE_MAX);
   }
-  EXPECT_GT(found[0].offloaded, 0u);
-  EXPECT_GT(found[0].recomputed, 0u);
-  for (const RematerialisationStatistics& each : found) {
-    EXPECT_EQ(each.dropped, found[0].dropped);
-    EXPECT_EQ(each.offloaded_bytes, found[0].offloaded_bytes);
-    EXPECT_EQ(each.loaded, found[0].loaded);
-    EXPECT_EQ(each.recomputed, found[0].recomputed);
-  }
-}
-
-TEST(Offload, ServesASecondBackwardThroughTheSameGraph) {
-  for (const std::size_t ring : {0u, 40'000u, 64u << 20}) {
-    std::vector<Tensor> leaves;
-    const std::vector<Tensor> expected = chain_gradients(leaves);
-    const Rematerialisation policy({.offload_folder = offload_folder(), .offload_all = true, .offload_buffer = ring});
-    Generator masks(5);
-    Tensor x = leaves[0];
-    for (int i = 0; i < 8; ++i) x = x + dropout(gelu(linear(layer_norm(x, leaves[1], {}), leaves[2])), 0.1, masks);
-    const Tensor loss = mean(square(x));
-    for (int pass = 0; pass < 3; ++pass) {
-      expect_equal_gradients(grad({loss}, leaves, {}, {.retain_graph = pass < 2}), expected);
-      policy.client()->reclaim(SIZE_MAX);
-    }
-    EXPECT_EQ(policy.statistics().held_bytes, 0u);
-  }
+  EXPECT_EQ(policy.statistics().held_bytes, 0u);
 }
 
 TEST(Offload, GoesOnAfterAFunctionThatThrows) {
   std::vector<Tensor> leaves;
   const std::vector<Tensor> expected = chain_gradients(leaves);
-  const Rematerialisation policy({.offload_folder = offload_folder(), .offload_all = true, .offload_buffer = 50'000});
+  const Rematerialisation policy({.offload_folder = offload_folder(), .offload_all = true});
   for (const bool in_backward : {false, true}) {
     const auto failing = [&] {
       Tensor x = leaves[0];
