@@ -34,8 +34,9 @@ void check_aligned(const char* op, const Tensor& x, int dim, const Tensor& index
   if (expected != x.shape()) fail<ShapeError>(op, "index and x differ outside the dimension", operands);
 }
 
+/// x has no dimensions, and the index names one place of the vector of one element that stands for it.
 bool have_no_dimensions(const Tensor& x, const Tensor& index) {
-  return has_no_dimensions(x) && has_no_dimensions(index);
+  return has_no_dimensions(x) && index.defined() && index.rank() <= 1 && index.count() == 1;
 }
 /// The vector that as_vector() makes of a tensor without dimensions; other tensors as they are.
 Tensor one_of(const Tensor& x) { return has_no_dimensions(x) ? reshape(x, {1}) : x; }
@@ -127,8 +128,7 @@ Tensor index_add(Argument x, std::int64_t dim, const Tensor& index, const Tensor
 }
 
 Tensor gather(Argument x, std::int64_t dim, const Tensor& index) {
-  if (have_no_dimensions(x, index))
-    return as_vector(x, [&](const Tensor& one) { return gather(one, dim, one_of(index)); });
+  if (have_no_dimensions(x, index)) return reshape(gather(reshape(*x, {1}), dim, one_of(index)), index.shape());
   const Operands operands = {{"x", x}, {"index", index}};
   const int axis = check_index("gather", x, dim, index, operands);
   check_aligned("gather", x, axis, index, operands);

@@ -184,9 +184,12 @@ Tensor huber_loss(Argument a, const Tensor& b, double delta, Reduction reduction
 
 namespace {
 
-/// Rows whose logits exist at one time: about 4 M logits. A function of the shape alone, and with it the order of sums.
-std::int64_t rows_per_chunk(std::int64_t classes) {
-  return std::clamp<std::int64_t>((std::int64_t{1} << 22) / std::max<std::int64_t>(classes, 1) / 64 * 64, 64, 1024);
+/// Rows whose logits exist at one time: about 4 M logits, or 2 M of a half type, which takes 6 bytes for each. A
+/// function of shape and dtype alone, and with it the order of sums.
+std::int64_t rows_per_chunk(std::int64_t classes, DType dtype) {
+  const std::int64_t share = is_half(dtype) ? 2 : 1;
+  const std::int64_t rows = (std::int64_t{1} << 22) / share / std::max<std::int64_t>(classes, 1) / 64 * 64;
+  return std::clamp<std::int64_t>(rows, 64, 1024 / share);
 }
 
 struct LossAndGradients {
@@ -216,13 +219,14 @@ struct WantedGradients {
   bool any() const { return dx || dweight; }
 };
 
-/// x (N, C), weight (V, C). The gradients, not the losses, are multiplied by `scale` (0-dimensional), last of all; dx
-/// not at all where it is of a half type, in which a single row's part of a mean would vanish.
+/// x (N, C), weight (V, C). Logits have the compute dtype: a half type would lose the loss of logits near 100. Their
+/// gradients have x's dtype, for the products. The gradients of x and weight are multiplied by `scale` (0-dimensional)
+/// last of all; dx not at all where it is of a half type, in which a single row's part of a mean would vanish.
 LossAndGradients run_chunks(const Tensor& x, const Tensor& weight, const Tensor& targets, const Tensor& scale,
                             const CrossEntropyOptions& options, const WantedGradients& want) {
   const Stream stream = current_stream(x.device());
   const std::int64_t rows = x.shape()[0], classes = weight.shape()[0];
-  const std::int64_t chunk = std::min(rows_per_chunk(classes), rows);
+  const std::int64_t chunk = std::min(rows_per_chunk(classes, x.dtype()), rows);
   const TensorOptions statistics{compute_dtype(x.dtype()), x.device()};
   const Tensor transposed_weight = transpose(weight, 0, 1);
   LossAndGradients result{.losses = Tensor::empty({rows}, statistics), .dx = {}, .dweight = {}};
@@ -239,7 +243,8 @@ LossAndGradients run_chunks(const Tensor& x, const Tensor& weight, const Tensor&
   const auto room = [&](const std::optional<DType>& gradient, const Shape& shape) {
     return gradient && *gradient != statistics.dtype ? Tensor::empty(shape, statistics) : Tensor();
   };
-  const Tensor logits = Tensor::empty({chunk, classes}, x.options()), lse = Tensor::empty({chunk}, statistics);
+  const Tensor logits = Tensor::empty({chunk, classes}, statistics), lse = Tensor::empty({chunk}, statistics);
+  const Tensor dlogits = want.any() && is_half(x.dtype()) ? Tensor::empty(logits.shape(), x.options()) : logits;
   const Tensor one = ones({}, statistics);
   const Tensor dx_room = room(want.dx, {chunk, x.shape()[1]}), dx_scale = want.dx && is_half(*want.dx) ? one : scale;
   const WideGradient dweight(result.dweight, room(want.dweight, weight.shape()));
@@ -254,12 +259,14 @@ LossAndGradients run_chunks(const Tensor& x, const Tensor& weight, const Tensor&
     if (!want.any()) continue;
     kernels::cross_entropy_backward(stream, scores.view(), broadcast_view(one, sums.shape()), scores.view(),
                                     sums.view(), part(targets).view(), options.ignore_index, options.label_smoothing);
+    const Tensor dscores = head(dlogits);
+    if (!dlogits.is_same(logits)) kernels::copy(stream, dscores.view(), scores.view());
     if (want.dx) {
       const WideGradient dx(part(result.dx), dx_room.defined() ? head(dx_room) : dx_room);
-      dx.add(scores, weight, true);
+      dx.add(dscores, weight, true);
       dx.finish(stream, dx_scale);
     }
-    if (want.dweight) dweight.add(transpose(scores, 0, 1), part(x), begin == 0);
+    if (want.dweight) dweight.add(transpose(dscores, 0, 1), part(x), begin == 0);
   }
   if (want.dweight) dweight.finish(stream, scale);
   return result;

@@ -22,10 +22,10 @@ struct CrossEntropyOptions {
 /// the first target outside [0, V) and its position.
 Tensor cross_entropy(Argument logits, const Tensor& targets, CrossEntropyOptions options = {});
 /// cross_entropy(x weight^T, targets) for x (..., C), weight (V, C) in chunks of rows: neither logits nor probabilities
-/// exist beyond one chunk of at most 1024 rows. Gradients are computed in the forward pass while the chunk is hot,
-/// tagged Category::gradient, and given away by the first backward; a second one (retain_graph) computes them again.
-/// For f16 and bf16 the weight's is added up in f32: where the weight is f32, which is then cast for the products, that
-/// is its gradient, else in room of its size. Under autocast x may be f32, too. Mean or sum only (ValueError).
+/// exist beyond one chunk of at most 1024 rows (512 of a half type, whose logits are f32). The forward pass computes
+/// the gradients, tagged Category::gradient. The first backward takes them; a second one (retain_graph) computes them
+/// again. For f16 and bf16 the gradient of the weight is summed in f32: an f32 weight, which is cast for the products,
+/// gets this sum; else the sum takes room of its size. Under autocast x may be f32, too. Mean or sum only (ValueError).
 Tensor linear_cross_entropy(Argument x, const Tensor& weight, const Tensor& targets, CrossEntropyOptions options = {});
 /// cross_entropy of what log_softmax gave: log_probabilities (..., V), i64 targets (...). The same options and errors.
 Tensor nll_loss(Argument log_probabilities, const Tensor& targets, CrossEntropyOptions options = {});

@@ -256,6 +256,7 @@ Tensor diagonal(Argument x, std::int64_t offset, std::int64_t dim0, std::int64_t
 
 Tensor unfold(Argument x, std::int64_t dim, std::int64_t size, std::int64_t step, std::int64_t dilation) {
   check_defined("unfold", x);
+  if (x->rank() == 0) return squeeze(unfold(reshape(*x, {1}), dim, size, step, dilation), 0);
   Tensor out = x->alias(unfolded(x->geometry(), dim, size, step, dilation));
   if (wants_gradient({x})) {
     const int axis = normalize_dim("unfold", dim, x->shape());

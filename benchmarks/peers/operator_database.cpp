@@ -71,6 +71,10 @@ Operator either(F f) {
   };
 }
 
+/// a; a number as a tensor like b.
+Tensor number_or(const Tensor& a, const Value&) { return a; }
+Tensor number_or(double a, const Tensor& b) { return scalar(a, {.dtype = b.dtype()}); }
+
 Reduction reduction(std::int64_t code) {
   return code == 0 ? Reduction::none : code == 1 ? Reduction::mean : Reduction::sum;
 }
@@ -117,6 +121,9 @@ const std::map<std::string, Operator>& operators() {
       ONE(log),
       ONE(log1p),
       ONE(log2),
+      ONE(log10),
+      ONE(exp2),
+      ONE(mish),
       ONE(sin),
       ONE(cos),
       ONE(tan),
@@ -143,6 +150,7 @@ const std::map<std::string, Operator>& operators() {
       ONE(ones_like),
       TWO(matmul),
       TWO(outer),
+      TWO(atan2),
       TWO(logical_and),
       TWO(logical_or),
       EITHER("add", a + b),
@@ -150,6 +158,8 @@ const std::map<std::string, Operator>& operators() {
       EITHER("mul", a * b),
       EITHER("div", a / b),
       EITHER("pow", pow(a, b)),
+      EITHER("fmod", fmod(number_or(a, b), b)),
+      EITHER("remainder", remainder(number_or(a, b), b)),
       EITHER("maximum", maximum(a, b)),
       EITHER("minimum", minimum(a, b)),
       EITHER("equal", a == b),
@@ -174,6 +184,9 @@ const std::map<std::string, Operator>& operators() {
       ALONG(unsqueeze),
       CALL("affine", (T x, D a, D b), affine(x, a, b)),
       CALL("clamp", (T x, D a, D b), clamp(x, a, b)),
+      CALL("clamp_by", (T x, T a, T b), clamp(x, a, b)),
+      CALL("elu", (T x, D a), elu(x, a)),
+      CALL("glu", (T x, I d), glu(x, d)),
       CALL("leaky_relu", (T x, D a), leaky_relu(x, a)),
       CALL("gelu", (T x, bool approximate), gelu(x, approximate ? GeluKind::tanh : GeluKind::exact)),
       CALL("variance", (T x, Dims d, bool k, D c), variance(x, d, k, c)),
@@ -194,6 +207,9 @@ const std::map<std::string, Operator>& operators() {
       CALL("flatten", (T x, I a, I b), flatten(x, a, b)),
       CALL("transpose", (T x, I a, I b), transpose(x, a, b)),
       CALL("permute", (T x, Dims d), permute(x, d)),
+      CALL("movedim", (T x, Dims a, Dims b), movedim(x, a, b)),
+      CALL("unbind", (T x, I d), unbind(x, d)),
+      CALL("take_rows", (T x, T i), x[i]),
       CALL("slice", (T x, I d, I a, I b, I s), slice(x, d, a, b, s)),
       CALL("select", (T x, I d, I i), select(x, d, i)),
       CALL("expand", (T x, Shape s), expand(x, s)),
@@ -217,6 +233,9 @@ const std::map<std::string, Operator>& operators() {
       CALL("index_add", (T x, I d, T i, T s), index_add(x, d, i, s)),
       CALL("scatter", (T x, I d, T i, T s), scatter(x, d, i, s)),
       CALL("scatter_add", (T x, I d, T i, T s), scatter_add(x, d, i, s)),
+      CALL("scatter_reduce", (T x, I d, T i, T s, I r, bool self),
+           scatter_reduce(x, d, i, s, static_cast<ScatterReduction>(r), self)),
+      CALL("index_put", (T x, Tensors i, T v, bool add), index_put(x, i, v, add)),
       CALL("where", (T c, T a, T b), where(c, a, b)),
       CALL("masked_fill", (T x, T m, D v), masked_fill(x, m, v)),
       CALL("embedding", (T x, T i, I p), embedding(x, i, p)),
@@ -234,6 +253,7 @@ const std::map<std::string, Operator>& operators() {
            linear_cross_entropy(x, w, t, {ignored, s, reduction(r)})),
       CALL("nll_loss", (T x, T t, I ignored, I r), nll_loss(x, t, {ignored, 0.0, reduction(r)})),
       CALL("binary_cross_entropy_with_logits", (T x, T t, I r), binary_cross_entropy_with_logits(x, t, reduction(r))),
+      CALL("kl_div", (T x, T t, I r), kl_div(x, t, reduction(r))),
       CALL("mse_loss", (T a, T b, I r), mse_loss(a, b, reduction(r))),
       CALL("l1_loss", (T a, T b, I r), l1_loss(a, b, reduction(r))),
       CALL("huber_loss", (T a, T b, D d, I r), huber_loss(a, b, d, reduction(r))),
@@ -241,9 +261,9 @@ const std::map<std::string, Operator>& operators() {
       CALL("eye", (I rows, I columns, DType t), eye(rows, columns, 0, {.dtype = t})),
       CALL("arange", (D a, D b, D s, DType t), arange(a, b, s, {.dtype = t})),
       CALL("linspace", (D a, D b, I n, DType t), linspace(a, b, n, {.dtype = t})),
-      CALL("attend", (T q, T k, T v, bool causal, D scale),
+      CALL("attend", (T q, T k, T v, bool causal, D scale, T bias),
            attention::attend(q, k, v, causal ? attention::Pattern::causal() : attention::Pattern::dense(),
-                             {.scale = scale, .alignment = attention::Alignment::top_left})
+                             {.scale = scale, .alignment = attention::Alignment::top_left, .bias = bias})
                .out),
   };
   return table;

@@ -5,6 +5,7 @@
 #include "autograd/operators.h"
 #include "tensor/compare.h"
 #include "tests/attention/attend_support.h"
+#include "tests/test_seed.h"
 
 namespace poolgrad::attention {
 namespace {
@@ -65,6 +66,24 @@ TEST(AttendPrecision, HalfTypesErrAtMostTwiceAsMuchAsAnEagerComputation) {
           const double allowed = 2 * max_difference(eagerly[i].second, want[i].second) + 1e-6;
           EXPECT_LE(error, allowed) << to_string(dtype) << " " << want[i].first << " of " << one.name;
         }
+      }
+}
+
+/// A score of 80 in f32 has 2^-18: weights exp(score - lse) of the backward pass are exact only where it repeats the
+/// forward pass bit for bit.
+TEST(AttendPrecision, TheBackwardPassHasTheWeightsOfTheForwardPass) {
+  Generator generator(test_seed());
+  for (const DType dtype : {DType::f32, DType::f16, DType::f64})
+    for (const std::int64_t width : {1, 8, 33, 64})
+      for (const std::int64_t queries : {1, 2, 3, 5, 8, 9, 32}) {
+        Call call =
+            make_call({1, queries, 1, 2, 1, width, 4}, dtype, test_seed() + static_cast<std::uint64_t>(queries));
+        call.q = call.q * std::sqrt(80.0), call.k = call.k * std::sqrt(80.0);
+        call.grad_out = to(randint(-3, 4, call.grad_out.shape(), {.dtype = DType::i64}, generator), dtype);
+        call.grad_lse = {};
+        const Outcome got = attended(call, Pattern::dense());  // of the only key: every weight is 1
+        EXPECT_TRUE(bit_equal(got.dv, sum(call.grad_out, {1, 2}, true)))
+            << to_string(dtype) << ", width " << width << ", " << queries << " queries, seed " << test_seed();
       }
 }
 

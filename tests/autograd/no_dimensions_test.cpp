@@ -81,6 +81,28 @@ TEST(NoDimensions, GiveIndicesAndTruthWithoutDimensions) {
   EXPECT_EQ(argmax(x, 0).item(), 0.0);
 }
 
+TEST(NoDimensions, TakeAnIndexThatIsAVectorOfOne) {
+  const Tensor x = scalar(1.5, {.dtype = DType::f64}).set_requires_grad();
+  const Tensor index = zeros({1}, {.dtype = DType::i64}), source = full({1}, 2.0, {.dtype = DType::f64});
+  const struct {
+    const char* name;
+    Tensor found;
+    Shape shape;
+    double value, slope;
+  } cases[] = {{"gather", gather(x, 0, index), {1}, 1.5, 1.0},
+               {"index_select", index_select(x, -1, index), {}, 1.5, 1.0},
+               {"index_add", index_add(x, 0, index, scalar(2.0, {.dtype = DType::f64})), {}, 3.5, 1.0},
+               {"scatter", scatter(x, 0, index, source), {}, 2.0, 0.0},
+               {"scatter_add", scatter_add(x, 0, index, source), {}, 3.5, 1.0},
+               {"unfold", unfold(x, 0, 1), {1}, 1.5, 1.0}};
+  for (const auto& [name, found, shape, value, slope] : cases) {
+    EXPECT_EQ(found.shape(), shape) << name;
+    EXPECT_EQ(found.item(), value) << name;
+    EXPECT_EQ(grad({sum(found)}, {x})[0].item(), slope) << name;
+  }
+  EXPECT_THROW(index_select(x, 0, zeros({2}, {.dtype = DType::i64})), ShapeError);
+}
+
 TEST(NoDimensions, AreNotCut) {
   const Tensor x = scalar(1.5);
   EXPECT_THROW(slice(x, 0, 0, 1), IndexError);

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "kernels/attention.h"
+#include "kernels/cpu/attention/direct.h"
 #include "kernels/cpu/attention/pairs.h"
 #include "kernels/cpu/attention/scores.h"
 #include "kernels/cpu/attention/tiles.h"
@@ -37,6 +38,10 @@ struct BackwardCall {
   std::int64_t depth = q.shape[3], v_depth = v.shape[3];
   std::int64_t vector = product ? pair_step : q.dtype == DType::f64 ? lanes<double> : lanes<float>;
   std::int64_t padded = round_up(depth, vector), v_padded = round_up(v_depth, vector);
+
+  /// The forward pass took every product of queries and keys by score_directly(). The backward pass repeats its bits,
+  /// so that exp(score - lse) has no error of two orders of summation.
+  bool direct = queries <= direct_rows && !product;
 };
 
 /// Calls f(S{}) with the storage type of `dtype`, one of those that compute in T.
@@ -107,6 +112,7 @@ template <class T>
 struct TileScratch {
   T *keys, *values, *key_rows, *dk, *dv;                            // of a key tile
   T *queries, *grads, *query_rows, *grad_rows, *lse, *delta, *log;  // of a query tile
+  T* direct_queries;                                                // its rows, scaled; null unless p.direct
   T *weights, *scores, *derivative;                                 // of the pair
   T *last_rows, *dq;
   WildRows *wild_keys, *wild_queries, *wild_grads;  // of K, Q and dO
@@ -128,6 +134,7 @@ struct TileScratch {
     s.dk = take(owned_keys * p.padded);
     s.dv = take(owned_keys * p.v_padded);
     s.queries = take(query_tile<T> * p.depth);
+    s.direct_queries = p.direct ? take(direct_rows * round_up(p.depth, lanes<T>)) : nullptr;
     s.grads = take(query_tile<T> * p.v_depth);
     s.query_rows = take(query_tile<T> * round_up(p.depth, group_lanes<T>));
     s.grad_rows = take(query_tile<T> * round_up(p.v_depth, group_lanes<T>));

@@ -124,17 +124,35 @@ Prefetch next_rows(const BackwardCall& p, const TilePair<T>& pair, const View& o
   return next;
 }
 
+/// s.weights = Q K^T times the scale of all pairs, with the bits of the forward pass of few queries; 0 beyond the
+/// queries.
+template <class T>
+void multiply_directly(const BackwardCall& p, const TilePair<T>& pair, const TileScratch<T>& s) {
+  for (std::int64_t key = 0; key < round_up(pair.keys.count, rows_step); ++key)
+    std::fill_n(s.weights + key * query_tile<T>, group_lanes<T>, T{});
+  with_storage<T>(p.k.dtype, [&]<class S>(S) {
+    const auto rows_of = [&](const View& view) {
+      return gather(head_of<const S>(view, pair.batch, pair.head / p.group), pair.keys);
+    };
+    const auto operands = DirectOperands<T>::make(rows_of(p.k), rows_of(p.v), pair.keys.count, p.depth, p.v_depth);
+    Prefetch nothing;
+    operands.score(operands, s.direct_queries, pair.queries.count, {0, pair.keys.count}, nothing, s.weights,
+                   query_tile<T>);
+  });
+}
+
 /// Products of what lanes [lane, lane + group_lanes) of the pair see: s.weights = Q K^T times the scale, s.scores = dO
 /// V^T, or 0 where there is no dO, whatever is in V.
 template <class T>
 void multiply_group(const BackwardCall& p, const TilePair<T>& pair, const TileScratch<T>& s, std::int64_t lane) {
   Prefetch next_queries = next_rows(p, pair, p.q, lane), next_grads = next_rows(p, pair, p.grad_out, lane);
+  if (p.direct) multiply_directly(p, pair, s);
   for (std::int64_t key = 0; key < pair.keys.count; key += rows_step) {
     next_queries.fetch(1);
     next_grads.fetch(1);
     if (!pair.block[key / rows_step].sees(lane, group_lanes<T>)) continue;
     const std::int64_t at = key * query_tile<T> + lane;
-    multiply_block(s.weights + at, s.keys + key * p.depth, s.queries + lane * p.depth, p.depth);
+    if (!p.direct) multiply_block(s.weights + at, s.keys + key * p.depth, s.queries + lane * p.depth, p.depth);
     if (p.grad_out.data)
       multiply_block(s.scores + at, s.values + key * p.v_depth, s.grads + lane * p.v_depth, p.v_depth);
     else
@@ -206,7 +224,10 @@ void load_query_rows(const BackwardCall& p, const TilePair<T>& pair, const TileS
   const T scale = static_cast<T>(p.scores.scale);
   with_storage<T>(p.q.dtype, [&]<class S>(S) {
     const auto q = gather(head_of<const S>(p.q, pair.batch, pair.head), pair.queries);
-    pack_queries<T>(s.queries, q, all, p.depth, scale);
+    if (p.direct)
+      load_direct_queries<T>(s.direct_queries, q, count, p.depth, scale);
+    else
+      pack_queries<T>(s.queries, q, all, p.depth, scale);
     if (pair.want_keys) pack_rows<T>(s.query_rows, q, all, p.depth, query_panel<T>);
   });
   if (p.grad_out.data) {

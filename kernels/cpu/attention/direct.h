@@ -1,5 +1,5 @@
 // Few queries, as in decoding: products straight from the rows of keys and values in memory, each of which is read once
-// and nothing of which is packed. Internal to the forward kernel.
+// and nothing of which is packed. Internal to the attention kernels.
 #pragma once
 
 #include "kernels/cpu/attention/tiles.h"
@@ -7,6 +7,14 @@
 namespace poolgrad::kernels::attention {
 
 inline constexpr std::int64_t direct_rows = 8;  // queries from which on packing pays
+
+/// Rows of queries for score_directly(): padded with zeros, times `scale`.
+template <class T, class S>
+void load_direct_queries(T* to, Head<const S> q, std::int64_t count, std::int64_t depth, T scale) {
+  const std::int64_t padded = round_up(depth, lanes<T>);
+  copy_rows<T>(to, q, {0, count}, depth, padded);
+  for (std::int64_t j = 0; j < count * padded; ++j) to[j] *= scale;
+}
 
 /// One run of keys and values, and the products with them. `queries` are rows of padded_depth elements, already scaled.
 /// Meanwhile both fetch what comes next, a row for each that they read: all at once it would wait for itself, and a

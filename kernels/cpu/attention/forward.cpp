@@ -143,9 +143,7 @@ template <class S>
 void load_queries(const Problem& p, Head<const S> q, std::int64_t count, const SoftmaxTile<Compute<S>>& t) {
   using T = Compute<S>;
   if (count <= direct_rows) {
-    const std::int64_t padded = round_up(p.shape.depth, lanes<T>);
-    copy_rows<T>(t.queries, q, {0, count}, p.shape.depth, padded);
-    for (std::int64_t j = 0; j < count * padded; ++j) t.queries[j] *= static_cast<T>(p.scores.scale);
+    load_direct_queries<T>(t.queries, q, count, p.shape.depth, static_cast<T>(p.scores.scale));
     std::fill(t.scores, t.scores + key_room * score_lanes<T>, T{});  // also of lanes without a query
     return;
   }
