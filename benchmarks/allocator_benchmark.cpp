@@ -108,7 +108,7 @@ BENCHMARK_CAPTURE(allocator_hit_path_latency, no_magazines, no_magazines)->Args(
 
 // Allocate and free at the edge of a large free block: one split and one coalescing.
 void split_and_coalesce(benchmark::State& state) {
-  CachingAllocator pool(std::make_unique<HostMemory>(8 * GiB), neither);
+  CachingAllocator pool(std::make_unique<HostMemory>(8 * GiB), no_magazines);
   pool.deallocate(pool.allocate(64 << 20, 64, Stream{}), 64 << 20, 64, Stream{});
   const auto bytes = static_cast<std::size_t>(state.range(0));
   for (auto _ : state) pair(pool, bytes);
