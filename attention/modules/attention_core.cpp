@@ -1,6 +1,5 @@
 #include "attention/modules/attention_core.h"
 
-#include <algorithm>
 #include <cmath>
 #include <string>
 
@@ -8,18 +7,7 @@
 
 namespace poolgrad::attention {
 
-std::int64_t longest_segment(const std::vector<std::int64_t>& segment_lengths) {
-  return segment_lengths.empty() ? 0 : *std::max_element(segment_lengths.begin(), segment_lengths.end());
-}
-
-AllocatorMode choose_memory_mode(std::int64_t largest_segment, bool always_pooled,
-                                 std::optional<AllocatorMode> chosen) {
-  const AllocatorMode mode = mode_for_segments(largest_segment, chosen);
-  return mode == AllocatorMode::none && always_pooled && !chosen ? AllocatorMode::lightweight : mode;
-}
-
-AttentionCore::AttentionCore(const CoreOptions& options, AllocatorMode memory_mode)
-    : options_(options), memory_mode_(memory_mode) {
+AttentionCore::AttentionCore(const CoreOptions& options) : options_(options) {
   if (!(options.dropout >= 0.0 && options.dropout < 1.0))
     throw ValueError("[attention] dropout must be in [0, 1): " + std::to_string(options.dropout));
   if (options.softcap && !(std::isfinite(*options.softcap) && *options.softcap > 0))
@@ -41,12 +29,6 @@ AttendOptions AttentionCore::attend_options(const AttentionCall& call) const {
           .dropout = dropout(),
           .generator = options_.generator,
           .first_batch = call.first_batch};
-}
-
-Tensor AttentionCore::attend_by(const Pattern& pattern, const Tensor& q, const Tensor& k, const Tensor& v,
-                                const AttentionCall& call) const {
-  if (q.defined() && q.rank() == 4) check_heads(q.size(2));
-  return attend(q, k, v, pattern.causally(call.causal), attend_options(call)).out;
 }
 
 }  // namespace poolgrad::attention

@@ -4,9 +4,7 @@
 
 #include <cstdint>
 #include <optional>
-#include <vector>
 
-#include "allocator/caching_allocator.h"
 #include "attention/attend.h"
 #include "nn/module.h"
 #include "tensor/generator.h"
@@ -41,17 +39,7 @@ struct CoreOptions {
   /// Probability in [0, 1) that a weight is dropped; in training mode only.
   double dropout = 0.0;
   Generator* generator = nullptr;  // default_generator() where null; must outlive the module
-  /// Wins over what the module would choose, see choose_memory_mode().
-  std::optional<AllocatorMode> memory_mode = {};
 };
-
-/// The longest of these; 0 where there is none.
-std::int64_t longest_segment(const std::vector<std::int64_t>& segment_lengths);
-/// The pool that suits a module whose longest segment is `largest_segment`: none below 4096, lightweight below 8192,
-/// standard from there on (mode_for_segments()); modules that always need one (ring, block-sparse) take the lightweight
-/// pool instead of none. What the user chose wins.
-AllocatorMode choose_memory_mode(std::int64_t largest_segment, bool always_pooled,
-                                 std::optional<AllocatorMode> chosen = std::nullopt);
 
 class AttentionCore : public nn::Module {
  public:
@@ -87,26 +75,16 @@ class AttentionCore : public nn::Module {
   /// The length of the whole sequence of which calls are given `part` positions; `told` as AttentionCall::whole.
   virtual std::int64_t whole_length(std::int64_t part, std::int64_t told) const { return told > 0 ? told : part; }
 
-  /// The allocator mode that suits this module. A report for whoever configures the pool: there is one pool for each
-  /// device, and modules never make another.
-  AllocatorMode memory_mode() const { return memory_mode_; }
-
  protected:
   /// Throws ValueError for a dropout outside [0, 1) and a softcap that is not positive.
-  AttentionCore(const CoreOptions& options, AllocatorMode memory_mode);
+  explicit AttentionCore(const CoreOptions& options);
 
   /// What attend() takes of the options and the call; all but causality.
   AttendOptions attend_options(const AttentionCall& call) const;
-  /// attend() with these; what fused cores do.
-  Tensor attend_by(const Pattern& pattern, const Tensor& q, const Tensor& k, const Tensor& v,
-                   const AttentionCall& call) const;
 
   CoreOptions options_;
   /// The dropout in force: 0 outside training.
   double dropout() const { return training() ? options_.dropout : 0.0; }
-
- private:
-  AllocatorMode memory_mode_;
 };
 
 }  // namespace poolgrad::attention

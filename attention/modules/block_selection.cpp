@@ -15,6 +15,7 @@
 #include "autograd/operators.h"
 #include "autograd/operators/shared.h"
 #include "tensor/creation.h"
+#include "tensor/generator.h"
 #include "tensor/grad_mode.h"
 
 namespace poolgrad::attention {
@@ -177,6 +178,39 @@ std::vector<Pattern> BlockSelection::select(const Tensor& q, const Tensor& k, bo
     patterns.push_back(Pattern::blocks(options_.block_size, std::move(of_heads)));
   }
   return patterns;
+}
+
+AdaptiveBlockSparseAttention::AdaptiveBlockSparseAttention(std::int64_t head_dim,
+                                                           const BlockSelectionOptions& selection,
+                                                           const CoreOptions& options,
+                                                           const nn::ParameterOptions& parameters, CallSite)
+    : AttentionCore(options),
+      selection_(head_dim, selection, parameters),
+      gate_weight_(constant_parameter("gate_weight", {1, head_dim}, 0.0, parameters)),
+      gate_bias_(constant_parameter("gate_bias", {1}, 0.0, parameters)) {
+  add_module("selection", selection_);
+}
+
+Tensor AdaptiveBlockSparseAttention::forward(const Tensor& q, const Tensor& k, const Tensor& v,
+                                             const AttentionCall& call) {
+  if (call.bias.defined()) throw ValueError("[adaptive_block_sparse] a bias is not supported: " + describe(call.bias));
+  const Tensor coarse = selection_.summary_attention(q, k, v, call.causal, call.key_padding);
+  const std::vector<Pattern> patterns = selection_.select(q, k, call.causal, call.key_padding);
+  std::vector<Tensor> entries;
+  RandomLog numbers;  // one range for all entries, each of which drops its part, as in one call
+  if (q.size(0) == 0) entries.push_back(attend(q, k, v, Pattern::dense(), attend_options(call)).out);
+  for (std::int64_t b = 0; b < q.size(0); ++b) {
+    const RandomLogGuard drawn(numbers, b == 0 ? RandomLogGuard::records : RandomLogGuard::replays);
+    const auto entry = [&](const Tensor& x) { return slice(x, 0, b, b + 1); };
+    AttentionCall own = call;
+    own.first_batch += b;
+    if (own.key_padding.defined()) own.key_padding = entry(call.key_padding);
+    const Pattern pattern = patterns[static_cast<std::size_t>(b)].causally(call.causal);
+    entries.push_back(attend(entry(q), entry(k), entry(v), pattern, attend_options(own)).out);
+  }
+  const Tensor gate = sigmoid(
+      linear(q, parameter_for("linear", gate_weight_, q), parameter_for("linear", gate_bias_, q)));  // (B, N, H, 1)
+  return (entries.size() == 1 ? entries[0] : cat(entries, 0)) + gate * coarse;
 }
 
 }  // namespace poolgrad::attention

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "attention/modules/ring_attention.h"
+#include "attention/modules/pattern_attention.h"
 #include "autograd/operators/rows.h"
 #include "nn/language_model.h"
 #include "nn/layers.h"
@@ -128,18 +128,7 @@ class Multihead : public MultiheadShell {
 };
 
 /// Around any pattern, or a ring of it: (width, heads, options, parameters, pattern, ring, core options).
-using MultiheadAttention = Multihead<RingAttention>;
-/// The shell around every named core, such as
-///
-///   MultiheadDilatedAttention layer(768, 12, {.causal = true}, {}, std::vector<std::int64_t>{2048, 4096},
-///                                   std::vector<std::int64_t>{1, 2});
-using MultiheadDilatedAttention = Multihead<DilatedAttention>;
-using ImprovedMultiheadDilatedAttention = Multihead<ImprovedDilatedAttention>;
-using RingMultiheadDilatedAttention = Multihead<RingDilatedAttention>;
-using BlockSparseMultiheadDilatedAttention = Multihead<BlockSparseDilatedAttention>;
-using BlockSparseRingMultiheadDilatedAttention = Multihead<BlockSparseRingDilatedAttention>;
-using HierarchicalBlockSparseMultihead = Multihead<HierarchicalBlockSparse>;
-using AdaptiveBlockSparseMultihead = Multihead<AdaptiveBlockSparseAttention>;
+using MultiheadAttention = Multihead<PatternAttention>;
 
 /// `options` as a mixer of this model has them: heads that share keys, positions (at base 10,000 where `options` has
 /// none) and biases are the model's, and the output projection starts at 0 where nothing else is asked for.

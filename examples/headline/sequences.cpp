@@ -7,10 +7,7 @@
 #include <vector>
 
 #include "allocator/caching_allocator.h"
-#include "attention/modules/block_sparse_attention.h"
-#include "attention/modules/dilated_attention.h"
-#include "attention/modules/multihead.h"
-#include "attention/modules/ring_attention.h"
+#include "attention/modules/named.h"
 #include "examples/headline/headline.h"
 #include "tensor/creation.h"
 #include "tensor/grad_mode.h"

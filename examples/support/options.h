@@ -13,7 +13,7 @@
 
 #include "allocator/caching_allocator.h"
 #include "allocator/error.h"
-#include "attention/modules/ring_attention.h"
+#include "attention/modules/pattern_attention.h"
 #include "attention/pattern/pattern.h"
 #include "nn/language_model.h"
 

@@ -3,7 +3,7 @@
 
 #include "allocator/caching_allocator.h"
 #include "attention/attend.h"
-#include "attention/modules/factory.h"
+#include "attention/modules/named.h"
 #include "autograd/engine/engine.h"
 #include "autograd/operators.h"
 #include "nn/language_model.h"

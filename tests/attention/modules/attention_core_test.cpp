@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "attention/attend.h"
-#include "attention/modules/multihead.h"
+#include "attention/modules/named.h"
 #include "tensor/compare.h"
 #include "tensor/creation.h"
 #include "tests/attention/attend_support.h"
@@ -94,18 +94,6 @@ TEST(AttentionCore, EveryModuleTakesSoftcapSlopesSinksAndKeyPadding) {
       });
       EXPECT_EQ(differences(got, want, 1e-11), "") << one.name << (causal ? ", causal" : "");
     }
-}
-
-TEST(AttentionCore, MixingWithoutAGradientCountsSinksOnce) {
-  const RingInputs in = ring_inputs({2, 30, 30, 4, 2, 4, 3});
-  Generator generator(9);
-  const AttentionCall call{.causal = true,
-                           .key_padding = some_padding(30, {30, 11}),
-                           .alibi = alibi_slopes(4, {.dtype = DType::f64}),
-                           .sinks = randn({4}, {.dtype = DType::f64}, generator)};
-  DilatedAttention exact({8, 16}, {1, 2}, {}, {.softcap = 2.0}),
-      detached({8, 16}, {1, 2}, {}, {.softcap = 2.0}, {.detach_mix = true});
-  EXPECT_TRUE(all_close(detached(in.q, in.k, in.v, call), exact(in.q, in.k, in.v, call), 1e-12, 1e-12));
 }
 
 // What is written into the mask after the forward may not reach the gradient: it is kept as it was, or refused.

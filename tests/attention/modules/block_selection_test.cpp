@@ -6,7 +6,6 @@
 #include <cmath>
 #include <set>
 
-#include "attention/modules/block_sparse_attention.h"
 #include "autograd/gradcheck.h"
 #include "nn/optimizer.h"
 #include "tensor/grad_mode.h"

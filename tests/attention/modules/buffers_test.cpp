@@ -10,7 +10,7 @@
 
 #include "allocator/caching_allocator.h"
 #include "attention/attend.h"
-#include "attention/modules/dilated_attention.h"
+#include "attention/modules/named.h"
 #include "autograd/operators.h"
 #include "kernels/instruction_sets.h"
 #include "tensor/creation.h"

@@ -7,13 +7,8 @@
 #include <source_location>
 #include <vector>
 
-#include "attention/modules/block_selection.h"
-#include "attention/modules/block_sparse_attention.h"
 #include "attention/modules/buffers.h"
-#include "attention/modules/dilated_attention.h"
-#include "attention/modules/factory.h"
-#include "attention/modules/multihead.h"
-#include "attention/modules/ring_attention.h"
+#include "attention/modules/named.h"
 #include "attention/ring/ring.h"
 #include "autograd/operators/views.h"
 #include "tensor/creation.h"
@@ -59,12 +54,10 @@ TEST_F(CallSitesOfAttention, OfTheRanksOfAGroupAreWhereItRuns) {
 TEST_F(CallSitesOfAttention, OfACoreAreWhereItIsCalled) {
   const std::vector<std::int64_t> segments{32, 64}, rates{1, 2};
   ImprovedDilatedAttention improved(segments, rates);
-  DilatedAttention detached(segments, rates, {}, {}, {.detach_mix = true});
   RingDilatedAttention ring(segments, rates, {.ring_size = 2});
   BlockSparseDilatedAttention sparse;
   AdaptiveBlockSparseAttention adaptive(8, {.block_size = 16, .selected = 2});
   expect_this_line([&] { improved(q, k, v); });
-  expect_this_line([&] { detached(q, k, v); });
   expect_this_line([&] { ring(q, k, v); });
   expect_this_line([&] { sparse(q, k, v); });
   expect_this_line([&] { adaptive(q, k, v); });

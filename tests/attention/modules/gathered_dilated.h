@@ -10,7 +10,8 @@
 #include <vector>
 
 #include "allocator/memory_scope.h"
-#include "attention/modules/dilated_attention.h"
+#include "attention/modules/attention_core.h"
+#include "attention/pattern/pattern.h"
 #include "autograd/operators.h"
 #include "autograd/operators/shared.h"
 #include "kernels/definition/attention_dropout.h"
@@ -199,12 +200,12 @@ inline BranchResult dilated_branch(const DilatedBranches& branches, int branch, 
 }
 
 /// What DilatedAttention shall compute.
-class GatheredDilatedAttention : public DilatedCore {
+class GatheredDilatedAttention : public AttentionCore {
  public:
   GatheredDilatedAttention(const std::vector<std::int64_t>& segment_lengths,
                            const std::vector<std::int64_t>& dilation_rates, const DilatedOptions& dilated = {},
-                           const CoreOptions& options = {}, const DilatedCompatibility& compatibility = {})
-      : DilatedCore(segment_lengths, dilation_rates, dilated, options), compatibility_(compatibility) {}
+                           const CoreOptions& options = {})
+      : AttentionCore(options), branches_{segment_lengths, dilation_rates, dilated} {}
 
   Tensor forward(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionCall& call) override {
     const DType compute = compute_dtype(q.dtype());
@@ -220,17 +221,14 @@ class GatheredDilatedAttention : public DilatedCore {
       Generator& generator = options_.generator ? *options_.generator : default_generator();
       inputs.dropout = kernels::AttentionDropout::make(generator.take(1), dropout());  // as attend() does
     }
-    const DilatedBranches branches{segment_lengths_, dilation_rates_, dilated_};
     std::vector<Tensor> outs, lses;
-    for (int b = 0; b < branches.count(); ++b) {
-      const BranchResult result = dilated_branch(branches, b, inputs);
+    for (int b = 0; b < branches_.count(); ++b) {
+      const BranchResult result = dilated_branch(branches_, b, inputs);
       outs.push_back(result.out);
       lses.push_back(result.lse);
     }
     const Tensor lse = stack(lses);
-    const Tensor weights = softmax(compatibility_.detach_mix ? lse.detach() : lse, 0);  // exp(lse_b - log sum exp lse)
-    const Tensor mixed = sum(weights * stack(outs), {0});
-    return to(compatibility_.scale_out == 1.0 ? mixed : mixed * compatibility_.scale_out, q.dtype());
+    return to(sum(softmax(lse, 0) * stack(outs), {0}), q.dtype());  // weights exp(lse_b - log sum exp lse)
   }
 
  private:
@@ -241,7 +239,7 @@ class GatheredDilatedAttention : public DilatedCore {
     return index_select(x, 2, from_data(used, {heads}, x.device()));
   }
 
-  DilatedCompatibility compatibility_;
+  DilatedBranches branches_;
 };
 
 }  // namespace poolgrad::attention::testing_support

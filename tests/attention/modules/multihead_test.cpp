@@ -28,7 +28,7 @@ const nn::ParameterOptions in_f64{.dtype = DType::f64};
 /// A core that returns what it was given as values, to look at the shell alone.
 class Values : public AttentionCore {
  public:
-  Values() : AttentionCore({}, AllocatorMode::none) {}
+  Values() : AttentionCore({}) {}
   Tensor forward(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionCall&) override {
     last_q = q.detach();
     last_k = k.detach();
@@ -223,7 +223,7 @@ TEST(MultiheadShell, SaysWhatIsWrong) {
                                             std::vector<std::int64_t>{1, 2},
                                             DilatedOptions{.mode = DilatedMode::grouped});
               }),
-              HasSubstr("grouped mode needs a head for each branch"));
+              HasSubstr("in grouped mode every branch needs a head"));
   Multihead<Values> layer(width, heads, {}, in_f64);
   EXPECT_EQ(
       error_of<ShapeError>([&] {

@@ -9,8 +9,7 @@
 #include <vector>
 
 #include "allocator/caching_allocator.h"
-#include "attention/modules/factory.h"
-#include "attention/modules/multihead.h"
+#include "attention/modules/named.h"
 #include "autograd/operators.h"
 #include "nn/chunked.h"
 #include "tensor/compare.h"
@@ -214,7 +213,7 @@ TEST(ChunkedAttention, RefusesWhatLooksAheadOrNeedsTheWhole) {
   EXPECT_EQ(refusal(attention_mixer(Pattern::window(4, 4))),
             "[chunks] a sequence cannot be gone through in chunks by a pattern that looks ahead: window(4, 4)");
   EXPECT_THAT(refusal(attention_mixer(Pattern::documents({0, 100}))), HasSubstr("looks ahead: documents(1)"));
-  EXPECT_EQ(refusal(block_sparse_mixer("adaptive", {.workload = {.head_dim = 4}})),
+  EXPECT_EQ(refusal(block_sparse_mixer("adaptive", {.head_dim = 4})),
             "[multihead] this attention needs the whole sequence at once and cannot go through it in chunks");
 }
 

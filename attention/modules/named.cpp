@@ -1,4 +1,6 @@
-#include "attention/modules/factory.h"
+#include "attention/modules/named.h"
+
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
@@ -8,6 +10,67 @@
 #include "allocator/error.h"
 
 namespace poolgrad::attention {
+namespace {
+
+constexpr std::int64_t any_distance = -1;
+constexpr std::size_t max_levels = 4;
+
+void check_level(const HierarchyLevel& level) {
+  const auto refuse = [&](const std::string& reason) {
+    throw ValueError(fmt::format("[hierarchical_block_sparse] {}: stride {}, window {}, block {}", reason, level.stride,
+                                 level.window, level.block));
+  };
+  if (level.block < 16 || level.block % 16 != 0) refuse("the block must be a positive multiple of 16");
+  if (level.stride < level.block || level.stride % level.block != 0)
+    refuse("the stride must be a positive multiple of the block");
+  if (level.window != any_distance && level.window < level.block) refuse("the window must be -1 or at least the block");
+}
+
+Pattern pattern_of(const HierarchyLevel& level) {
+  return Pattern::spaced_blocks(level.block, level.stride / level.block,
+                                level.window == any_distance ? Pattern::unbounded : level.window / level.block / 2);
+}
+
+/// The union of the levels.
+Pattern pattern_of(const std::vector<HierarchyLevel>& levels) {
+  if (levels.empty() || levels.size() > max_levels)
+    throw ValueError(
+        fmt::format("[hierarchical_block_sparse] there must be 1 to {} levels: {}", max_levels, levels.size()));
+  for (const HierarchyLevel& level : levels) check_level(level);
+  Pattern result = pattern_of(levels[0]);
+  for (std::size_t n = 1; n < levels.size(); ++n) result = result | pattern_of(levels[n]);
+  return result;
+}
+
+/// The blocks of a configuration, united with dilated segments where there are any.
+PatternAttention::PatternByLength blocks_by_length(const SparsePatternConfig& config,
+                                                   const std::vector<std::int64_t>& segment_lengths,
+                                                   const std::vector<std::int64_t>& dilation_rates) {
+  config.validate();
+  if (segment_lengths.empty() && dilation_rates.empty())
+    return [=](std::int64_t length, bool causal) { return config.pattern(length, causal); };
+  return [=, segments = Pattern::dilated(segment_lengths, dilation_rates, {.unite = true})](
+             std::int64_t length, bool causal) { return config.pattern(length, causal) | segments; };
+}
+
+}  // namespace
+
+std::vector<HierarchyLevel> default_hierarchy() { return {{64, 256, 64}, {256, 1024, 128}, {1024, any_distance, 256}}; }
+
+HierarchicalBlockSparse::HierarchicalBlockSparse(const std::vector<HierarchyLevel>& levels, const CoreOptions& options)
+    : PatternAttention(pattern_of(levels), {}, options) {}
+
+BlockSparseRingDilatedAttention::BlockSparseRingDilatedAttention(const SparsePatternConfig& config,
+                                                                 const RingSetup& ring, const CoreOptions& options,
+                                                                 const std::vector<std::int64_t>& segment_lengths,
+                                                                 const std::vector<std::int64_t>& dilation_rates)
+    : BlockSparseRingDilatedAttention(blocks_by_length(config, segment_lengths, dilation_rates),
+                                      config.follows_length(), ring, options) {}
+
+BlockSparseRingDilatedAttention::BlockSparseRingDilatedAttention(const PatternByLength& blocks, bool follows_length,
+                                                                 const RingSetup& ring, const CoreOptions& options)
+    : PatternAttention(blocks(0, false), ring, options, follows_length ? blocks : PatternByLength()) {}
+
 namespace {
 
 using Core = std::unique_ptr<AttentionCore>;
@@ -32,15 +95,14 @@ Core make_ring(const Dilated& o) {
   return std::make_unique<RingDilatedAttention>(o.segment_lengths, o.dilation_rates, o.ring, o.dilated, o.core);
 }
 
-constexpr std::array<Entry<Dilated>, 6> types{{
-    {"standard",
-     [](const Dilated& o) -> Core {
-       return std::make_unique<DilatedAttention>(o.segment_lengths, o.dilation_rates, o.dilated, o.core);
-     }},
-    {"improved",
-     [](const Dilated& o) -> Core {
-       return std::make_unique<ImprovedDilatedAttention>(o.segment_lengths, o.dilation_rates, o.dilated, o.core);
-     }},
+Core make_dilated(const Dilated& o) {
+  return std::make_unique<DilatedAttention>(o.segment_lengths, o.dilation_rates, o.dilated, o.core);
+}
+
+constexpr std::array<Entry<Dilated>, 7> types{{
+    {"auto", [](const Dilated& o) -> Core { return o.sparse ? make_block_sparse_ring(o) : make_ring(o); }},
+    {"standard", make_dilated},
+    {"improved", make_dilated},
     {"ring", make_ring},
     {"distributed",
      [](const Dilated& o) -> Core {
@@ -51,13 +113,14 @@ constexpr std::array<Entry<Dilated>, 6> types{{
     {"block_sparse_ring", make_block_sparse_ring<Dilated>},
 }};
 
-constexpr std::array<Entry<BlockSparse>, 4> variants{{
+constexpr std::array<Entry<BlockSparse>, 5> variants{{
+    {"auto", make_block_sparse_ring<BlockSparse>},
     {"base", make_block_sparse<BlockSparse>},
     {"hierarchical",
      [](const BlockSparse& o) -> Core { return std::make_unique<HierarchicalBlockSparse>(o.levels, o.core); }},
     {"adaptive",
      [](const BlockSparse& o) -> Core {
-       return std::make_unique<AdaptiveBlockSparseAttention>(o.workload.head_dim, o.selection, o.core, o.parameters);
+       return std::make_unique<AdaptiveBlockSparseAttention>(o.head_dim, o.selection, o.core, o.parameters);
      }},
     {"ring", make_block_sparse_ring<BlockSparse>},
 }};
@@ -81,30 +144,14 @@ constexpr std::array<Preset, 5> presets{{
 }};
 
 constexpr const char* block_sparse_op = "[create_block_sparse_attention] ";
-constexpr std::int64_t long_sequence = 8192;
-
-std::string automatic(const BlockSparse& options) {
-  if (choose_attention_type(options.workload, ModuleRing(options.ring).size(), true) == "block_sparse_ring")
-    return "ring";
-  return options.sparse || options.workload.length < long_sequence ? "base" : "hierarchical";
-}
-
 /// The one of this name; null, with the names added to `known`, where there is none.
 template <class Entries, class Options>
 Core make_named(const Entries& entries, const std::string& name, const Options& options, std::string& known) {
   for (const auto& entry : entries) {
     if (name == entry.name) return entry.make(options);
-    known += ", " + std::string(entry.name);
+    known += (known.empty() ? "" : ", ") + std::string(entry.name);
   }
   return nullptr;
-}
-
-/// What the shell around a core says about its workload.
-void complete(Workload& workload, std::int64_t width, std::int64_t heads, const nn::ParameterOptions& parameters) {
-  workload.heads = heads;
-  workload.head_dim = heads > 0 ? width / heads : width;
-  workload.dtype = parameters.dtype;
-  workload.device = parameters.device;
 }
 
 /// What `create` makes of the name and the options, as the mixers of a language model.
@@ -122,35 +169,18 @@ nn::MixerFactory causal_mixer(Create* create, const std::string& name, const Opt
 
 }  // namespace
 
-bool exceeds_one_device(const Workload& workload) {
-  const double elements = static_cast<double>(workload.batch) * static_cast<double>(workload.length) *
-                          static_cast<double>(workload.heads) * static_cast<double>(workload.head_dim);
-  return 8.0 * elements * static_cast<double>(size_of(workload.dtype)) >
-         static_cast<double>(allocator_for(workload.device).budget());
-}
-
-std::string choose_attention_type(const Workload& workload, int ranks, bool sparse) {
-  const bool ring = ranks > 1 && (workload.length == 0 || exceeds_one_device(workload));
-  if (sparse) return ring ? "block_sparse_ring" : "block_sparse";
-  return ring ? "ring" : "improved";
-}
-
 std::unique_ptr<AttentionCore> create_dilated_attention(const std::string& type, const DilatedFactoryOptions& options,
                                                         CallSite) {
-  const std::string name = type == "auto" ? choose_attention_type(options.workload, ModuleRing(options.ring).size(),
-                                                                  options.sparse.has_value())
-                                          : type;
-  std::string known = "auto";
-  if (Core core = make_named(types, name, options, known)) return core;
+  std::string known;
+  if (Core core = make_named(types, type, options, known)) return core;
   throw ValueError("[create_dilated_attention] unknown type " + in_quotes(type) + "; known are " + known);
 }
 
 std::unique_ptr<MultiheadShell> create_multihead_dilated_attention(const std::string& type, std::int64_t embed_dim,
                                                                    std::int64_t num_heads,
-                                                                   DilatedFactoryOptions options,
+                                                                   const DilatedFactoryOptions& options,
                                                                    const MultiheadOptions& multihead,
                                                                    const nn::ParameterOptions& parameters, CallSite) {
-  complete(options.workload, embed_dim, num_heads, parameters);
   return std::make_unique<MultiheadShell>(embed_dim, num_heads, create_dilated_attention(type, options), multihead,
                                           parameters);
 }
@@ -163,7 +193,7 @@ nn::MixerFactory dilated_mixer(const std::string& type, const DilatedFactoryOpti
 std::unique_ptr<AttentionCore> create_block_sparse_attention(const std::string& variant,
                                                              const BlockSparseFactoryOptions& given, CallSite) {
   BlockSparseFactoryOptions options = given;
-  std::string name = variant == "auto" ? automatic(options) : variant, known = "auto";
+  std::string name = variant, known;
   const auto* preset =
       std::find_if(presets.begin(), presets.end(), [&](const Preset& one) { return name == one.name; });
   if (preset != presets.end()) {
@@ -181,7 +211,7 @@ std::unique_ptr<AttentionCore> create_block_sparse_attention(const std::string& 
 std::unique_ptr<MultiheadShell> create_multihead_block_sparse_attention(
     const std::string& variant, std::int64_t embed_dim, std::int64_t num_heads, BlockSparseFactoryOptions options,
     const MultiheadOptions& multihead, const nn::ParameterOptions& parameters, CallSite) {
-  complete(options.workload, embed_dim, num_heads, parameters);
+  options.head_dim = num_heads > 0 ? embed_dim / num_heads : embed_dim;
   options.parameters = parameters;
   return std::make_unique<MultiheadShell>(embed_dim, num_heads, create_block_sparse_attention(variant, options),
                                           multihead, parameters);

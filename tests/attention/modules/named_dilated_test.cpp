@@ -1,10 +1,9 @@
-#include "attention/modules/dilated_attention.h"
+#include "attention/modules/named.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "allocator/caching_allocator.h"
-#include "autograd/autocast.h"
 #include "autograd/gradcheck.h"
 #include "tests/attention/modules/gathered_dilated.h"
 #include "tests/attention/modules/module_support.h"
@@ -15,7 +14,6 @@ namespace {
 
 using namespace testing_support;
 using poolgrad::testing_support::error_of;
-using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
 using Lengths = std::vector<std::int64_t>;
@@ -71,17 +69,15 @@ TEST(DilatedAttention, ComputesTheDefinitionForAnyLength) {
 TEST(DilatedAttention, MixesWhatEveryBranchGivesByItself) {
   for_all([](const Branches& branches, const Variant& variant, bool causal, const std::string& text) {
     DilatedAttention module(branches.w, branches.r, variant.options);
-    ImprovedDilatedAttention fused(branches.w, branches.r, variant.options);
     GatheredDilatedAttention gathered(branches.w, branches.r, variant.options);
     for (const std::int64_t length : {1, 40}) {
       SCOPED_TRACE(text + " n " + std::to_string(length));
       EXPECT_EQ(against_each_other(module, gathered, of_length(length), {.causal = causal}), "");
-      EXPECT_EQ(against_each_other(fused, gathered, of_length(length), {.causal = causal}), "");
     }
   });
 }
 
-TEST(DilatedAttention, TakesTheMemoryOfTheFusedOneAndNoScores) {
+TEST(DilatedAttention, TakesMemoryLinearInTheLengthAndNoScores) {
   const auto peaks = [](AttentionCore& core, std::int64_t length) {
     const ModuleInputs inputs = make_inputs({.batch = 1, .queries = length, .keys = length}, DType::f32);
     run(core, inputs, {.causal = true});  // scratch of kernels comes to stay
@@ -95,10 +91,8 @@ TEST(DilatedAttention, TakesTheMemoryOfTheFusedOneAndNoScores) {
     return after.requested_bytes.peak - before;
   };
   const Lengths w{64, 128, 256}, r{1, 2, 4};
-  DilatedAttention module(w, r), detached(w, r, {}, {}, {.detach_mix = true});
-  ImprovedDilatedAttention fused(w, r);
-  EXPECT_EQ(peaks(module, 700), peaks(fused, 700));
-  EXPECT_LE(peaks(detached, 1400), 2 * peaks(detached, 700)) << "no more than linear in the length";
+  DilatedAttention module(w, r);
+  EXPECT_LE(peaks(module, 1400), 2 * peaks(module, 700));
 }
 
 TEST(DilatedAttention, IsDenseWithinSegmentsForOneUndilatedBranch) {
@@ -114,12 +108,10 @@ TEST(DilatedAttention, IsDenseWithinSegmentsForOneUndilatedBranch) {
 TEST(DilatedAttention, AlignsTheLastQueryWithTheLastKey) {
   for_all([](const Branches& branches, const Variant& variant, bool causal, const std::string& text) {
     DilatedAttention module(branches.w, branches.r, variant.options);
-    ImprovedDilatedAttention fused(branches.w, branches.r, variant.options);
     for (const auto& [queries, keys] : {std::pair{1, 19}, {5, 19}, {19, 5}}) {
       SCOPED_TRACE(text + " " + std::to_string(queries) + " queries, " + std::to_string(keys) + " keys");
       const ModuleSizes sizes{.queries = queries, .keys = keys};
       EXPECT_EQ(against_definition(module, sizes, variant.definition(branches), causal), "");
-      EXPECT_EQ(against_each_other(fused, module, sizes, {.causal = causal}), "");
     }
   });
 }
@@ -129,9 +121,7 @@ TEST(DilatedAttention, SharesKeysAmongGroupsOfHeads) {
     const ModuleSizes sizes{.queries = 21, .keys = 21, .heads = 6, .kv_heads = kv_heads};
     const Branches branches{{4, 8}, {1, 2}};
     DilatedAttention module(branches.w, branches.r);
-    ImprovedDilatedAttention fused(branches.w, branches.r);
     EXPECT_EQ(against_definition(module, sizes, oracle::longnet(branches.w, branches.r)), "");
-    EXPECT_EQ(against_each_other(fused, module, sizes), "");
   }
 }
 
@@ -139,29 +129,22 @@ TEST(DilatedAttention, AddsABiasToTheScores) {
   const ModuleInputs inputs = make_inputs(of_length(14));
   const Branches branches{{4, 8}, {1, 2}};
   DilatedAttention module(branches.w, branches.r);
-  ImprovedDilatedAttention fused(branches.w, branches.r);
   Generator generator(3);
   for (const Shape& shape : {Shape{2, 4, 14, 14}, Shape{1, 4, 1, 14}, Shape{2, 1, 14, 1}, Shape{1, 1, 1, 1}}) {
     const Tensor bias = randn(shape, {.dtype = DType::f64}, generator);
     const ModuleOutcome want = defined(inputs, oracle::longnet(branches.w, branches.r), true, bias);
     EXPECT_EQ(difference(run(module, inputs, {.causal = true, .bias = bias}), want), "") << describe(bias);
-    EXPECT_EQ(difference(run(fused, inputs, {.causal = true, .bias = bias}), want), "") << describe(bias);
   }
 }
 
 TEST(DilatedAttention, DropsTheSameWeightsInEveryForm) {
   const ModuleInputs inputs = make_inputs(of_length(23));
-  Generator generators[] = {Generator(7), Generator(7), Generator(7), Generator(7)};
+  Generator generators[] = {Generator(7), Generator(7)};
   const auto options = [&](std::size_t n) { return CoreOptions{.dropout = 0.4, .generator = &generators[n]}; };
-  GatheredDilatedAttention gathered({4, 8}, {1, 2}, {}, options(0)),
-      gathered_detached({4, 8}, {1, 2}, {}, options(1), {.detach_mix = true});
-  DilatedAttention module({4, 8}, {1, 2}, {}, options(2)),
-      detached({4, 8}, {1, 2}, {}, options(3), {.detach_mix = true});
-  for (int call = 0; call < 3; ++call) {
-    EXPECT_EQ(difference(run(module, inputs), run(gathered, inputs)), "") << call;
-    EXPECT_EQ(difference(run(detached, inputs), run(gathered_detached, inputs)), "") << call;
-  }
-  ImprovedDilatedAttention plain({4, 8}, {1, 2});
+  GatheredDilatedAttention gathered({4, 8}, {1, 2}, {}, options(0));
+  DilatedAttention module({4, 8}, {1, 2}, {}, options(1));
+  for (int call = 0; call < 3; ++call) EXPECT_EQ(difference(run(module, inputs), run(gathered, inputs)), "") << call;
+  DilatedAttention plain({4, 8}, {1, 2});
   EXPECT_NE(difference(run(module, inputs), run(plain, inputs)), "");
   module.eval();
   EXPECT_EQ(difference(run(module, inputs), run(plain, inputs)), "");
@@ -199,7 +182,6 @@ TEST(DilatedAttention, HasTheGradientsOfCentralDifferences) {
 
 TEST(DilatedAttention, WorksInHalfPrecision) {
   DilatedAttention module({4, 8}, {1, 2});
-  ImprovedDilatedAttention fused({4, 8}, {1, 2});
   for (const DType dtype : {DType::bf16, DType::f16, DType::f32}) {
     const ModuleInputs inputs = make_inputs(of_length(21), dtype);
     const ModuleInputs exact{to(inputs.q, DType::f64), to(inputs.k, DType::f64), to(inputs.v, DType::f64),
@@ -208,81 +190,7 @@ TEST(DilatedAttention, WorksInHalfPrecision) {
     const double tolerance = dtype == DType::f32 ? 1e-5 : dtype == DType::f16 ? 2e-3 : 1.6e-2;  // 2 units of rounding
     EXPECT_EQ(run(module, inputs).out.dtype(), dtype);
     EXPECT_EQ(difference(run(module, inputs), want, tolerance), "") << describe(inputs.q);
-    EXPECT_EQ(difference(run(fused, inputs), want, tolerance), "") << describe(inputs.q);
   }
-}
-
-// What other programs compute, written out.
-
-/// Softmax attention of the heads of a group within its dilated segments, over all groups, divided by their number.
-TEST(DilatedCompatibility, ReproducesTheMeanOverGroupsOfOneBranchEach) {
-  const ModuleInputs inputs = make_inputs({.queries = 16, .keys = 16, .heads = 5, .kv_heads = 5});
-  const Lengths w{4, 8}, r{1, 2};
-  DilatedAttention module(w, r, {.mode = DilatedMode::grouped}, {}, {.scale_out = 0.5});
-  Tensor want = zeros_like(inputs.grad_out);
-  std::int64_t first = 0;
-  for (std::int64_t g = 0; g < 2; ++g) {
-    const std::int64_t heads = g == 0 ? 3 : 2, segment = w[static_cast<std::size_t>(g)],
-                       rate = r[static_cast<std::size_t>(g)], phase = g % rate;
-    for (std::int64_t begin = 0; begin < 16; begin += segment) {
-      const auto taken = [&](const Tensor& x) {
-        return permute(slice(slice(x, 2, first, first + heads), 1, begin + phase, begin + segment, rate), {0, 2, 1, 3});
-      };
-      const Tensor scores = matmul(taken(inputs.q), transpose(taken(inputs.k), 2, 3)) * (1.0 / std::sqrt(5.0));
-      Tensor rows = slice(slice(want, 2, first, first + heads), 1, begin + phase, begin + segment, rate);
-      rows.copy_from(permute(matmul(softmax(scores), taken(inputs.v)), {0, 2, 1, 3}) * 0.5);
-    }
-    first += heads;
-  }
-  EXPECT_TRUE(all_close(module(inputs.q, inputs.k, inputs.v), want, 1e-12, 1e-13));
-}
-
-TEST(DilatedCompatibility, ReproducesMixingWithConstantWeights) {
-  const ModuleInputs inputs = make_inputs(of_length(16));
-  DilatedAttention exact({4, 8}, {1, 1}), detached({4, 8}, {1, 1}, {}, {}, {.detach_mix = true});
-  const ModuleOutcome got = run(detached, inputs), full = run(exact, inputs);
-  EXPECT_TRUE(all_close(got.out, full.out, 1e-13, 1e-14));
-  EXPECT_GT(max_difference(got.dq, full.dq), 1e-3);
-
-  // sum_b alpha_b out_b with alpha_b a constant.
-  const Tensor q = inputs.q.copy().set_requires_grad(), k = inputs.k.copy().set_requires_grad(),
-               v = inputs.v.copy().set_requires_grad();
-  std::vector<Tensor> outs, lses;
-  for (const std::int64_t segment : {4, 8}) {
-    const auto segments = [&](const Tensor& x) {  // (B, S, H, w, D)
-      return permute(reshape(x, {2, 16 / segment, segment, 4, x.size(3)}), {0, 1, 3, 2, 4});
-    };
-    const Tensor scores = matmul(segments(q), transpose(segments(k), 3, 4)) * (1.0 / std::sqrt(5.0));
-    outs.push_back(reshape(permute(matmul(softmax(scores), segments(v)), {0, 1, 3, 2, 4}), {2, 16, 4, 3}));
-    lses.push_back(reshape(permute(log_sum_exp(scores), {0, 1, 3, 2}), {2, 16, 4, 1}));
-  }
-  const Tensor out = sum(softmax(stack(lses).detach(), 0) * stack(outs), {0});
-  out.backward(inputs.grad_out);
-  EXPECT_EQ(difference(got, {out.detach(), q.grad(), k.grad(), v.grad()}), "");
-}
-
-TEST(DilatedCompatibility, MixesOperandsOfSeveralTypesWhereAScopeCastsThem) {
-  const ModuleInputs inputs = make_inputs(of_length(16));
-  DilatedAttention exact({4, 8}, {1, 1}), detached({4, 8}, {1, 1}, {}, {}, {.detach_mix = true});
-  const Tensor q = to(inputs.q, DType::f32), k = to(inputs.k, DType::bf16), v = to(inputs.v, DType::bf16);
-  const AutocastScope scope(DType::bf16);
-  const Tensor got = detached(q, k, v), want = exact(q, k, v);
-  EXPECT_EQ(got.dtype(), DType::bf16);
-  EXPECT_TRUE(all_close(to(got, DType::f32), to(want, DType::f32), 0.02, 0.02));
-}
-
-TEST(DilatedCompatibility, MixesEveryKindOfBranchesWithConstantWeights) {
-  for_all([](const Branches& branches, const Variant& variant, bool causal, const std::string& text) {
-    if (variant.options.unite) return;
-    const DilatedCompatibility compatibility{.scale_out = 0.25, .detach_mix = true};
-    DilatedAttention module(branches.w, branches.r, variant.options, {.scale = 0.7}, compatibility);
-    GatheredDilatedAttention gathered(branches.w, branches.r, variant.options, {.scale = 0.7}, compatibility);
-    for (const auto& [queries, keys] : {std::pair{40, 40}, {5, 19}, {19, 5}, {1, 1}}) {
-      SCOPED_TRACE(text + " " + std::to_string(queries) + " queries, " + std::to_string(keys) + " keys");
-      const ModuleSizes sizes{.queries = queries, .keys = keys, .heads = 4, .kv_heads = 2};
-      EXPECT_EQ(against_each_other(module, gathered, sizes, {.causal = causal}), "");
-    }
-  });
 }
 
 TEST(DilatedAttention, SaysWhatIsWrong) {
@@ -294,15 +202,11 @@ TEST(DilatedAttention, SaysWhatIsWrong) {
   EXPECT_THAT(refusal({4, 0}, {1, 1}), StartsWith("["));
   EXPECT_THAT(refusal({4}, {5}), StartsWith("["));
   EXPECT_THAT(error_of<ValueError>([] { DilatedAttention({4}, {1}, {}, {.dropout = 1.0}); }), StartsWith("["));
-  EXPECT_THAT(error_of<ValueError>([] { DilatedAttention({4}, {1}, {}, {}, {.scale_out = INFINITY}); }),
-              HasSubstr("[dilated_attention] scale_out is not finite"));
-  EXPECT_THAT(error_of<ValueError>([] { DilatedAttention({4}, {1}, {.unite = true}, {}, {.detach_mix = true}); }),
-              HasSubstr("[dilated_attention] detach_mix needs pairs that belong to branches"));
 
   DilatedAttention grouped({4, 8}, {1, 2}, {.mode = DilatedMode::grouped});
   const ModuleInputs one_head = make_inputs({.heads = 1, .kv_heads = 1});
   EXPECT_EQ(error_of<ValueError>([&] { grouped(one_head.q, one_head.k, one_head.v); }),
-            "[dilated_attention] grouped mode needs a head for each branch: heads 1, branches 2");
+            "[dilated] in grouped mode every branch needs a head: 1 heads, 2 branches");
   DilatedAttention strict({4, 8}, {1, 2}, {.require_divisible = true});
   const ModuleInputs odd = make_inputs(of_length(13)), even = make_inputs(of_length(16));
   EXPECT_THAT(error_of<ValueError>([&] { strict(odd.q, odd.k, odd.v); }), StartsWith("["));
@@ -311,17 +215,14 @@ TEST(DilatedAttention, SaysWhatIsWrong) {
 
 TEST(DilatedAttention, RefusesOperandsThatDoNotFit) {
   DilatedAttention module({4}, {1});
-  ImprovedDilatedAttention fused({4}, {1});
   const ModuleInputs inputs = make_inputs({}), shorter = make_inputs(of_length(3)),
                      single = make_inputs({}, DType::f32);
   const ModuleInputs heads = make_inputs({.heads = 3, .kv_heads = 3});
-  for (AttentionCore* core : {static_cast<AttentionCore*>(&module), static_cast<AttentionCore*>(&fused)}) {
-    EXPECT_THAT(error_of<ShapeError>([&] { (*core)(inputs.q, inputs.k, shorter.v); }), StartsWith("["));
-    EXPECT_THAT(error_of<ShapeError>([&] { (*core)(inputs.q, heads.k, heads.v); }), StartsWith("["));
-    EXPECT_THAT(error_of<ShapeError>([&] { (*core)(select(inputs.q, 0, 0), inputs.k, inputs.v); }), StartsWith("["));
-    EXPECT_THAT(error_of<DTypeError>([&] { (*core)(inputs.q, single.k, inputs.v); }), StartsWith("["));
-    EXPECT_THAT(error_of<ValueError>([&] { (*core)(inputs.q, {}, inputs.v); }), StartsWith("["));
-  }
+  EXPECT_THAT(error_of<ShapeError>([&] { module(inputs.q, inputs.k, shorter.v); }), StartsWith("["));
+  EXPECT_THAT(error_of<ShapeError>([&] { module(inputs.q, heads.k, heads.v); }), StartsWith("["));
+  EXPECT_THAT(error_of<ShapeError>([&] { module(select(inputs.q, 0, 0), inputs.k, inputs.v); }), StartsWith("["));
+  EXPECT_THAT(error_of<DTypeError>([&] { module(inputs.q, single.k, inputs.v); }), StartsWith("["));
+  EXPECT_THAT(error_of<ValueError>([&] { module(inputs.q, {}, inputs.v); }), StartsWith("["));
 }
 
 }  // namespace

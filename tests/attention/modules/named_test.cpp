@@ -1,9 +1,9 @@
-#include "attention/modules/factory.h"
+#include "attention/modules/named.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "attention/modules/multihead.h"
+#include "allocator/caching_allocator.h"
 #include "nn/training/sampler.h"
 #include "tensor/grad_mode.h"
 #include "tests/attention/modules/module_support.h"
@@ -40,16 +40,14 @@ TEST(CreateDilatedAttention, MakesWhatItIsAskedFor) {
 TEST(CreateDilatedAttention, HasTheSegmentsOfTheOriginalAsDefaults) {
   const auto core = create_dilated_attention("improved");
   EXPECT_EQ(static_cast<ImprovedDilatedAttention&>(*core).pattern(), Pattern::dilated({2048, 4096, 8192}, {1, 2, 4}));
-  EXPECT_EQ(core->memory_mode(), AllocatorMode::standard);
 }
 
 TEST(CreateDilatedAttention, PassesEveryOptionOn) {
   for (const std::string type : {"standard", "improved", "ring"}) {
     DilatedFactoryOptions options = short_segments();
     options.dilated = {.mode = DilatedMode::grouped, .require_divisible = true};
-    options.core = {.scale = 0.5, .memory_mode = AllocatorMode::planned};
+    options.core = {.scale = 0.5};
     const auto core = create_dilated_attention(type, options);
-    EXPECT_EQ(core->memory_mode(), AllocatorMode::planned) << type;
     const ModuleInputs inputs = make_inputs(of_length(16)), odd = make_inputs(of_length(15));
     const Tensor want =
         attend(inputs.q, inputs.k, inputs.v, Pattern::dilated({8, 16}, {1, 2}, options.dilated), {.scale = 0.5}).out;
@@ -58,35 +56,11 @@ TEST(CreateDilatedAttention, PassesEveryOptionOn) {
   }
 }
 
-TEST(CreateDilatedAttention, ChoosesByLengthPatternRanksAndDtype) {
-  const auto chosen = [](const Workload& workload, int ranks, bool sparse = false) {
-    return choose_attention_type(workload, ranks, sparse);
-  };
-  EXPECT_EQ(chosen({}, 1), "improved");
-  EXPECT_EQ(chosen({}, 1, true), "block_sparse");
-  EXPECT_EQ(chosen({}, 4), "ring");  // nobody knows how long
-  EXPECT_EQ(chosen({}, 4, true), "block_sparse_ring");
-  EXPECT_EQ(chosen({.length = 4096}, 4), "improved");  // one device does it
-  EXPECT_EQ(chosen({.length = std::int64_t{1} << 40}, 4), "ring");
-  EXPECT_EQ(chosen({.length = std::int64_t{1} << 40}, 1), "improved");
-
-  configure_simulated_device(5, std::size_t{8} << 20);
-  const Workload fits{.length = 1024, .heads = 8, .head_dim = 64, .dtype = DType::bf16, .device = {DeviceType::sim, 5}};
-  Workload larger = fits;
-  larger.dtype = DType::f32;
-  EXPECT_EQ(chosen(fits, 2), "improved");  // 8 tensors of 1 MiB
-  EXPECT_EQ(chosen(larger, 2), "ring");
-}
-
-TEST(CreateDilatedAttention, TakesItsOwnChoiceWhereItIsAuto) {
-  EXPECT_TRUE(is_a<ImprovedDilatedAttention>(create_dilated_attention()));
+TEST(CreateDilatedAttention, TakesBlocksAndRanksFromTheOptionsWhereItIsAuto) {
+  EXPECT_TRUE(is_a<RingDilatedAttention>(create_dilated_attention()));
   DilatedFactoryOptions options = short_segments();
-  options.ring.ring_size = 3;
-  EXPECT_TRUE(is_a<RingDilatedAttention>(create_dilated_attention("auto", options)));
   options.sparse = SparsePatternConfig{};
   EXPECT_TRUE(is_a<BlockSparseRingDilatedAttention>(create_dilated_attention("auto", options)));
-  options.workload.length = 100;
-  EXPECT_TRUE(is_a<BlockSparseDilatedAttention>(create_dilated_attention("auto", options)));
 }
 
 TEST(CreateDilatedAttention, ListsWhatItKnows) {
@@ -131,7 +105,7 @@ TEST(CreateMultiheadDilatedAttention, RefusesHeadsThatGroupsDoNotLeaveRoomFor) {
   DilatedFactoryOptions options;
   options.dilated.mode = DilatedMode::grouped;
   EXPECT_THAT(error_of<ValueError>([&] { create_multihead_dilated_attention("auto", 8, 2, options); }),
-              HasSubstr("grouped mode needs a head for each branch: heads 2, branches 3"));
+              HasSubstr("in grouped mode every branch needs a head: 2 heads, 3 branches"));
   EXPECT_THAT(error_of<ValueError>([] { create_multihead_dilated_attention("auto", 10, 4); }),
               HasSubstr("width is not divisible by heads"));
   EXPECT_THAT(error_of<ValueError>([] { create_multihead_dilated_attention("auto", 8, 0); }),
@@ -143,34 +117,20 @@ TEST(CreateBlockSparseAttention, MakesWhatItIsAskedFor) {
   EXPECT_TRUE(is_a<HierarchicalBlockSparse>(create_block_sparse_attention("hierarchical")));
   EXPECT_TRUE(is_a<AdaptiveBlockSparseAttention>(create_block_sparse_attention("adaptive")));
   EXPECT_TRUE(is_a<BlockSparseRingDilatedAttention>(create_block_sparse_attention("ring")));
+  EXPECT_TRUE(is_a<BlockSparseRingDilatedAttention>(create_block_sparse_attention()));
   EXPECT_TRUE(is_a<AdaptiveBlockSparseAttention>(create_block_sparse_attention("adaptive_standard")));
-}
-
-TEST(CreateBlockSparseAttention, ChoosesByPatternLengthAndRanks) {
-  const auto made = [](std::int64_t length, int ranks, bool pattern) {
-    BlockSparseFactoryOptions options;
-    options.workload.length = length;
-    options.ring.ring_size = ranks;
-    if (pattern) options.sparse = SparsePatternConfig{};
-    return create_block_sparse_attention("auto", options);
-  };
-  EXPECT_TRUE(is_a<BlockSparseDilatedAttention>(made(1024, 1, false)));
-  EXPECT_TRUE(is_a<HierarchicalBlockSparse>(made(8192, 1, false)));
-  EXPECT_TRUE(is_a<BlockSparseDilatedAttention>(made(8192, 1, true)));
-  EXPECT_TRUE(is_a<BlockSparseRingDilatedAttention>(made(0, 2, true)));
-  EXPECT_TRUE(is_a<BlockSparseDilatedAttention>(made(1024, 2, true)));
 }
 
 TEST(CreateBlockSparseAttention, HasPresets) {
   const auto pattern = [](const std::string& preset) {
     const auto core = create_block_sparse_attention(preset);
-    return static_cast<BlockSparseCore&>(*core).pattern(1 << 16);
+    return static_cast<PatternAttention&>(*core).pattern(1 << 16);
   };
   EXPECT_EQ(pattern("local"), Pattern::local_window(64, 512));
   EXPECT_EQ(pattern("dilated"), Pattern::dilated_sparse(64, {1, 2, 4}));
   EXPECT_EQ(pattern("global_local"), Pattern::global_local(64, 512, 64));
   const auto sparse = create_block_sparse_attention("ultra_sparse");
-  const double density = static_cast<BlockSparseCore&>(*sparse).density(1 << 16);
+  const double density = static_cast<PatternAttention&>(*sparse).density(1 << 16);
   EXPECT_LE(density, 0.01);
   EXPECT_GT(density, 0.008);
 }

@@ -1,9 +1,8 @@
-#include "attention/modules/block_sparse_attention.h"
+#include "attention/modules/named.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "attention/modules/dilated_attention.h"
 #include "tests/attention/modules/module_support.h"
 #include "tests/attention/pattern/sparse_types.h"
 #include "tests/tensor/support.h"
@@ -127,20 +126,6 @@ TEST(BlockSparseDilatedAttention, SaysWhatIsWrong) {
   const ModuleInputs inputs = make_inputs({}), shorter = make_inputs(of_length(3));
   EXPECT_THAT(error_of<ShapeError>([&] { module(inputs.q, inputs.k, shorter.v); }), StartsWith("[attend]"));
   EXPECT_THAT(error_of<ValueError>([&] { module(inputs.q, {}, shorter.v); }), StartsWith("[attend]"));
-}
-
-TEST(AttentionCore, SaysWhichPoolSuitsIt) {
-  const auto dilated = [](std::int64_t longest, std::optional<AllocatorMode> chosen = {}) {
-    return ImprovedDilatedAttention({longest}, {1}, {}, {.memory_mode = chosen}).memory_mode();
-  };
-  EXPECT_EQ(dilated(4095), AllocatorMode::none);
-  EXPECT_EQ(dilated(4096), AllocatorMode::lightweight);
-  EXPECT_EQ(dilated(8191), AllocatorMode::lightweight);
-  EXPECT_EQ(dilated(8192), AllocatorMode::standard);
-  EXPECT_EQ(dilated(8192, AllocatorMode::none), AllocatorMode::none);
-  EXPECT_EQ(BlockSparseDilatedAttention().memory_mode(), AllocatorMode::lightweight);
-  EXPECT_EQ(BlockSparseDilatedAttention({}, {.memory_mode = AllocatorMode::none}).memory_mode(), AllocatorMode::none);
-  EXPECT_EQ(BlockSparseDilatedAttention({}, {}, {16384}, {1}).memory_mode(), AllocatorMode::standard);
 }
 
 }  // namespace
