@@ -6,7 +6,7 @@
 //   plan --policies --memory 64MiB                    which way to save memory fits, and what it costs in time
 //   plan --policies --measure --html plan.html        and does it? trains each for a few steps, in three patterns
 //   plan --vary attention=causal,window --longest --html plan.html
-//   plan --ranks 262144 --link 50GB/s,5us --device h200      a step on so many ranks: messages, memory, time, on paper
+//   plan --ranks 64 --link 50GB/s,5us --device h200          a step on so many ranks: messages, memory, time, on paper
 //
 // Expected: the peaks of `train --budget MEMORY` on this machine, to the byte, in well under a second.
 #include "examples/plan/plan.h"

@@ -1,5 +1,5 @@
-// A ring on paper: which steps it visits, what its busiest rank computes in each and what a rank sends, for so many
-// ranks that nobody could list their pairs. RingPlan says the same of a ring that is run.
+// A ring on paper: its steps, the pairs of its busiest rank in each, the messages and the memory of a rank. All of it
+// follows from the RingPlan that a real ring runs.
 #pragma once
 
 #include <cstddef>
@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "attention/pattern/pattern.h"
+#include "attention/ring/plan.h"
 #include "attention/ring/ring.h"
 
 namespace poolgrad::attention {
@@ -34,25 +35,15 @@ struct RingMemory {
   std::int64_t forward_slots = 0, backward_slots = 0;
 };
 
-/// What causes a step to be visited, or its work to change, lies at few places of a pattern: ends of bands, segments
-/// and blocks, the first and the last positions. There every step is looked at with the functions of a plan, for the
-/// ranks at those places; between them, one period of steps stands for all.
+/// Counts the pairs of every rank in every step: ranks * visited().size() times RingPlan::compile().
 class RingOutline {
  public:
-  /// Throws ValueError where the ranks do not divide the tokens, and for patterns of documents or listed blocks. Blocks
-  /// that are drawn count by their probability.
+  /// Throws ValueError where the ranks do not divide the tokens.
   RingOutline(const Pattern& pattern, Layout layout, int ranks, std::int64_t heads, std::int64_t tokens);
 
-  int ranks() const { return ranks_; }
-  std::int64_t share() const { return tokens_ / ranks_; }
-  /// RingPlan::visited(), passes(), computes().
-  const std::vector<int>& visited() const { return visited_; }
-  std::size_t passes() const { return passes_.size(); }
-  bool computes(int rank, int step) const;
-  /// Pairs of each pass that `rank` has in `step`.
-  std::vector<double> pairs(int rank, int step) const;
-  /// Those of the rank that has most, in the step visited()[phase].
-  const std::vector<double>& most_pairs(std::size_t phase) const { return work_[most_[phase]]; }
+  const RingPlan& plan() const { return plan_; }
+  /// Pairs of each pass that the rank with most has in the step plan().visited()[phase].
+  const std::vector<double>& most_pairs(std::size_t phase) const { return most_pairs_[phase]; }
 
   /// What `rank` starts in a forward or a backward, in its order.
   std::vector<RingSend> sends(int rank, const RingShare& share, Exchange exchange, bool backward) const;
@@ -60,31 +51,8 @@ class RingOutline {
   RingMemory memory(const RingShare& share, Exchange exchange) const;
 
  private:
-  struct Pass {
-    kernels::AttentionSchedule schedule;
-    double share = 1;  // of its pairs that count
-  };
-  kernels::PositionMap shard(int rank) const { return shard_map(layout_, tokens_, rank, ranks_); }
-  int owner(std::int64_t position) const;
-  bool repeats_rows() const;
-  std::vector<Pass> passes_at(int rank, int step, std::int64_t rows) const;
-  std::vector<double> count(int rank, int step, std::int64_t rows) const;
-
-  std::vector<int> corner_ranks() const;
-  std::vector<std::int64_t> places_seen_from(std::int64_t position) const;
-  std::vector<int> corner_steps(const std::vector<int>& ranks) const;
-  std::int64_t period() const;
-  std::vector<int> uneven_ranks() const;
-  void look();
-
-  Pattern pattern_;
-  Layout layout_;
-  int ranks_;
-  std::int64_t tokens_;
-  std::vector<Pass> passes_;
-  std::vector<int> visited_;
-  std::vector<std::size_t> most_;  // by phase, in work_
-  std::vector<std::vector<double>> work_;
+  RingPlan plan_;
+  std::vector<std::vector<double>> most_pairs_;  // by phase
 };
 
 }  // namespace poolgrad::attention

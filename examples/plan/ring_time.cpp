@@ -18,8 +18,8 @@ class RankClock {
         share_(share),
         cluster_(cluster),
         gathers_(exchange == Exchange::all_gather),
-        travels_(ring.visited().size() > 1),
-        several_(ring.visited().size() * ring.passes() > 1) {
+        travels_(ring.plan().visited().size() > 1),
+        several_(ring.plan().visited().size() * ring.plan().passes() > 1) {
     const auto view = [&](std::int64_t heads, std::int64_t width, DType dtype) {
       return View{&share_storage_, dtype, 4, {share.batch, share.tokens, heads, width}, {}};
     };
@@ -71,7 +71,7 @@ class RankClock {
   }
 
  private:
-  std::size_t phases() const { return ring_.visited().size(); }
+  std::size_t phases() const { return ring_.plan().visited().size(); }
   double operations(double pairs, double products) const {
     return kernels::attention_operations(pairs, share_.heads, products, q_, v_);
   }

@@ -54,10 +54,10 @@ class RooflineGuard {
 /// Messages and bytes of the rank that sends most; where ranks differ, one of the ends of the sequence does.
 void add_sends(ScaleRow& row, const RingOutline& ring, const RingShare& share, Exchange exchange, std::int64_t layers) {
   std::int64_t messages = 0, bytes = 0;
-  for (const int rank : {0, ring.ranks() - 1}) {
+  for (const int rank : {0, ring.plan().ranks() - 1}) {
     std::int64_t own_messages = 0, own_bytes = 0;
     std::vector<attention::RingSend> sends = ring.sends(rank, share, exchange, true);
-    const std::size_t forward = ring.visited().size() - 1;  // sends as many keys as the backward does
+    const std::size_t forward = ring.plan().visited().size() - 1;  // sends as many keys as the backward does
     if (exchange == Exchange::ring) {
       const auto keys = ring.sends(rank, share, exchange, false);
       sends.insert(sends.end(), keys.begin(), keys.end());
@@ -94,7 +94,7 @@ ScaleRow row_of(const Scale& scale, const RingShare& share, const RingOutline& r
                 std::string name) {
   ScaleRow row{.name = std::move(name)};
   const std::int64_t layers = scale.train.layers;
-  row.steps = ring.visited().size();
+  row.steps = ring.plan().visited().size();
   row.memory = ring.memory(share, exchange);
   row.forward = forward_time(ring, share, exchange, scale.cluster) * static_cast<double>(layers);
   row.backward = backward_time(ring, share, exchange, scale.cluster) * static_cast<double>(layers);

@@ -13,7 +13,7 @@
 
 namespace poolgrad::examples {
 
-inline constexpr std::int64_t most_planned_ranks = std::int64_t{1} << 24;
+inline constexpr std::int64_t most_planned_ranks = 128;
 
 struct ScaleOptions {
   TrainOptions train;  // its context is the whole sequence; its device one of scale_devices()
