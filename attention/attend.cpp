@@ -39,7 +39,7 @@ Attended run_forward(const AttendCall& call, const AttendOperands& x, bool out_o
   }
   for (std::size_t i = 0; i < passes.size(); ++i) {
     const bool first = i == 0, last = i + 1 == passes.size();
-    kernels::attention_forward(current_stream(out.device()), passes[i], call.scores(x), x.q.view(), x.k.view(),
+    kernels::attention_forward(current_stream(out.device()), passes[i], call.scores_of(x), x.q.view(), x.k.view(),
                                x.v.view(), (last ? out : carry).view(), lse.view(), first ? View{} : carry.view(),
                                first ? View{} : lse.view());
   }
@@ -129,33 +129,28 @@ Tensor padding_bias(const Tensor& padding, DType dtype) {
 AttendCall prepare_call(std::int64_t width, std::int64_t queries, std::int64_t keys, const Pattern& pattern,
                         const AttendOptions& options) {
   const std::int64_t gap_begin = options.key_positions.gap_begin, gap = options.key_positions.gap;
-  AttendCall call{.pattern = pattern, .compiled = {}, .keys = {}, .dropout_key = {}};
-  call.keys = {keys, gap_begin, 0, gap_begin + gap, 1};
+  AttendCall call{.pattern = pattern, .compiled = {}, .keys = {keys, gap_begin, 0, gap_begin + gap, 1}, .scores = {}};
   if (gap == 0 || gap_begin == 0) call.keys = kernels::PositionMap::contiguous(keys, gap);
   if (options.alignment == Alignment::bottom_right) call.q_offset = keys + gap - queries;
   pattern.check_length(std::max(options.key_positions.length(keys), call.q_offset + queries));
-  call.scale = options.scale.value_or(width > 0 ? 1.0 / std::sqrt(static_cast<double>(width)) : 1.0);
-  call.softcap = options.softcap.value_or(0.0);
-  call.dropout = options.dropout;
-  call.first_batch = options.first_batch;
-  if (options.dropout > 0.0) call.dropout_key = (options.generator ? *options.generator : default_generator()).take(1);
+  call.scores.scale = options.scale.value_or(width > 0 ? 1.0 / std::sqrt(static_cast<double>(width)) : 1.0);
+  call.scores.softcap = options.softcap.value_or(0.0);
+  call.scores.dropout = options.dropout;
+  call.scores.first_batch = options.first_batch;
+  if (options.dropout > 0.0)
+    call.scores.dropout_key = (options.generator ? *options.generator : default_generator()).take(1);
   call.dq_over_out = options.dq_over_out;
   return call;
 }
 
 Tensor with_unit_rows(const Tensor& x) { return x.size(3) <= 1 || x.strides().back() == 1 ? x : contiguous(x); }
 
-kernels::AttentionScores AttendCall::scores(const AttendOperands& x) const {
-  kernels::AttentionScores result;
-  result.scale = scale;
-  result.softcap = softcap;
+kernels::AttentionScores AttendCall::scores_of(const AttendOperands& x) const {
+  kernels::AttentionScores result = scores;
   if (x.bias.defined())
     result.bias = x.bias.alias(expanded(x.bias.geometry(), {x.batch(), x.heads(), x.queries(), x.keys()})).view();
   result.alibi = view_or_none(x.alibi);
   result.sinks = view_or_none(x.sinks);
-  result.dropout = dropout;
-  result.dropout_key = dropout_key;
-  result.first_batch = first_batch;
   return result;
 }
 

@@ -81,7 +81,7 @@ Gradients attend_gradients(const AttendCall& call, const AttendOperands& x, Tens
                                         .dv = view_or_none(sums[2]),
                                         .dbias = whole_bias ? view_or_none(bias) : View{}};
   for (const kernels::AttentionSchedule& pass : passes) {
-    kernels::attention_backward(stream, pass, call.scores(x), x.q.view(), x.k.view(), x.v.view(), lse.view(),
+    kernels::attention_backward(stream, pass, call.scores_of(x), x.q.view(), x.k.view(), x.v.view(), lse.view(),
                                 delta.view(), view_or_none(grad_out), gradients);
     gradients.accumulate = true;
   }
@@ -108,8 +108,8 @@ Tensor broadcast_bias_gradient(const AttendCall& call, const AttendOperands& x, 
       };
       const auto one = [&](const Tensor& y) { return slice(y, 0, b, b + 1); };
       AttendOperands y{part(x.q, 1), one(x.k), one(x.v), part(whole, 2), x.alibi, x.sinks};
-      kernels::AttentionScores scores = call.scores(y);
-      scores.first_batch = call.first_batch + b;
+      kernels::AttentionScores scores = call.scores_of(y);
+      scores.first_batch += b;
       const Tensor slab = Tensor::empty(y.bias.shape(), x.bias.options());
       kernels::AttentionGradients gradients{.dq = {}, .dk = {}, .dv = {}, .dbias = slab.view()};
       const auto compiled = call.pattern.compile(

@@ -29,14 +29,13 @@ struct AttendOperands {
 struct AttendCall {
   Pattern pattern = Pattern::dense();
   Pattern::Compiled compiled;
-  std::int64_t q_offset = 0;  // position of query 0
-  kernels::PositionMap keys;  // of all, also where they are divided among ranks
-  double scale = 1.0, softcap = 0.0, dropout = 0.0;
-  kernels::RandomKey dropout_key;
-  std::int64_t first_batch = 0;
+  std::int64_t q_offset = 0;        // position of query 0
+  kernels::PositionMap keys;        // of all, also where they are divided among ranks
+  kernels::AttentionScores scores;  // but for the views of operands
   bool dq_over_out = false;
 
-  kernels::AttentionScores scores(const AttendOperands& x) const;
+  /// `scores` with the views of these operands.
+  kernels::AttentionScores scores_of(const AttendOperands& x) const;
 };
 
 AttendOperands prepare_operands(const Tensor& q, const Tensor& k, const Tensor& v, const AttendOptions& options);

@@ -126,8 +126,8 @@ Attended attend_by_definition(const AttendOperands& x, const AttendCall& call) {
   const Tensor q = permute(to(x.q, compute), {0, 2, 1, 3}), k = repeated_for_queries(to(x.k, compute), group),
                v = repeated_for_queries(to(x.v, compute), group);
 
-  Tensor scores = pairs.products(q, k) * call.scale;
-  if (call.softcap > 0.0) scores = call.softcap * tanh(scores / call.softcap);
+  Tensor scores = pairs.products(q, k) * call.scores.scale;
+  if (call.scores.softcap > 0.0) scores = call.scores.softcap * tanh(scores / call.scores.softcap);
   if (x.bias.defined()) scores = scores + x.bias;
   if (x.alibi.defined()) {
     const Tensor distance = tabulated({1, 1, queries, keys}, options, [&](auto, auto, auto i, auto j) {
@@ -140,11 +140,11 @@ Attended attend_by_definition(const AttendOperands& x, const AttendCall& call) {
     scores = cat({scores, expand(reshape(x.sinks, {1, heads, 1, 1}), {batch, heads, queries, 1})}, 3);
 
   Tensor weights = slice(softmax(scores, -1), 3, 0, keys);
-  if (call.dropout > 0.0) {
-    const auto dropout = kernels::AttentionDropout::make(call.dropout_key, call.dropout);
+  if (call.scores.dropout > 0.0) {
+    const auto dropout = kernels::AttentionDropout::make(call.scores.dropout_key, call.scores.dropout);
     weights = weights * tabulated({batch, heads, queries, keys}, options, [&](auto b, auto h, auto i, auto j) {
-                return dropout.keeps(call.first_batch + b, h, i + call.q_offset, call.keys.position(j))
-                           ? 1.0 / (1.0 - call.dropout)
+                return dropout.keeps(call.scores.first_batch + b, h, i + call.q_offset, call.keys.position(j))
+                           ? 1.0 / (1.0 - call.scores.dropout)
                            : 0.0;
               });
   }

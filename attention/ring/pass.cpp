@@ -59,7 +59,7 @@ void RingForward::compute(int step, const Tensor& k, const Tensor& v, bool last)
   const AttendOperands met = call_.operands(x_, communicator_->rank(), step, k, v);
   for (std::size_t i = 0; i < compiled.passes.size(); ++i) {
     const bool first = step == 0 && i == 0, final = last && i + 1 == compiled.passes.size();
-    kernels::attention_forward(current_stream(x_.q.device()), compiled.passes[i], call_.attend.scores(met),
+    kernels::attention_forward(current_stream(x_.q.device()), compiled.passes[i], call_.attend.scores_of(met),
                                met.q.view(), met.k.view(), met.v.view(), (final ? result_.out : carry_).view(),
                                result_.lse.view(), first ? View{} : carry_.view(), first ? View{} : result_.lse.view());
   }
@@ -143,7 +143,7 @@ RingBackward::Met RingBackward::meet(int step, const RingSlots::Pair& keys) cons
 void RingBackward::compute(const Met& met, kernels::AttentionGradients into) {
   const AttendOperands& x = met.operands;
   for (const kernels::AttentionSchedule& pass : met.pattern.passes) {
-    kernels::attention_backward(current_stream(x.q.device()), pass, call_.attend.scores(x), x.q.view(), x.k.view(),
+    kernels::attention_backward(current_stream(x.q.device()), pass, call_.attend.scores_of(x), x.q.view(), x.k.view(),
                                 x.v.view(), lse_.view(), delta_.view(), view_or_none(grad_out_), into);
     into.accumulate = true;
   }
