@@ -95,16 +95,7 @@ struct Group {
   std::vector<Row> rows;
 };
 
-// The tables of the original reports.
-Group short_sequences();      // 1K and 2K tokens, every module
-Group long_sequences();       // 8K to 128K, dilated and block-sparse
-Group extreme_sequences();    // 32K to 2.8M, block-sparse
-Group branches_of_all();      // segments of a quarter, half and all of the sequence
-Group block_sparse_limits();  // "base" against "ring"
-Group memory_limits();        // the longest sequence in 8 GiB
-Group varying_shapes();       // what a pool saves
-Group billion_tokens();       // streamed
-/// All of them, in the order of the reports.
+/// The tables of the original reports, in their order.
 std::vector<Group> headline_groups();
 
 enum class Work {
@@ -130,5 +121,26 @@ double formula_bytes(const AttentionWork& work, DType dtype);
 /// A row that runs it as often as it is worth, at least once. Where the bytes do not fit the machine a sim device
 /// counts them.
 Row attention_row(std::string id, std::string label, const AttentionWork& work, const Theirs& theirs);
+
+/// A call in f32 of attend() at 8 heads of 64, or of the multi-head shell around it: the median of nine.
+Outcome run_module(const attention::Pattern& pattern, std::int64_t tokens, bool multihead, Bench& bench);
+/// The longest sequence in 8 GiB on sim:index, whose pool has these options: a search in steps of 512 tokens.
+Outcome longest_sequence(const AttentionWork& work, int index, const char* options, Bench& bench);
+/// Shapes that change from call to call, with the pool and with memory that goes back after every call.
+Outcome run_shapes(Bench& bench);
+
+struct StreamedWork {
+  std::int64_t tokens = 0;  // of the whole sequence
+  std::int64_t chunk = 4096;
+  int ring = 1;  // chunks that attend to each other: as many as the longest segment covers
+  std::int64_t heads = 8, head_dim = 64;
+  std::vector<std::int64_t> segment_lengths, dilation_rates;
+  attention::DilatedMode mode = attention::DilatedMode::longnet;
+};
+/// Computes blocks of ring * chunk tokens from the first one on, until all are done or bench.stream_seconds have
+/// passed; then checks random rows against the definition in f64, with their keys made anew. The outcome's milliseconds
+/// are those of one block; the remark has tokens, tokens per second, the worst error, and the time for all of them,
+/// marked as an extrapolation.
+Outcome stream(const StreamedWork& work, Bench& bench);
 
 }  // namespace poolgrad::examples
