@@ -141,7 +141,7 @@ LanguageModel::LanguageModel(const LanguageModelConfig& config, const MixerFacto
         config.width, config.hidden_units(),
         FeedForwardOptions{.kind = config.feed_forward, .bias = config.biases, .down_deviation = 0.0}, options);
     blocks_.push_back(std::make_unique<TransformerBlock>(
-        config.width, mixer(config_, options), std::move(feed_forward),
+        config.width, mixer(config_, options, i), std::move(feed_forward),
         TransformerBlockOptions{
             .norm = config.norm, .bias = config.biases, .dropout = config.dropout, .tile = config.tile},
         options));

@@ -80,8 +80,9 @@ struct LanguageModelConfig {
   DType parameter_dtype() const { return compute_dtype(dtype); }
 };
 
-/// Makes the mixer of one block.
-using MixerFactory = std::function<std::unique_ptr<SequenceMixer>(const LanguageModelConfig&, const ParameterOptions&)>;
+/// Makes the mixer of block `layer`, counted from 0.
+using MixerFactory = std::function<std::unique_ptr<SequenceMixer>(const LanguageModelConfig&, const ParameterOptions&,
+                                                                  std::int64_t layer)>;
 
 /// Embedding, blocks, final norm, head. Embeddings start with deviation 1 (tied: 1 / sqrt(width)), residual outputs and
 /// an untied head at 0, other weights with 1 / sqrt(inputs). The dtype of the parameters is

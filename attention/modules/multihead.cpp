@@ -5,6 +5,7 @@
 #include <numeric>
 #include <string>
 
+#include "allocator/base/number.h"
 #include "allocator/error.h"
 #include "allocator/memory_scope.h"
 #include "attention/modules/heads.h"
@@ -225,7 +226,7 @@ Tensor MultiheadShell::forward(const Tensor& query, const Tensor& key, const Ten
 }
 
 MultiheadOptions as_mixer(MultiheadOptions options, const nn::LanguageModelConfig& config) {
-  options.kv_heads = config.kv_heads;
+  if (options.kv_heads == 0) options.kv_heads = config.kv_heads;
   options.bias = config.biases;
   options.output_deviation = options.output_deviation.value_or(0.0);
   if (config.positions == nn::Positions::rope)
@@ -235,18 +236,29 @@ MultiheadOptions as_mixer(MultiheadOptions options, const nn::LanguageModelConfi
   return options;
 }
 
+nn::MixerFactory attention_mixer(std::vector<MixerSpec> layers) {
+  return [layers = std::move(layers)](const nn::LanguageModelConfig& config, const nn::ParameterOptions& parameters,
+                                      std::int64_t layer) -> std::unique_ptr<nn::SequenceMixer> {
+    if (layers.size() != 1 && std::ssize(layers) != config.layers)
+      throw ValueError(fmt::format("[language_model] there are {} for {}", plural(std::ssize(layers), "mixer"),
+                                   plural(config.layers, "layer")));
+    MixerSpec spec = layers.size() == 1 ? layers.front() : layers[static_cast<std::size_t>(layer)];
+    if (spec.pattern.length() < config.context)
+      throw ValueError(fmt::format("[language_model] the pattern is made for {} positions, and the context has {}: {}",
+                                   spec.pattern.length(), config.context, spec.pattern.to_string()));
+    if (!spec.core.generator) spec.core.generator = parameters.generator;
+    const std::int64_t heads = spec.heads > 0 ? spec.heads : config.heads;
+    if (spec.heads > 0 && spec.multihead.kv_heads == 0) spec.multihead.kv_heads = heads;
+    MultiheadOptions options = as_mixer(spec.multihead, config);
+    if (!spec.positions) options.rope.reset();
+    return std::make_unique<MultiheadAttention>(config.width, heads, options, parameters, spec.pattern, spec.ring,
+                                                spec.core);
+  };
+}
+
 nn::MixerFactory attention_mixer(const Pattern& pattern, const MultiheadOptions& options, const CoreOptions& core,
                                  const RingSetup& ring) {
-  return [=](const nn::LanguageModelConfig& config,
-             const nn::ParameterOptions& parameters) -> std::unique_ptr<nn::SequenceMixer> {
-    if (pattern.length() < config.context)
-      throw ValueError(fmt::format("[language_model] the pattern is made for {} positions, and the context has {}: {}",
-                                   pattern.length(), config.context, pattern.to_string()));
-    CoreOptions of_model = core;
-    if (!of_model.generator) of_model.generator = parameters.generator;
-    return std::make_unique<MultiheadAttention>(config.width, config.heads, as_mixer(options, config), parameters,
-                                                pattern, ring, of_model);
-  };
+  return attention_mixer({MixerSpec{.pattern = pattern, .multihead = options, .core = core, .ring = ring}});
 }
 
 std::unique_ptr<nn::LanguageModel> make_language_model(const nn::LanguageModelConfig& config, const Pattern& pattern,

@@ -130,12 +130,26 @@ class Multihead : public MultiheadShell {
 /// Around any pattern, or a ring of it: (width, heads, options, parameters, pattern, ring, core options).
 using MultiheadAttention = Multihead<PatternAttention>;
 
-/// `options` as a mixer of this model has them: heads that share keys, positions (at base 10,000 where `options` has
-/// none) and biases are the model's, and the output projection starts at 0 where nothing else is asked for.
+/// `options` as a mixer of this model has them: positions (at base 10,000 where `options` has none), biases, and heads
+/// that share keys where `options` has none are the model's. The output projection starts at 0 by default.
 MultiheadOptions as_mixer(MultiheadOptions options, const nn::LanguageModelConfig& config);
 
-/// MultiheadAttention as the mixers of a language model, as_mixer(). The pattern alone says what is causal. Weights are
-/// dropped by the parameters' generator where `core` has none; it must outlive the model.
+/// The attention of one layer of a language model.
+struct MixerSpec {
+  Pattern pattern = Pattern::causal();
+  MultiheadOptions multihead = {.layer_norm = false, .post_norm = false};
+  CoreOptions core = {};
+  RingSetup ring = {};
+  std::int64_t heads = 0;  // 0: the model's; else multihead.kv_heads 0 means as many as these
+  bool positions = true;   // false: none, although the model has rotary positions
+};
+
+/// MultiheadAttention as the mixers of a language model, as_mixer(). `layers` has one entry for each layer, or one for
+/// all. The pattern alone says what is causal. Weights are dropped by the parameters' generator where `core` has none;
+/// it must outlive the model. The factory throws ValueError for another number of entries than layers, for a pattern
+/// whose length() is below the context, and for heads that MultiheadShell refuses.
+nn::MixerFactory attention_mixer(std::vector<MixerSpec> layers);
+/// The same attention in every layer.
 nn::MixerFactory attention_mixer(const Pattern& pattern,
                                  const MultiheadOptions& options = {.layer_norm = false, .post_norm = false},
                                  const CoreOptions& core = {}, const RingSetup& ring = {});

@@ -159,8 +159,8 @@ template <class Options, class Create>
 nn::MixerFactory causal_mixer(Create* create, const std::string& name, const Options& options,
                               MultiheadOptions multihead) {
   multihead.causal = true;
-  return [=](const nn::LanguageModelConfig& config,
-             const nn::ParameterOptions& parameters) -> std::unique_ptr<nn::SequenceMixer> {
+  return [=](const nn::LanguageModelConfig& config, const nn::ParameterOptions& parameters,
+             std::int64_t) -> std::unique_ptr<nn::SequenceMixer> {
     Options of_model = options;
     if (!of_model.core.generator) of_model.core.generator = parameters.generator;
     return create(name, config.width, config.heads, of_model, as_mixer(multihead, config), parameters, {});

@@ -7,7 +7,6 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <ostream>
-#include <sstream>
 #include <utility>
 
 #include "allocator/base/printable.h"
@@ -19,11 +18,16 @@
 
 namespace poolgrad::examples {
 
-std::vector<std::string> CompareOptions::kinds() const {
-  std::vector<std::string> kinds;
-  std::istringstream list(train.attention.attention);
-  for (std::string kind; std::getline(list, kind, ',');) kinds.push_back(kind);
-  return kinds;
+std::vector<Contender> CompareOptions::contenders() const {
+  return contenders_of(train.layers, train.attention.attention, "compare");
+}
+
+TrainOptions CompareOptions::of(const Contender& contender) const {
+  TrainOptions one = train;
+  one.given.clear();  // options of the others among them
+  one.layers = contender.layers;
+  one.attention.attention = contender.kind;
+  return one;
 }
 
 double CompareOptions::seconds() const {
@@ -33,19 +37,16 @@ double CompareOptions::seconds() const {
 }
 
 void CompareOptions::check() const {
-  const std::vector<std::string> all = kinds();
-  if (all.empty()) throw ValueError("[compare] --attention lists nothing");
-  check_attention_names(all, "compare", "--attention");
+  const std::vector<Contender> all = contenders();
+  check_one_source(train.layers, train.given);
   seconds();
   check_files("compare", {{"--json", json, true}, {"--html", html, quiet}}, text_files(train));
   if (train.steps < 1) throw ValueError(fmt::format("[compare] --steps must be at least 1: {}", train.steps));
-  check_attention_options(train.given, all);
-  for (const std::string& kind : all) {
-    TrainOptions one = train;
-    one.given.clear();  // options of the other kinds among them
-    one.attention.attention = kind;
-    one.check();
-  }
+  std::vector<std::string> kinds;
+  for (const Contender& contender : all)
+    for (const std::string& kind : kinds_of(of(contender).layer_runs())) kinds.push_back(kind);
+  check_attention_options(train.given, kinds);
+  for (const Contender& contender : all) of(contender).check();
 }
 
 namespace {
@@ -90,6 +91,10 @@ int parse_compare_options(int argc, const char* const* argv, CompareOptions& o) 
   add_training_options(app, o.train);
   app.remove_option(app.get_option("--sample"));  // a comparison writes no text
   app.get_option("--attention")->description("Kinds to compare, with commas: causal, window, dilated, ...");
+  app.get_option("--layers")
+      ->description(
+          "Transformer blocks: a number, or lists of layers to compare in place of kinds, with semicolons, such as "
+          "\"2*window;window,causal+nope\"");
   app.get_option("--steps")->description("So many steps of each, in place of --time")->default_str("");
   auto* time = app.add_option("--time", o.time, "Time to train each, such as 90s, 4min or 1h");
   app.add_option("--device", o.train.device, computing_device_help);
@@ -186,9 +191,15 @@ std::string table_of(const CompareOptions& options, const std::vector<Compared>&
                             unit_of(options.train.tokenizer), counted.unigram, counted.bigram, counted.trigram);
 }
 
+/// The settings that all have.
+std::map<std::string, std::string> common_configuration(const CompareOptions& options) {
+  auto common = options.of(options.contenders().front()).configuration();
+  common.erase(options.train.layers.is_number() ? "attention" : "layers");
+  return common;
+}
+
 Json json_of(const CompareOptions& options, const std::vector<Compared>& all) {
-  Json report{{"config", options.train.configuration()}, {"kinds", Json::array()}};
-  report["config"].erase("attention");
+  Json report{{"config", common_configuration(options)}, {"kinds", Json::array()}};
   if (!options.train.given.contains("steps")) report["config"]["time"] = options.time;
   const nn::Baselines& counted = judged(all).baselines;
   report["baselines"] = {{"unigram", counted.unigram}, {"bigram", counted.bigram}, {"trigram", counted.trigram}};
@@ -269,8 +280,7 @@ std::string page_of(const CompareOptions& options, const std::vector<Compared>& 
     if (const std::string& error = one.result.error; !error.empty())
       errors += fmt::format("<p>{}: {}</p>\n", escaped(one.kind), escaped(nn::first_line(error)));
   std::string settings;
-  for (const auto& [name, value] : options.train.configuration())
-    if (name != "attention") settings += html_row({escaped(name), escaped(value)});
+  for (const auto& [name, value] : common_configuration(options)) settings += html_row({escaped(name), escaped(value)});
   return html_page("poolgrad: kinds of attention", chart_style(),
                    "<h1>Kinds of attention</h1>\n" + html_table(first_names, first_rows) + errors +
                        "<p>ms/step and tok/s of the median step; nats per byte of all held-out text.</p>\n" +
@@ -285,10 +295,9 @@ std::string page_of(const CompareOptions& options, const std::vector<Compared>& 
 std::vector<Compared> run_compare(const CompareOptions& options, std::ostream& out, bool live) {
   options.check();
   for (const std::string& path : {options.json, options.html}) nn::check_writable(path, "compare");
-  TrainOptions base = options.train;
-  base.given.clear();
+  const std::vector<Contender> contenders = options.contenders();
+  TrainOptions base = options.of(contenders.front());
   const Device device = parse_device(base.device, "compare", "nothing is learned");
-  base.device = to_string(device);
   const double seconds = options.seconds();
   const InterruptGuard interrupts;  // also between two runs
   const bool prints = !options.quiet && options.json != "-";
@@ -296,14 +305,14 @@ std::vector<Compared> run_compare(const CompareOptions& options, std::ostream& o
   base.corpus = std::make_shared<const nn::Corpus>(
       read_text(base, [&](const std::string& what, double done) { progress.status(nn::bar(done) + " " + what); }));
   std::vector<Compared> all;
-  const std::vector<std::string> kinds = options.kinds();
-  for (std::size_t i = 0; i < kinds.size() && !InterruptGuard::interrupted(); ++i) {
-    TrainOptions one = base;
-    one.attention.attention = kinds[i];
+  for (std::size_t i = 0; i < contenders.size() && !InterruptGuard::interrupted(); ++i) {
+    TrainOptions one = options.of(contenders[i]);
+    one.corpus = base.corpus;
+    one.device = to_string(device);
     one.sample = 0;
     one.save_unasked = false;
-    Compared found{.kind = kinds[i], .pattern = one.describe_attention()};
-    progress.status(fmt::format("{} of {}: {}", i + 1, kinds.size(), found.pattern));
+    Compared found{.kind = contenders[i].name, .pattern = one.describe_attention()};
+    progress.status(fmt::format("{} of {}: {}", i + 1, contenders.size(), found.pattern));
     one.quiet = true;
     try {
       if (!options.train.given.contains("steps"))
@@ -311,7 +320,8 @@ std::vector<Compared> run_compare(const CompareOptions& options, std::ostream& o
       found.steps = one.steps;
       one.report = std::max<std::int64_t>(1, one.steps / 20);
       if (prints)
-        progress.line(fmt::format("{} of {}: {}, {}", i + 1, kinds.size(), found.pattern, plural(one.steps, "step")));
+        progress.line(
+            fmt::format("{} of {}: {}, {}", i + 1, contenders.size(), found.pattern, plural(one.steps, "step")));
       train(one, out, found.result);
       if (prints)
         progress.line(fmt::format("  held out {:.4f} nats per byte after {}", found.result.validation_loss,

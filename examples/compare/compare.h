@@ -11,14 +11,16 @@
 namespace poolgrad::examples {
 
 struct CompareOptions {
-  TrainOptions train;  // but for the kinds of attention, of which train.attention.attention lists several, with commas
+  TrainOptions train;         // its layers or its attention list several: contenders_of()
   std::string time = "4min";  // of training, for each; not used where steps are given
   std::string json, html;
   bool quiet = false;
 
   /// Throws ValueError, one sentence.
   void check() const;
-  std::vector<std::string> kinds() const;
+  std::vector<Contender> contenders() const;
+  /// What is trained of one of them.
+  TrainOptions of(const Contender& contender) const;
   /// `time` as a number, above 0. Throws ValueError.
   double seconds() const;
 };
@@ -28,7 +30,7 @@ struct CompareOptions {
 int parse_compare_options(int argc, const char* const* argv, CompareOptions& options);
 
 struct Compared {
-  std::string kind, pattern;    // "window", "window of 256"
+  std::string kind, pattern;    // the contender's name, such as "window"; "window of 256"
   std::int64_t steps = 0;       // planned: by a few steps that were timed, or as given
   nn::TrainResult result = {};  // its error: also that of the steps that were timed
 };

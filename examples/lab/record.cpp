@@ -106,8 +106,7 @@ void attention_passes(const Work& work) {
 void generate(const Work& work) {
   TrainOptions options = model_of_size(work.options);
   Generator generator(1);
-  const auto model = attention::make_language_model(options.model(), options.pattern(),
-                                                    {.device = work.device, .generator = &generator});
+  const auto model = options.make_model(work.device, generator);
   model->eval();
   work.pool.begin_step();
   nn::sample_text(*model, "int main() {\n", work.options.steps, {}, work.device);

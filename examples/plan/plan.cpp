@@ -50,6 +50,11 @@ TrainOptions with_setting(TrainOptions options, const std::string& name, const s
   return options;
 }
 
+/// Between commas, or, where there is one, between semicolons: lists of layers have commas themselves.
+std::vector<std::string> values_of(std::string_view text) {
+  return split(text, text.find(';') == std::string_view::npos ? ',' : ';');
+}
+
 /// A row for each combination of values, and of policies.
 std::vector<PlanRow> rows_of(const PlanOptions& options) {
   std::vector<PlanRow> rows(1);
@@ -65,7 +70,7 @@ std::vector<PlanRow> rows_of(const PlanOptions& options) {
     const std::string name = vary.substr(0, equals);
     std::vector<PlanRow> more;
     for (const PlanRow& row : rows)
-      for (const std::string& value : split(vary.substr(equals + 1), ',')) {
+      for (const std::string& value : values_of(vary.substr(equals + 1))) {
         PlanRow& one = more.emplace_back(row);
         one.group += (row.group.empty() ? "" : ", ") + name + " " + value;
         one.options = with_setting(row.options, name, value);
@@ -234,12 +239,17 @@ namespace {
 
 /// Every kind of attention that a row of the plan has.
 std::vector<std::string> attention_kinds(const PlanOptions& o) {
-  std::vector<std::string> kinds{o.train.attention.attention};
+  std::vector<std::string> kinds = kinds_of(o.train.layer_runs());
   if (o.ranks > 0) kinds.emplace_back("ring");
-  constexpr std::string_view varied = "attention=";
-  for (const std::string& vary : o.vary)
-    if (vary.starts_with(varied))
-      for (const std::string& kind : split(std::string_view(vary).substr(varied.size()), ',')) kinds.push_back(kind);
+  for (const std::string& vary : o.vary) {
+    const std::size_t value = vary.find('=') + 1;
+    const auto varies = [&](std::string_view name) { return value > 0 && vary.substr(0, value - 1) == name; };
+    for (const std::string& one : values_of(std::string_view(vary).substr(value)))
+      if (varies("attention"))
+        kinds.push_back(one);
+      else if (varies("layers"))
+        for (const LayerRun& run : LayerList(one).runs(o.train.attention)) kinds.push_back(run.attention.attention);
+  }
   return kinds;
 }
 
@@ -271,7 +281,9 @@ int parse_plan_options(int argc, const char* const* argv, PlanOptions& o) {
   app.add_flag("--longest", o.longest, "Find the longest context that trains in the memory, and on each device");
   app.add_option("--devices", o.devices, "Their memory, for --longest")->delimiter(',');
   app.add_option("--most", o.most, "Tokens beyond which no context is tried");
-  app.add_option("--vary", o.vary, "NAME=VALUE,VALUE: plan each value of a training option, such as attention")
+  app.add_option("--vary", o.vary,
+                 "NAME=VALUE,VALUE: plan each value of a training option, such as attention; with a semicolon between "
+                 "lists of layers")
       ->take_all();
   app.add_flag(
       "--policies{all}", o.policies,
@@ -299,6 +311,7 @@ int parse_plan_options(int argc, const char* const* argv, PlanOptions& o) {
   if (o.measure > 0 && !o.policies.empty() && o.vary.empty() && app.count("--attention") == 0)
     o.vary = {"attention=window,dilated,causal"};
   if (app.count("--ranks") > 0 && app.count("--context") == 0) o.train.context *= o.ranks;
+  check_one_source(o.train.layers, options_given(app));
   check_attention_options(options_given(app), attention_kinds(o));
   return code;
 }

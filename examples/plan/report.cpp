@@ -14,8 +14,8 @@
 namespace poolgrad::examples {
 
 std::string describe_model(const TrainOptions& o) {
-  return fmt::format("{}, width {}, {} ({} for keys), context {}, {}, {}{}{}", plural(o.layers, "layer"), o.width,
-                     plural(o.heads, "head"), o.model().kv_heads, o.context, o.describe_attention(),
+  return fmt::format("{}, width {}, {} ({} for keys), context {}, {}, {}{}{}", plural(o.layers.count(), "layer"),
+                     o.width, plural(o.heads, "head"), o.model().kv_heads, o.context, o.describe_attention(),
                      to_string(o.model().dtype), o.autocast == "none" ? "" : " with products in " + o.autocast,
                      o.batch > 1 ? fmt::format(", batch {}", o.batch) : "");
 }

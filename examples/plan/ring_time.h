@@ -18,6 +18,10 @@ struct PassTime {
   double total = 0, computing = 0;
   double waiting() const { return total - computing; }
   PassTime operator*(double times) const { return {total * times, computing * times}; }
+  PassTime& operator+=(const PassTime& other) {
+    total += other.total, computing += other.computing;
+    return *this;
+  }
 };
 
 /// What computes and what carries.

@@ -90,22 +90,30 @@ void add_reduction(ScaleRow& row, const Scale& scale) {
   }
 }
 
-ScaleRow row_of(const Scale& scale, const RingShare& share, const RingOutline& ring, Exchange exchange,
-                std::string name) {
+/// Layers that are alike, on a ring.
+struct LayerWork {
+  RingShare share;
+  RingOutline ring;
+  std::int64_t count;
+};
+
+ScaleRow row_of(const Scale& scale, const std::vector<LayerWork>& layers, Exchange exchange, std::string name) {
   ScaleRow row{.name = std::move(name)};
-  const std::int64_t layers = scale.train.layers;
-  row.steps = ring.plan().visited().size();
-  row.memory = ring.memory(share, exchange);
-  row.forward = forward_time(ring, share, exchange, scale.cluster) * static_cast<double>(layers);
-  row.backward = backward_time(ring, share, exchange, scale.cluster) * static_cast<double>(layers);
-  add_sends(row, ring, share, exchange, layers);
+  for (const auto& [share, ring, count] : layers) {
+    row.steps = std::max(row.steps, ring.plan().visited().size());
+    const attention::RingMemory memory = ring.memory(share, exchange);
+    if (memory.backward > row.memory.backward) row.memory = memory;
+    row.forward += forward_time(ring, share, exchange, scale.cluster) * static_cast<double>(count);
+    row.backward += backward_time(ring, share, exchange, scale.cluster) * static_cast<double>(count);
+    add_sends(row, ring, share, exchange, count);
+  }
   add_reduction(row, scale);
   row.step_seconds = scale.other_seconds + row.forward.total + row.backward.total + row.reduction.total;
   return row;
 }
 
 /// What one rank does without the others.
-void plan_rank(Scale& scale, const RingOutline& alone, const RingShare& share) {
+void plan_rank(Scale& scale, const std::vector<LayerWork>& alone) {
   TrainOptions rank = scale.train;
   rank.context = scale.tokens();
   rank.device = scale.device.name == "cpu" ? "cpu" : "cuda";
@@ -114,9 +122,8 @@ void plan_rank(Scale& scale, const RingOutline& alone, const RingShare& share) {
   if (!run.fits) throw ValueError("[plan] a rank's tokens need more than any device has: " + run.refusal);
   scale.parameters = run.parameters;
   scale.step_bytes = run.peak_live;
-  const double attention = forward_time(alone, share, Exchange::ring, scale.cluster).total +
-                           backward_time(alone, share, Exchange::ring, scale.cluster).total;
-  scale.other_seconds = std::max(0.0, run.step_seconds - attention * static_cast<double>(rank.layers));
+  const ScaleRow row = row_of(scale, alone, Exchange::ring, "");
+  scale.other_seconds = std::max(0.0, run.step_seconds - row.forward.total - row.backward.total);
 }
 
 }  // namespace
@@ -156,6 +163,8 @@ Scale make_scale(const ScaleOptions& options, Progress& progress) {
   Scale scale{.train = options.train, .ranks = options.ranks};
   TrainOptions& train = scale.train;
   if (train.attention.attention == "ring") train.attention.attention = "causal";
+  if (std::ranges::count(kinds_of(train.layer_runs()), "ring"))
+    throw ValueError("[plan] --ranks divides the sequences of every layer, and --layers lists a ring");
   if (scale.ranks < 1 || scale.ranks > most_planned_ranks)
     throw ValueError(fmt::format("[plan] --ranks must be from 1 to {}, but is {}", most_planned_ranks, scale.ranks));
   if (train.context < scale.ranks || train.context % scale.ranks != 0)
@@ -167,29 +176,35 @@ Scale make_scale(const ScaleOptions& options, Progress& progress) {
   scale.dtype = train.autocast_dtype().value_or(model.dtype);
   scale.cluster = {roofline_of(scale.device, scale.dtype), parse_link(options.link), scale.device.name != "cpu"};
 
-  const RingShare share{.batch = train.batch,
-                        .tokens = scale.tokens(),
-                        .heads = model.heads,
-                        .kv_heads = model.kv_heads,
-                        .width = model.width / model.heads,
-                        .value_width = model.width / model.heads,
-                        .dtype = scale.dtype};
-  const auto outline = [&](const TrainOptions& of, Layout layout, std::int64_t ranks, std::int64_t context) {
-    return RingOutline(of.attention_in_force().pattern(context, "plan"), layout, static_cast<int>(ranks), model.heads,
-                       context);
+  const auto layers_on = [&](Layout layout, std::int64_t ranks, std::int64_t context) {
+    std::vector<LayerWork> layers;
+    for (const LayerRun& run : train.layer_runs()) {
+      const std::int64_t heads = run.heads(model);
+      const RingShare share{.batch = train.batch,
+                            .tokens = scale.tokens(),
+                            .heads = heads,
+                            .kv_heads = run.kv_heads(model),
+                            .width = model.width / heads,
+                            .value_width = model.width / heads,
+                            .dtype = scale.dtype};
+      layers.push_back(
+          {share, RingOutline(run.attention.pattern(context, "plan"), layout, static_cast<int>(ranks), heads, context),
+           run.count});
+    }
+    return layers;
   };
-  const RingOutline alone = outline(train, Layout::contiguous, 1, scale.tokens());
+  const std::vector<LayerWork> alone = layers_on(Layout::contiguous, 1, scale.tokens());
   progress.status("planning a rank");
-  plan_rank(scale, alone, share);
+  plan_rank(scale, alone);
   std::vector<ScaleRow> gathered;
   for (const Layout layout : {Layout::contiguous, Layout::zigzag, Layout::striped}) {
     progress.status("planning a ring, " + to_string(layout));
-    const RingOutline ring = outline(train, layout, scale.ranks, train.context);
-    scale.rows.push_back(row_of(scale, share, ring, Exchange::ring, "ring, " + to_string(layout)));
-    gathered.push_back(row_of(scale, share, ring, Exchange::all_gather, "all-gather, " + to_string(layout)));
+    const std::vector<LayerWork> ring = layers_on(layout, scale.ranks, train.context);
+    scale.rows.push_back(row_of(scale, ring, Exchange::ring, "ring, " + to_string(layout)));
+    gathered.push_back(row_of(scale, ring, Exchange::all_gather, "all-gather, " + to_string(layout)));
   }
   scale.rows.insert(scale.rows.end(), gathered.begin(), gathered.end());
-  scale.rows.push_back(row_of(scale, share, alone, Exchange::ring, "data parallel"));
+  scale.rows.push_back(row_of(scale, alone, Exchange::ring, "data parallel"));
   scale.seconds = watch.seconds();
   return scale;
 }

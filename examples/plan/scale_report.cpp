@@ -21,7 +21,7 @@ std::vector<std::string> scale_lines(const Scale& scale) {
   return {
       fmt::format("{} of {} tokens each, {} in all: {}, width {}, {} ({} for keys), {}, attention in {}",
                   integer_text(scale.ranks), integer_text(scale.tokens()), integer_text(o.context),
-                  plural(o.layers, "layer"), o.width, plural(o.heads, "head"), o.model().kv_heads,
+                  plural(o.layers.count(), "layer"), o.width, plural(o.heads, "head"), o.model().kv_heads,
                   o.describe_attention(), to_string(scale.dtype)),
       fmt::format(
           "{}: {:.2f} TB/s, {:.0f} Tflop/s{}; link {:.4g} GB/s, {}; a forecast by these peaks, nothing measured",

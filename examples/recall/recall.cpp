@@ -23,8 +23,6 @@ namespace {
 
 constexpr double clip_norm = 1.0;
 constexpr std::int64_t warmup_steps = 20;
-/// Slow rotations: at base 10,000 keys thousands of tokens away are turned out of recognition.
-constexpr double rope_base = 1e6;
 /// The usual one instead of 0: two layers find a pair together, and from 0 neither has a gradient before the other.
 constexpr double output_deviation = -1.0;
 
@@ -46,22 +44,24 @@ std::int64_t count_right(const Tensor& logits, const std::vector<std::int64_t>& 
   return right;
 }
 
-/// 32, 64, ... and the distance itself.
-std::vector<std::int64_t> scored_distances(std::int64_t distance) {
+/// 32, 64, ... and the longest itself.
+std::vector<std::int64_t> scored_distances(std::int64_t longest) {
   std::vector<std::int64_t> result;
-  for (std::int64_t d = 32; d < distance; d *= 2) result.push_back(d);
-  result.push_back(distance);
+  for (std::int64_t d = 32; d < longest; d *= 2) result.push_back(d);
+  result.push_back(longest);
   return result;
 }
 
 /// One model, trained to recall and tested.
 class RecallTrainer {
  public:
-  RecallTrainer(const RecallOptions& options, const AttentionOptions& attention, Device device)
+  RecallTrainer(const RecallOptions& options, const Contender& contender, Device device)
       : options_(options),
         device_(device),
         generator_(options.seed),
-        model_(options.model(), attention.mixer(options.task().length(), "recall", rope_base, output_deviation),
+        model_(options.model(contender),
+               attention::attention_mixer(
+                   specs_of(options.layers_of(contender), options.longest(), "recall", output_deviation)),
                {.device = device, .generator = &generator_}),
         optimizer_(model_.named_parameters(), {.learning_rate = options.lr, .beta2 = 0.95, .weight_decay = 0.0}),
         step_(model_, optimizer_, clip_norm, "recall"),
@@ -172,18 +172,18 @@ class Budget {
   std::clock_t processor_start_ = std::clock();
 };
 
-void run_one(const RecallOptions& options, const AttentionOptions& attention, Device device, std::ostream& out,
-             bool live, RecallResult& result) {
+void run_one(const RecallOptions& options, const Contender& contender, Device device, std::ostream& out, bool live,
+             RecallResult& result) {
   CachingAllocator& pool = allocator_for(device);
   pool.reset_peaks();
-  RecallTrainer trainer(options, attention, device);
-  result.pattern = attention.describe(options.task().length());
+  RecallTrainer trainer(options, contender, device);
+  result.pattern = describe_layers(options.layers_of(contender), options.longest());
   result.parameters = trainer.parameter_count();
   Progress progress(out, live && !options.quiet);
   const auto print = [&](const std::string& text) {
     if (!options.quiet) progress.line(text);
   };
-  print(describe_contender(options, result));
+  print(describe_contender(options, contender, result));
 
   const Budget budget(options);
   std::int64_t step = 0;
@@ -205,7 +205,7 @@ void run_one(const RecallOptions& options, const AttentionOptions& attention, De
   result.tokens = trainer.tokens();
   result.learned = trainer.curriculum().done();
   result.peak_bytes = pool.statistics().allocated_bytes.peak;
-  for (const std::int64_t distance : scored_distances(options.distance)) {
+  for (const std::int64_t distance : scored_distances(std::max(options.distance, options.ask))) {
     if (live && !options.quiet) progress.status("asking at distance " + std::to_string(distance));
     result.scores.push_back(trainer.score(distance, options.questions));
   }
@@ -227,25 +227,31 @@ RecallTask RecallOptions::task() const {
           .align = align};
 }
 
-std::vector<std::string> RecallOptions::contenders() const {
-  return compare.empty() ? std::vector<std::string>{attention.attention} : compare;
+std::vector<Contender> RecallOptions::contenders() const {
+  return contenders_of(layers, attention.attention, "recall");
 }
 
-AttentionOptions RecallOptions::contender(const std::string& name) const {
-  AttentionOptions result = attention;
-  result.attention = name;
-  result.seed = seed;
-  if (result.segments.empty() && result.rates.empty()) {
-    result.segments = {256, result.segments_for(task().length()).back()};
-    result.rates = {1, 4};
+std::int64_t RecallOptions::longest() const {
+  RecallTask far = task();
+  far.distance = std::max(distance, ask);
+  return far.length();
+}
+
+std::vector<LayerRun> RecallOptions::layers_of(const Contender& contender) const {
+  AttentionOptions usual = attention;
+  usual.attention = contender.kind;
+  usual.seed = seed;
+  if (usual.segments.empty() && usual.rates.empty()) {
+    usual.segments = {256, usual.segments_for(longest()).back()};
+    usual.rates = {1, 4};
   }
-  return result;
+  return contender.layers.runs(usual);
 }
 
-nn::LanguageModelConfig RecallOptions::model() const {
+nn::LanguageModelConfig RecallOptions::model(const Contender& contender) const {
   return {.vocabulary = task().vocabulary(),
-          .context = task().length(),
-          .layers = layers,
+          .context = longest(),
+          .layers = contender.layers.count(),
           .width = width,
           .heads = heads,
           .kv_heads = heads,
@@ -259,10 +265,12 @@ void RecallOptions::check() const {
   if (steps < 0 || !(seconds >= 0)) refuse("--steps and --seconds must not be negative");
   if (steps == 0 && seconds == 0) refuse("--steps 0 runs until --seconds are over, and needs them");
   if (!(lr > 0)) refuse(fmt::format("--lr must be positive, but is {}", lr));
-  of_option("--layers, --width, --heads", [&] { model().check(); });
-  check_attention_names(compare, "recall", "--compare");
-  check_files("recall", {{"--json", json, true}, {"--csv", csv, true}});
-  for (const std::string& name : contenders()) contender(name).pattern(task().length(), "recall");
+  if (ask < 0) refuse(fmt::format("--ask must not be negative, but is {}", ask));
+  check_files("recall", {{"--json", json, true}, {"--csv", csv, true}, {"--svg", svg}});
+  for (const Contender& contender : contenders()) {
+    of_option("--layers, --width, --heads", [&] { model(contender).check(); });
+    check_layers(layers_of(contender), model(contender), "recall");
+  }
 }
 
 int parse_recall_options(int argc, const char* const* argv, RecallOptions& o) {
@@ -275,10 +283,17 @@ int parse_recall_options(int argc, const char* const* argv, RecallOptions& o) {
   app.add_option_function<std::string>("--preset", needle, "needle: a passkey at distance 1024")
       ->check(CLI::IsMember({"needle"}));
   app.add_option("--task", o.task_name, "kv: pairs of keys and values; passkey: a number hidden in a long text");
-  app.add_option("--distance", o.distance, "Tokens between a value and the question for it");
-  app.add_option("--attention", o.attention.attention, fmt::format("{}", fmt::join(attention_names(), ", ")));
-  app.add_option("--compare", o.compare, "Several of them, one after another: causal,window,dilated")->delimiter(',');
-  for_each_attention_setting(o.attention, setting_adder(app));
+  app.add_option("--distance", o.distance, "Tokens between a value and the question for it, in training at most");
+  app.add_option("--ask", o.ask, "The same in the end, at most, and no less than in training");
+  const auto add = setting_adder(app);
+  add("layers", o.layers,
+      "Transformer blocks: the attention of each, or several such lists to compare, with semicolons; or a number, of "
+      "the kinds of --attention");
+  add("attention", o.attention.attention,
+      fmt::format("In place of a list, kinds of attention for 2 layers or as many as --layers says, one after another: "
+                  "{}",
+                  fmt::join(attention_names(), ", ")));
+  for_each_attention_setting(o.attention, add);
   app.get_option("--segments")->description("dilated: lengths of segments (default: 256 and what holds the sequence)");
   app.get_option("--rates")->description("dilated: one dilation rate per segment (default: 1,4)");
   app.add_option("--pairs", o.pairs, "Pairs stated and asked for in a sequence (default: 16; passkey: 8 digits)");
@@ -287,7 +302,6 @@ int parse_recall_options(int argc, const char* const* argv, RecallOptions& o) {
   app.add_option("--spacing", o.spacing, "Tokens from one statement to the next");
   app.add_option("--align", o.align,
                  "Values and questions agree mod this, as dilated branches of that rate need (1: anywhere)");
-  app.add_option("--layers", o.layers, "Transformer blocks");
   app.add_option("--width", o.width, "Width of the model");
   app.add_option("--heads", o.heads, "Attention heads; dilated: at least the largest rate");
   app.add_option("--lr", o.lr, "Learning rate");
@@ -300,16 +314,24 @@ int parse_recall_options(int argc, const char* const* argv, RecallOptions& o) {
   app.add_option("--report", o.report, "Steps between lines");
   app.add_option("--json", o.json, "Report to write, as JSON; - for standard output, which then has nothing else");
   app.add_option("--csv", o.csv, "Steps to write, as CSV; - as for --json");
+  app.add_option("--svg", o.svg, "Picture to write: accuracy by distance");
   app.add_flag("--quiet", o.quiet, "Print nothing but errors");
   const int code = parse_command_line(app, argc, argv);
-  check_attention_options(options_given(app), o.contenders());
+  if (code >= 0) return code;
+  const std::set<std::string> given = options_given(app);
+  if (given.contains("attention") && !given.contains("layers")) o.layers = 2;
+  check_one_source(o.layers, given);
+  std::vector<std::string> kinds;
+  for (const Contender& contender : o.contenders())
+    for (const std::string& kind : kinds_of(o.layers_of(contender))) kinds.push_back(kind);
+  check_attention_options(given, kinds);
   return code;
 }
 
 std::vector<RecallResult> run_recall(RecallOptions options, std::ostream& out, bool live) {
   options.check();
   options.quiet |= options.json == "-" || options.csv == "-";
-  for (const std::string& path : {options.json, options.csv}) nn::check_writable(path, "recall");
+  for (const std::string& path : {options.json, options.csv, options.svg}) nn::check_writable(path, "recall");
   const Device device = parse_device(options.device, "recall", "nothing is learned");
   options.device = to_string(device);
   const InterruptGuard interrupts;
@@ -317,15 +339,15 @@ std::vector<RecallResult> run_recall(RecallOptions options, std::ostream& out, b
   if (!options.quiet) progress.line(describe_task(options, device));
   std::vector<RecallResult> results;
   std::exception_ptr failure;
-  for (const std::string& name : options.contenders()) {
+  for (const Contender& contender : options.contenders()) {
     RecallResult& result = results.emplace_back();
-    result.attention = name;
+    result.attention = contender.name;
     try {
-      run_one(options, options.contender(name), device, out, live, result);
+      run_one(options, contender, device, out, live, result);
     } catch (const Error& error) {  // the others go on
       if (!failure) failure = std::current_exception();
       result.error = error.what();
-      if (!options.quiet) progress.line(fmt::format("{} failed: {}", name, nn::first_line(result.error)));
+      if (!options.quiet) progress.line(fmt::format("{} failed: {}", contender.name, nn::first_line(result.error)));
     }
     if (result.interrupted) break;
   }
@@ -338,6 +360,7 @@ std::vector<RecallResult> run_recall(RecallOptions options, std::ostream& out, b
   };
   write("report", options.json, [&] { write_recall_json(options.json, options, results, out); });
   write("steps", options.csv, [&] { write_recall_csv(options.csv, results, out); });
+  write("picture", options.svg, [&] { nn::write_text(options.svg, recall_svg(options, results), "recall", out); });
   if (failure) std::rethrow_exception(failure);
   return results;
 }

@@ -8,22 +8,22 @@
 #include <vector>
 
 #include "examples/recall/task.h"
-#include "examples/support/options.h"
+#include "examples/support/layers.h"
 #include "nn/training/trainer.h"
 
 namespace poolgrad::examples {
 
 struct RecallOptions {
   std::string task_name = "kv";
-  std::int64_t distance = 4096;
+  std::int64_t distance = 1024;                     // trained up to
+  std::int64_t ask = 32768;                         // asked up to, at least `distance`
   std::optional<std::int64_t> pairs, keys, values;  // absent: 16 each; a passkey of 8 digits
   std::int64_t spacing = 8;
-  std::int64_t align = 4;
+  std::int64_t align = 1;
 
-  AttentionOptions attention{.attention = "dilated"};
-  std::vector<std::string> compare;  // several kinds of attention, one after another
-
-  std::int64_t layers = 2;
+  /// Layers that find a pair, and one that looks for it anywhere; several to compare: contenders_of().
+  LayerList layers = LayerList("window:256,causal+nope");
+  AttentionOptions attention{.attention = "dilated", .rope = RopeOptions(1e6)};
   std::int64_t width = 64;
   std::int64_t heads = 4;
   double lr = 3e-3;
@@ -34,18 +34,19 @@ struct RecallOptions {
   std::uint64_t seed = 1;
   std::string device = "cpu";
   std::int64_t report = 100;
-  std::string json, csv;
+  std::string json, csv, svg;
   bool quiet = false;
 
   /// Throws ValueError, one sentence.
   void check() const;
   RecallTask task() const;
-  /// --compare, or --attention alone.
-  std::vector<std::string> contenders() const;
+  std::vector<Contender> contenders() const;
   /// Dilated attention without segments given gets 256 and the whole, at rates 1 and 4. With a rate of 2 in between,
   /// two heads see a residue up to middle distances, one of them learns nothing there, and the far ones are lost to it.
-  AttentionOptions contender(const std::string& name) const;
-  nn::LanguageModelConfig model() const;
+  std::vector<LayerRun> layers_of(const Contender& contender) const;
+  nn::LanguageModelConfig model(const Contender& contender) const;
+  /// Of the sequences at the longest distance that is asked.
+  std::int64_t longest() const;
 };
 
 /// Reads the command line. Returns the exit code if the program is to end at once (--help, a fault), else -1.
@@ -88,7 +89,7 @@ std::vector<RecallResult> run_recall(RecallOptions options, std::ostream& out, b
 /// Task, model and budget, before anything is trained.
 std::string describe_task(const RecallOptions& options, Device device);
 /// Its pattern, and a note where the heads are too few to take every phase of a dilated branch.
-std::string describe_contender(const RecallOptions& options, const RecallResult& result);
+std::string describe_contender(const RecallOptions& options, const Contender& contender, const RecallResult& result);
 /// A level ended with `accuracy`, and `next` begins.
 std::string describe_level(const RecallRecord& last, double accuracy, const RecallTask& next, double seconds);
 /// About the last step; `eta` in seconds.
@@ -102,6 +103,8 @@ std::string describe_end(const RecallResult& result);
 /// Accuracy by distance, as a table and as bars.
 std::string describe_results(const RecallOptions& options, const std::vector<RecallResult>& results);
 
+/// Accuracy by distance, a line for each contender, and chance. A file of its own, light or dark.
+std::string recall_svg(const RecallOptions& options, const std::vector<RecallResult>& results);
 /// Throw FileError where the file cannot be written.
 void write_recall_json(const std::string& path, const RecallOptions& options, const std::vector<RecallResult>& results,
                        std::ostream& out);

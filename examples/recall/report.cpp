@@ -8,6 +8,7 @@
 
 #include "allocator/caching_allocator.h"
 #include "examples/recall/recall.h"
+#include "examples/support/chart.h"
 #include "examples/support/console.h"
 #include "kernels/parallel.h"
 
@@ -35,6 +36,7 @@ Json configuration(const RecallOptions& o) {
   const RecallTask task = o.task();
   return {{"task", o.task_name},
           {"distance", task.distance},
+          {"ask", std::max(o.distance, o.ask)},
           {"pairs", task.pairs},
           {"keys", task.keys},
           {"values", task.values},
@@ -42,7 +44,7 @@ Json configuration(const RecallOptions& o) {
           {"align", task.align},
           {"length", task.length()},
           {"chance", task.chance()},
-          {"layers", o.layers},
+          {"layers", o.layers.text()},
           {"width", o.width},
           {"heads", o.heads},
           {"lr", o.lr},
@@ -88,23 +90,27 @@ std::string describe_task(const RecallOptions& o, Device device) {
   if (o.seconds > 0) budget += fmt::format("{}{:g} s", budget.empty() ? "" : " or ", o.seconds);
   return fmt::format(
       "task     {}: {} stated, asked for {} tokens later and more, in sequences of {}; chance {:.1f} %\n"
-      "model    {}, width {}, {}\n"
+      "model    width {}, {}\n"
       "budget   {} of {} tokens or one sequence\n"
       "device   {}, {}",
       o.task_name, task.kind == RecallKind::kv ? plural(task.pairs, "pair") : plural(task.pairs, "digit"),
-      task.distance, task.length(), 100 * task.chance(), plural(o.layers, "layer"), o.width, plural(o.heads, "head"),
-      budget, o.tokens, to_string(device), engines_of(device).to_string());
+      task.distance, task.length(), 100 * task.chance(), o.width, plural(o.heads, "head"), budget, o.tokens,
+      to_string(device), engines_of(device).to_string());
 }
 
-std::string describe_contender(const RecallOptions& o, const RecallResult& r) {
+std::string describe_contender(const RecallOptions& o, const Contender& contender, const RecallResult& r) {
   std::string text =
-      fmt::format("\n{:<8} {}, {} parameters", r.attention, r.pattern, format_count(static_cast<double>(r.parameters)));
-  const std::vector<std::int64_t> rates = o.contender(r.attention).rates_for(o.task().length());
-  const std::int64_t rate = *std::max_element(rates.begin(), rates.end());
-  if (r.attention == "dilated" && o.heads < rate)
-    text +=
-        fmt::format("\nnote     {0} take{3} {1} of the {2} phases of rate {2}; positions of the others see less far",
-                    plural(o.heads, "head"), o.heads, rate, o.heads == 1 ? "s" : "");
+      fmt::format("\n{:<8}  {}: {}, {} parameters", r.attention, plural(contender.layers.count(), "layer"), r.pattern,
+                  format_count(static_cast<double>(r.parameters)));
+  for (const LayerRun& run : o.layers_of(contender)) {
+    if (run.attention.attention != "dilated") continue;
+    const std::int64_t heads = run.heads(o.model(contender));
+    const std::int64_t rate = std::ranges::max(run.attention.rates_for(o.longest()));
+    if (heads < rate)
+      text +=
+          fmt::format("\nnote     {0} take{3} {1} of the {2} phases of rate {2}; positions of the others see less far",
+                      plural(heads, "head"), heads, rate, heads == 1 ? "s" : "");
+  }
   return text;
 }
 
@@ -160,6 +166,24 @@ std::string describe_results(const RecallOptions& options, const std::vector<Rec
           fmt::format("{:>8}  {:<12} {} {:>5.1f} %\n", r == scored.front() ? std::to_string(first[row].distance) : "",
                       r->attention, plot_bar(r->scores[row].accuracy(), chance), 100 * r->scores[row].accuracy());
   return text + fmt::format("{:>21}  ┊ chance", "");
+}
+
+std::string recall_svg(const RecallOptions& options, const std::vector<RecallResult>& results) {
+  const auto percent = [](double y) { return fmt::format("{:.0f} %", y); };
+  Chart chart{.x_name = "tokens from a value to its question",
+              .series = {},
+              .levels = {{"chance", 100 * options.task().chance()}},
+              .log_x = true,
+              .from_zero = true,
+              .width = 760,
+              .height = 300,
+              .y_text = percent};
+  for (const RecallResult& r : results) {
+    Points points;
+    for (const RecallScore& s : r.scores) points.emplace_back(static_cast<double>(s.distance), 100 * s.accuracy());
+    chart.series.push_back({r.attention, points, static_cast<int>(chart.series.size() % 6), Series::Kind::dots});
+  }
+  return chart_file(chart);
 }
 
 void write_recall_json(const std::string& path, const RecallOptions& options, const std::vector<RecallResult>& results,

@@ -101,7 +101,7 @@ class Session {
     const TrainOptions& o = trained_.options;
     return fmt::format("{} parameters, {}, width {}, context {}, {}{}",
                        nn::format_count(static_cast<double>(trained_.model->parameter_count())),
-                       plural(o.layers, "layer"), o.width, o.context, o.describe_attention(),
+                       plural(o.layers.count(), "layer"), o.width, o.context, o.describe_attention(),
                        o.tokenizer == "bytes" ? "" : ", tokens of " + o.tokenizer);
   }
 

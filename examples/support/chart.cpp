@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "examples/support/console.h"
+#include "examples/support/html.h"
 
 namespace poolgrad::examples {
 
@@ -279,6 +280,17 @@ std::string_view chart_style() {
 std::string chart_svg(const Chart& chart) {
   const Drawing drawing(chart);
   return drawing.empty() ? "" : drawing.svg();
+}
+
+std::string chart_file(const Chart& chart) {
+  constexpr std::string_view begin = "<svg ";
+  std::string svg = chart_svg(chart);
+  if (svg.empty()) return "<svg xmlns=\"http://www.w3.org/2000/svg\"/>\n";
+  svg.insert(svg.find('\n') + 1, fmt::format("<style>{}{}</style>\n<rect width=\"100%\" height=\"100%\" "
+                                             "fill=\"var(--page)\"/>\n",
+                                             page_colours(), chart_style()));
+  return svg.insert(begin.size(), fmt::format("xmlns=\"http://www.w3.org/2000/svg\" width=\"{}\" height=\"{}\" ",
+                                              chart.width, chart.height));
 }
 
 }  // namespace poolgrad::examples

@@ -51,5 +51,7 @@ std::string_view chart_style();
 /// shown where a pointer rests.
 /// "" where there is no point to show.
 std::string chart_svg(const Chart& chart);
+/// The same as a file of its own, which is light or dark as its reader prefers.
+std::string chart_file(const Chart& chart);
 
 }  // namespace poolgrad::examples

@@ -10,9 +10,12 @@ namespace poolgrad::examples {
 
 namespace {
 
-constexpr std::string_view page_style = R"(
+constexpr std::string_view colours_of_pages = R"(
 :root { color-scheme: light dark; --line: #8885; --soft: #8882; --text: #222; --quiet: #666; --page: #fdfdfc; }
 @media (prefers-color-scheme: dark) { :root { --text: #ddd; --quiet: #999; --page: #161618; } }
+)";
+
+constexpr std::string_view page_style = R"(
 body { font: 15px/1.5 system-ui, sans-serif; color: var(--text); background: var(--page); margin: 2rem auto;
        max-width: 72rem; padding: 0 1rem; overflow-wrap: break-word; }
 h1 { font-size: 1.5rem; margin-bottom: 0; } h2 { font-size: 1.1rem; margin: 2.2rem 0 .3rem; }
@@ -28,12 +31,14 @@ svg { width: 100%; height: auto; }
 
 }  // namespace
 
+std::string_view page_colours() { return colours_of_pages; }
+
 std::string html_page(const std::string& title, std::string_view style, const std::string& body, int reload) {
   return fmt::format(
       "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>{}</title>\n"
-      "<meta name=\"viewport\" content=\"width=device-width\">{}<style>{}{}</style></head><body>\n{}</body></html>\n",
-      escaped(title), reload > 0 ? fmt::format("<meta http-equiv=\"refresh\" content=\"{}\">", reload) : "", page_style,
-      style, body);
+      "<meta name=\"viewport\" content=\"width=device-width\">{}<style>{}{}{}</style></head><body>\n{}</body></html>\n",
+      escaped(title), reload > 0 ? fmt::format("<meta http-equiv=\"refresh\" content=\"{}\">", reload) : "",
+      colours_of_pages, page_style, style, body);
 }
 
 std::string html_row(const std::vector<std::string>& cells, const char* cell) {

@@ -9,6 +9,9 @@
 
 namespace poolgrad::examples {
 
+/// The colours of a page, light and dark: --text, --quiet, --page and others.
+std::string_view page_colours();
+
 /// The page around `body`; `style` is added to the common one. With `reload`, the page loads itself again after so many
 /// seconds.
 std::string html_page(const std::string& title, std::string_view style, const std::string& body, int reload = 0);

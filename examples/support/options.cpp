@@ -18,7 +18,6 @@
 #include "allocator/base/printable.h"
 #include "allocator/error.h"
 #include "allocator/memory/cuda_memory.h"
-#include "attention/modules/multihead.h"
 #include "examples/support/console.h"
 #include "kernels/attention.h"
 #include "kernels/gemm.h"
@@ -42,15 +41,6 @@ void check_attention_name(const std::string& name, const std::string& program, c
   if (std::find(names.begin(), names.end(), name) == names.end())
     throw ValueError(
         fmt::format("[{}] {} must be one of {}, but is {}", program, option, fmt::join(names, ", "), printable(name)));
-}
-
-void check_attention_names(const std::vector<std::string>& names, const std::string& program,
-                           const std::string& option) {
-  for (auto name = names.begin(); name != names.end(); ++name) {
-    check_attention_name(*name, program, option);
-    if (std::find(names.begin(), name, *name) != name)
-      throw ValueError(fmt::format("[{}] {} names {} twice", program, option, *name));
-  }
 }
 
 std::string_view attention_kinds_of(std::string_view option) {
@@ -141,22 +131,55 @@ Pattern AttentionOptions::pattern(std::int64_t context, const std::string& progr
   return causal;
 }
 
-std::string AttentionOptions::describe(std::int64_t context) const {
-  if (attention == "window") return fmt::format("window of {}", window);
-  if (attention == "ring") return fmt::format("causal over a {} ring of {}", layout, ring_size);
-  return pattern(context, "attention").to_string();
+namespace {
+
+/// "rope base 1e6", "rope base 10000 yarn 4".
+std::string describe_rope(const RopeOptions& rope) {
+  const std::pair<RopeScaling, const char*> scalings[] = {
+      {RopeScaling::linear, " linear "}, {RopeScaling::ntk, " ntk "}, {RopeScaling::yarn, " yarn "}};
+  std::string text = fmt::format("rope base {}", rope.base);
+  for (const auto& [scaling, name] : scalings)
+    if (rope.scaling == scaling) text += fmt::format("{}{}", name, rope.factor);
+  return text;
 }
 
-nn::MixerFactory AttentionOptions::mixer(std::int64_t context, const std::string& program, double rope_base,
-                                         double output_deviation, const attention::RingSetup& processes) const {
-  attention::RingSetup ring = processes;
+}  // namespace
+
+std::string AttentionOptions::describe(std::int64_t context) const {
+  std::string text = attention == "window" ? fmt::format("window of {}", window)
+                     : attention == "ring" ? fmt::format("causal over a {} ring of {}", layout, ring_size)
+                                           : pattern(context, "attention").to_string();
+  if (!rope)
+    text += ", no positions";
+  else if (const RopeOptions usual; rope->base != usual.base || rope->scaling != usual.scaling)
+    text += ", " + describe_rope(*rope);
+  if (softcap) text += fmt::format(", softcap {}", *softcap);
+  if (sinks) text += ", sinks";
+  if (qk_norm) text += ", qk-norm";
+  if (heads) text += ", " + plural(heads, "head");
+  if (kv_heads) text += fmt::format(", {} for keys", plural(kv_heads, "head"));
+  return text;
+}
+
+attention::MixerSpec AttentionOptions::spec(std::int64_t context, const std::string& program, double output_deviation,
+                                            const attention::RingSetup& processes) const {
+  attention::MixerSpec spec{.pattern = pattern(context, program),
+                            .multihead = {.kv_heads = kv_heads,
+                                          .layer_norm = false,
+                                          .post_norm = false,
+                                          .qk_norm = qk_norm,
+                                          .rope = rope,
+                                          .sinks = sinks,
+                                          .output_deviation = output_deviation},
+                            .core = {.softcap = softcap},
+                            .ring = processes,
+                            .heads = heads,
+                            .positions = rope.has_value()};
   if (attention == "ring" && !processes.communicator) {
-    ring.ring_size = static_cast<int>(ring_size);
-    ring.layout = attention::parse_layout(layout);
+    spec.ring.ring_size = static_cast<int>(ring_size);
+    spec.ring.layout = attention::parse_layout(layout);
   }
-  return attention::attention_mixer(
-      pattern(context, program),
-      {.layer_norm = false, .post_norm = false, .rope = rope_base, .output_deviation = output_deviation}, {}, ring);
+  return spec;
 }
 
 void rethrow_of(const std::string& option) {

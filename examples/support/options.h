@@ -13,7 +13,7 @@
 
 #include "allocator/caching_allocator.h"
 #include "allocator/error.h"
-#include "attention/modules/pattern_attention.h"
+#include "attention/modules/multihead.h"
 #include "attention/pattern/pattern.h"
 #include "nn/language_model.h"
 
@@ -23,7 +23,7 @@ class App;
 
 namespace poolgrad::examples {
 
-/// All of them look back only: programs here train on the next token.
+/// The attention of a layer. All kinds look back only: programs here train on the next token.
 struct AttentionOptions {
   std::string attention = "window";  // see attention_names()
   std::int64_t window = 256;         // positions that a position sees, itself included; around it in blocks
@@ -36,14 +36,19 @@ struct AttentionOptions {
   std::int64_t ring_size = 4;                           // ring: ranks, within this process
   std::string layout = "zigzag";                        // ring: contiguous, zigzag or striped
   std::uint64_t seed = 0;                               // random: decides the blocks; no option of its own
+  // What --layers alone can say; see LayerList.
+  std::optional<RopeOptions> rope = RopeOptions();  // none: no positions
+  std::optional<double> softcap = {};
+  bool sinks = false, qk_norm = false;
+  std::int64_t heads = 0, kv_heads = 0;  // 0: the model's
 
   /// The pattern for sequences of at most `context` positions. Throws ValueError, one sentence.
   attention::Pattern pattern(std::int64_t context, const std::string& program) const;
-  /// Makes MultiheadAttention with the pattern, or a ring of it, between processes where `processes` has a
-  /// communicator. `output_deviation` as there.
-  nn::MixerFactory mixer(std::int64_t context, const std::string& program, double rope_base, double output_deviation,
-                         const attention::RingSetup& processes = {}) const;
-  /// "window of 256", "dilated(w 512 2048, r 1 4) & causal", "causal over a zigzag ring of 4".
+  /// With the pattern, or a ring of it, between processes where `processes` has a communicator. `output_deviation` as
+  /// in MultiheadOptions.
+  attention::MixerSpec spec(std::int64_t context, const std::string& program, double output_deviation = 0.0,
+                            const attention::RingSetup& processes = {}) const;
+  /// "window of 256", "dilated(w 512 2048, r 1 4) & causal", "causal over a zigzag ring of 4, no positions".
   std::string describe(std::int64_t context) const;
   /// The branches in force. Where none are given: 256, a length that holds the context, and one between them, with
   /// rates 1, 2 and 4, or more where a segment would have over 8192 keys: a step's work then grows with the context,
@@ -61,9 +66,6 @@ void check_at_least_one(const std::string& program,
 const std::vector<std::string>& attention_names();
 /// Throws ValueError that lists the names.
 void check_attention_name(const std::string& name, const std::string& program, const std::string& option);
-/// The same for several to compare, of which each is named once.
-void check_attention_names(const std::vector<std::string>& names, const std::string& program,
-                           const std::string& option);
 
 /// The kinds of attention that use an option, such as "block_sparse, global_local, random" for "block"; "" for an
 /// option that does not concern attention.
@@ -98,6 +100,11 @@ auto setting_adder(App& app) {
   return [&app](const std::string& name, auto& value, const std::string& help) {
     if constexpr (std::is_same_v<decltype(value), bool&>) {
       app.add_flag("--" + name, value, help);
+    } else if constexpr (requires { value.text(); }) {  // a type that is made of a text
+      using Value = std::remove_reference_t<decltype(value)>;
+      app.template add_option_function<std::string>(
+             "--" + name, [&value](const std::string& text) { value = Value(text); }, help)
+          ->default_str(value.text());
     } else {
       auto* option = app.add_option("--" + name, value, help);
       if constexpr (std::is_same_v<decltype(value), std::vector<std::int64_t>&>) option->delimiter(',');

@@ -29,9 +29,19 @@ std::string to_text(const T& value) {
   return fmt::format("{}", value);
 }
 
+std::string to_text(const LayerList& layers) { return layers.text(); }
+
 std::string to_text(const std::vector<std::int64_t>& values) { return fmt::format("{}", fmt::join(values, ",")); }
 
 void from_text(const std::string&, const std::string& text, std::string& value) { value = text; }
+void from_text(const std::string& name, const std::string& text, LayerList& value) {
+  value = LayerList(text);
+  try {
+    value.count();
+  } catch (const ValueError&) {
+    throw FileError("[train] the checkpoint's " + name + " is malformed: " + printable(text));
+  }
+}
 template <class T>
 void from_text(const std::string& name, const std::string& text, T& value) {
   const auto number = number_in<T>(text);
@@ -107,7 +117,7 @@ std::unique_ptr<Rematerialisation> TrainOptions::memory_policy(Device on) const 
 void TrainOptions::check() const {
   const auto refuse = [](const std::string& reason) { throw ValueError("[train] " + reason); };
   check_at_least_one("train", {{"context", context},
-                               {"layers", layers},
+                               {"layers", layers.count()},
                                {"width", width},
                                {"heads", heads},
                                {"batch", batch},
@@ -144,9 +154,15 @@ void TrainOptions::check() const {
   if (!is_floating(activations().dtype))
     refuse(fmt::format("--dtype must be f32, f64, bf16, f16 or auto, but is {}", dtype));
   model().check();
-  parse_heads(html_heads, model());
-  pattern();
-  std::vector<std::string> kinds{attention.attention};
+  const std::vector<LayerRun> runs = layer_runs();
+  check_layers(runs, model(), "train");
+  std::vector<std::int64_t> heads_of_layers;
+  if (!html_heads.empty())
+    for (const LayerRun& run : runs)
+      heads_of_layers.insert(heads_of_layers.end(), static_cast<std::size_t>(run.count), run.heads(model()));
+  parse_heads(html_heads, heads_of_layers);
+  check_one_source(layers, given);
+  std::vector<std::string> kinds = kinds_of(runs);
   if (parallel != "none") kinds.emplace_back("ring");  // whose layout is that of the ranks
   check_attention_options(given, kinds);
   loss_scaler();
@@ -174,20 +190,23 @@ std::vector<InputFile> text_files(const TrainOptions& options) {
   return files;
 }
 
-std::vector<HeadName> parse_heads(const std::vector<std::string>& names, const nn::LanguageModelConfig& model) {
-  std::vector<HeadName> heads;
+std::vector<HeadName> parse_heads(const std::vector<std::string>& names, const std::vector<std::int64_t>& heads) {
+  std::vector<HeadName> found;
   for (const std::string& name : names) {
-    HeadName& head = heads.emplace_back();
+    HeadName& head = found.emplace_back();
     const char* const last = name.data() + name.size();
     const auto block = std::from_chars(name.data(), last, head.block);
     const bool divided = block.ec == std::errc() && block.ptr != last && *block.ptr == ':';
     const auto end = divided ? std::from_chars(block.ptr + 1, last, head.head) : block;
-    const bool there = head.block >= 0 && head.block < model.layers && head.head >= 0 && head.head < model.heads;
+    const bool there = heads.empty() || (head.block >= 0 && head.block < std::ssize(heads) && head.head >= 0 &&
+                                         head.head < heads[static_cast<std::size_t>(head.block)]);
     if (!divided || end.ec != std::errc() || end.ptr != last || !there)
-      throw ValueError(fmt::format("[train] --html-head must be BLOCK:HEAD from 0:0 to {}:{}, but is {}",
-                                   model.layers - 1, model.heads - 1, printable(name)));
+      throw ValueError(fmt::format(
+          "[train] --html-head must be BLOCK:HEAD{}, but is {}",
+          heads.empty() ? "" : fmt::format(" from 0:0 to {}:{}", heads.size() - 1, std::ranges::max(heads) - 1),
+          printable(name)));
   }
-  return heads;
+  return found;
 }
 
 const std::vector<Preset>& presets() {
@@ -209,14 +228,17 @@ std::map<std::string, std::string> TrainOptions::configuration() const {
   std::map<std::string, std::string> result;
   for_each_setting(*this, [&](const char* name, const auto& value, const auto&) { result[name] = to_text(value); });
   result["lr"] = to_text(learning_rate());
-  if (attention.attention == "random") result[attention_seed_key] = to_text(attention_in_force().seed);
+  if (std::ranges::count(kinds_of(layer_runs()), "random"))
+    result[attention_seed_key] = to_text(attention_in_force().seed);
   return result;
 }
 
 std::vector<std::string> TrainOptions::arguments() const {
   std::vector<std::string> words;
+  const std::vector<std::string> kinds = kinds_of(layer_runs());
   for (const auto& [name, value] : configuration())
-    if (!value.empty() && name != attention_seed_key && is_of_attention(name, {attention.attention}))
+    if (!value.empty() && name != attention_seed_key && is_of_attention(name, kinds) &&
+        (layers.is_number() || name != "attention"))
       words.push_back(fmt::format("--{}={}", name, value));
   return words;
 }
@@ -251,7 +273,7 @@ void TrainOptions::adopt(const std::map<std::string, std::string>& configuration
 nn::LanguageModelConfig TrainOptions::model() const {
   return {.vocabulary = nn::parse_tokenizer(tokenizer),
           .context = context,
-          .layers = layers,
+          .layers = layers.count(),
           .width = width,
           .heads = heads,
           .kv_heads = kv_heads ? kv_heads : heads,
@@ -312,47 +334,57 @@ AttentionOptions TrainOptions::attention_in_force() const {
   return result;
 }
 
-attention::Pattern TrainOptions::pattern() const { return attention_in_force().pattern(context, "train"); }
-
 std::unique_ptr<nn::LanguageModel> TrainOptions::make_model(Device on, Generator& generator) const {
-  constexpr double rope_base = 10000.0;
   attention::RingSetup ring;
   if (ranks && ranks->grid().ring > 1)
     ring = {.layout = ranks->layout(), .communicator = ranks->ring(), .parts_are_told = true};
-  return std::make_unique<nn::LanguageModel>(model(),
-                                             attention_in_force().mixer(context, "train", rope_base, 0.0, ring),
-                                             nn::ParameterOptions{.device = on, .generator = &generator});
+  return std::make_unique<nn::LanguageModel>(
+      model(), attention::attention_mixer(specs_of(layer_runs(), context, "train", 0.0, ring)),
+      nn::ParameterOptions{.device = on, .generator = &generator});
 }
 
 void TrainOptions::check_tensors(const std::string& path) const {
   constexpr std::string_view first = "block0.", of_model = "model.";
   constexpr int outline_device = 98;  // plans have those from 99 on
+  const std::int64_t layer_count = layers.count();
   const auto refuse = [&](const std::string& reason) {
     throw FileError(
         fmt::format("[load] {}: its tensors are not those of the model of {} and width {} that it tells of: {}",
-                    printable_path(path), plural(layers, "layer"), width, reason));
+                    printable_path(path), plural(layer_count, "layer"), width, reason));
   };
   const SafetensorsReader reader(path);
   SaltedTextMap<const Tensor*> there;
   for (const auto& [name, tensor] : reader.outline().tensors)
     if (name.starts_with(of_model)) there.emplace(name.substr(of_model.size()), &tensor);
-  TrainOptions one = *this;  // all layers are alike
-  one.layers = 1;
-  one.ranks = nullptr;
   configure_simulated_device(outline_device, std::size_t{768} << 30);
   Generator generator(seed);
-  std::unique_ptr<nn::LanguageModel> model;
-  try {
-    model = one.make_model({DeviceType::sim, outline_device}, generator);
-  } catch (const OutOfMemoryError&) {
-    refuse("one layer has more than 768 GiB");
+  const auto outline_of = [&](const LayerRun& run) {  // of a model of one such layer
+    nn::LanguageModelConfig one = model();
+    one.layers = 1;
+    try {
+      return std::make_unique<nn::LanguageModel>(
+          one, attention::attention_mixer(specs_of({run}, context, "train")),
+          nn::ParameterOptions{.device = {DeviceType::sim, outline_device}, .generator = &generator});
+    } catch (const OutOfMemoryError&) {
+      refuse("one layer has more than 768 GiB");
+      throw;
+    }
+  };
+  const auto is_of_layer = [&](const auto& entry) { return entry.first.starts_with(first); };
+  const std::vector<LayerRun> runs = layer_runs();
+  std::vector<nn::NamedTensors> outlines;
+  std::int64_t of_layers = 0, others = 0;
+  for (const LayerRun& run : runs) {
+    outlines.push_back(outline_of(run)->named_tensors());
+    const std::int64_t of_layer = std::ranges::count_if(outlines.back(), is_of_layer);
+    others = std::ssize(outlines.back()) - of_layer;
+    if (run.count > (std::ssize(there) - others - of_layers) / of_layer)
+      refuse(fmt::format("{} are too few: {} of {} each", plural(std::ssize(there), "tensor"),
+                         plural(layer_count, "layer"), of_layer));
+    of_layers += run.count * of_layer;
   }
-  const nn::NamedTensors wanted = model->named_tensors();
-  const auto of_layer =
-      std::ranges::count_if(wanted, [&](const auto& entry) { return entry.first.starts_with(first); });
-  const std::int64_t others = std::ssize(wanted) - of_layer, of_layers = std::ssize(there) - others;
-  if (of_layers % of_layer != 0 || of_layers / of_layer != layers)
-    refuse(fmt::format("{} where every layer has {} and the rest {}", plural(std::ssize(there), "tensor"), of_layer,
+  if (std::ssize(there) != of_layers + others)
+    refuse(fmt::format("{} where all layers have {} and the rest {}", plural(std::ssize(there), "tensor"), of_layers,
                        others));
   const auto compare = [&](const std::string& name, const Tensor& tensor) {
     const auto found = there.find(name);
@@ -361,9 +393,14 @@ void TrainOptions::check_tensors(const std::string& path) const {
       refuse(fmt::format("{} is {} {} where {} {} is wanted", name, to_string(found->second->shape()),
                          to_string(found->second->dtype()), to_string(tensor.shape()), to_string(tensor.dtype())));
   };
-  for (const auto& [name, tensor] : wanted)
-    for (std::int64_t layer = 0; layer < (name.starts_with(first) ? layers : 1); ++layer)
-      compare(name.starts_with(first) ? fmt::format("block{}.{}", layer, name.substr(first.size())) : name, tensor);
+  std::int64_t before = 0;
+  for (std::size_t i = 0; i < runs.size(); before += runs[i++].count)
+    for (const auto& [name, tensor] : outlines[i])
+      if (!name.starts_with(first))
+        compare(name, tensor);
+      else
+        for (std::int64_t layer = before; layer < before + runs[i].count; ++layer)
+          compare(fmt::format("block{}.{}", layer, name.substr(first.size())), tensor);
 }
 
 TrainedModel load_trained_model(const std::string& path, Device device) {

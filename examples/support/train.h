@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "examples/support/files.h"
+#include "examples/support/layers.h"
 #include "examples/support/options.h"
 #include "nn/training/trainer.h"
 #include "parallel/training_ranks.h"
@@ -43,11 +44,11 @@ struct TrainOptions {
   std::vector<std::string> text;    // of nn::TextSource::parse(); empty: default_text()
   std::string tokenizer = "bytes";  // or bpe:N
   std::int64_t context = 4096;      // tokens
-  std::int64_t layers = 2;
+  LayerList layers = 2;
   std::int64_t width = 128;
   std::int64_t heads = 4;
   std::int64_t kv_heads = 0;                         // 0: as many as heads
-  AttentionOptions attention;                        // its seed: see attention_in_force()
+  AttentionOptions attention;                        // of layers that are a number; its seed: see attention_in_force()
   std::optional<std::uint64_t> attention_seed = {};  // of random blocks; none: `seed`. Older checkpoints have 0
   std::int64_t batch = 1;
   std::int64_t chunk = 0;  // positions that go through the model at once; 0: all
@@ -119,8 +120,8 @@ struct TrainOptions {
   nn::LanguageModelConfig model() const;
   /// `attention` with the seed of its blocks.
   AttentionOptions attention_in_force() const;
-  attention::Pattern pattern() const;
-  std::string describe_attention() const { return attention_in_force().describe(context); }
+  std::vector<LayerRun> layer_runs() const { return layers.runs(attention_in_force()); }
+  std::string describe_attention() const { return describe_layers(layer_runs(), context); }
   /// Throw ValueError, one sentence, for what is no dtype or scale, or goes with no other option.
   std::optional<DType> autocast_dtype() const;
   std::optional<nn::LossScalerOptions> loss_scaler() const;
@@ -161,8 +162,9 @@ TrainedModel load_trained_model(const std::string& path, Device device);
 struct HeadName {
   std::int64_t block = 0, head = 0;
 };
-/// Those that "BLOCK:HEAD" name. Throws ValueError, one sentence, where the model has no such head.
-std::vector<HeadName> parse_heads(const std::vector<std::string>& names, const nn::LanguageModelConfig& model);
+/// Those that "BLOCK:HEAD" name. Throws ValueError, one sentence, for a head beyond `heads`, the number of heads of
+/// each layer. Without `heads` only the form is checked.
+std::vector<HeadName> parse_heads(const std::vector<std::string>& names, const std::vector<std::int64_t>& heads = {});
 
 /// Adds the options that decide the numbers or the memory of a run to a command line: those that a plan shares.
 void add_training_options(CLI::App& app, TrainOptions& options);

@@ -56,7 +56,7 @@ std::string describe_run(const PreparedRun& run) {
       "device   {}, {}{}{}{}, {}, by {}{}{}{}{}{}{}{}{}{}",
       plural(corpus.files, "file"), format_bytes(corpus.train_bytes()), format_bytes(corpus.held_out_bytes()), paths,
       describe_corpus(o, corpus), nn::format_count(static_cast<double>(trainer.model().parameter_count())),
-      plural(o.layers, "layer"), o.width, plural(o.heads, "head"), o.model().kv_heads, o.context,
+      plural(o.layers.count(), "layer"), o.width, plural(o.heads, "head"), o.model().kv_heads, o.context,
       o.describe_attention(), o.device, o.dtype,
       run.dtype_reason.empty() ? "" : fmt::format(" (auto: {})", run.dtype_reason),
       o.autocast == "none" ? "" : " with products in " + o.autocast,
@@ -79,7 +79,10 @@ nlohmann::ordered_json describe_configuration(const TrainOptions& o, nn::Trainer
   config["text"] = o.text;
   const auto take = [&](std::string name, const auto& value, const auto&) {
     std::ranges::replace(name, '-', '_');
-    config[name] = value;
+    if constexpr (std::is_same_v<std::remove_cvref_t<decltype(value)>, LayerList>)
+      config[name] = value.is_number() ? nlohmann::ordered_json(value.count()) : nlohmann::ordered_json(value.text());
+    else
+      config[name] = value;
   };
   for_each_setting(o, take);
   for_each_shared_setting(o, take);
@@ -91,7 +94,8 @@ nlohmann::ordered_json describe_configuration(const TrainOptions& o, nn::Trainer
   config["checkpoint"] = o.checkpoint_policy();
   config["parallel"] = o.ranks ? to_string(o.ranks->grid()) : "none";
   const Engines engines = engines_of(trainer.device());
-  const nlohmann::ordered_json found{{"pattern", o.describe_attention()},
+  const nlohmann::ordered_json found{{"layer_count", o.layers.count()},
+                                     {"pattern", o.describe_attention()},
                                      {"files", trainer.corpus().files},
                                      {"train_bytes", trainer.corpus().train_bytes()},
                                      {"held_out_bytes", trainer.corpus().held_out_bytes()},

@@ -14,7 +14,9 @@ void for_each_setting(Options& o, F&& f) {
   f("tokenizer", o.tokenizer,
     "What the model reads and writes: bytes, or bpe:N, N tokens of one byte or more that are learned from the text");
   f("context", o.context, "Tokens that the model sees at once");
-  f("layers", o.layers, "Transformer blocks");
+  f("layers", o.layers,
+    "Transformer blocks: a number, of the kind of --attention, or the attention of each, such as "
+    "5*window:512,causal+nope");
   f("width", o.width, "Width of the model");
   f("heads", o.heads, "Attention heads");
   f("kv-heads", o.kv_heads, "Key and value heads (0: as many as heads)");

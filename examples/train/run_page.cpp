@@ -289,7 +289,7 @@ std::string run_page_html(const RunPage& page) {
   const bool wide = !norms.empty() && least->second > 0 && most->second > 30 * least->second;
   std::string html =
       fmt::format("<h1>Training run</h1>\n<p>{}, width {}, {}, context {}, {}, {}; {} parameters. {}, {}: {}.</p>\n",
-                  plural(c.value("layers", 0), "layer"), c.value("width", 0), plural(c.value("heads", 0), "head"),
+                  plural(c.value("layer_count", 0), "layer"), c.value("width", 0), plural(c.value("heads", 0), "head"),
                   c.value("context", 0), escaped(c.value("pattern", "")), escaped(c.value("dtype", "")),
                   count_text(c.value("parameters", 0.0)), escaped(c.value("device", "")),
                   escaped(c.value("machine", "")), state_of(page));
@@ -322,7 +322,7 @@ void write_run_page(const std::string& path, const Json& config, nn::Trainer& tr
   if (finished) {
     const std::vector<std::int64_t> tokens = map_tokens(trainer, result.prompt);
     const auto heads = config.value("html_head", std::vector<std::string>());
-    page.maps = attention_maps(trainer, tokens, parse_heads(heads, trainer.model().config()));
+    page.maps = attention_maps(trainer, tokens, parse_heads(heads));
     for (const std::int64_t token : tokens) page.map_tokens.emplace_back(trainer.corpus().tokenizer->bytes_of(token));
   }
   write_file_atomically(path, run_page_html(page));

@@ -175,7 +175,6 @@ int parse(Words words) {
   if (program == "train")
     read(TrainOptions(), parse_train_options, [](const TrainOptions& o) {
       o.check();
-      o.pattern();
       if (!o.budget.empty()) parse_bytes(o.budget);
     });
   if (program == "plan")
@@ -184,7 +183,8 @@ int parse(Words words) {
       if (run.checkpoint == "budget") run.budget = o.memory;
       run.check();
     });
-  if (program == "compare") read(CompareOptions(), parse_compare_options, [](const CompareOptions& o) { o.kinds(); });
+  if (program == "compare")
+    read(CompareOptions(), parse_compare_options, [](const CompareOptions& o) { o.contenders(); });
   if (program == "recall") read(RecallOptions(), parse_recall_options, [](const RecallOptions& o) { o.contenders(); });
   if (program == "sample") read(SampleOptions(), parse_sample_options, nothing);
   if (program == "headline") read(HeadlineOptions(), parse_headline_options, nothing);

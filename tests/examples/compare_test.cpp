@@ -75,6 +75,29 @@ TEST(Compare, TrainsEachKindAndSaysWhatItLearned) {
   EXPECT_THAT(page, HasSubstr("<svg"));
 }
 
+TEST(Compare, TrainsEachListOfLayers) {
+  const TemporaryFolder folder;
+  CompareOptions o = tiny_comparison(folder);
+  o.train.layers = LayerList("2*window;window,causal+nope");
+  o.json = folder.file("report.json");
+  o.html = folder.file("page.html");
+  std::ostringstream out;
+  const std::vector<Compared> all = run_compare(o, out);
+  ASSERT_EQ(all.size(), 2u);
+  for (const Compared& one : all) {
+    TrainOptions alone = o.train;
+    alone.layers = LayerList(one.kind);
+    alone.quiet = true, alone.sample = 0, alone.report = 1;
+    std::ostringstream nowhere;
+    EXPECT_EQ(one.result.validation_loss, train(alone, nowhere).validation_loss) << one.kind;
+  }
+  EXPECT_THAT(out.str(), HasSubstr("2 of 2: window of 8; causal, no positions, 6 steps"));
+  const auto report = nlohmann::json::parse(read_bytes(o.json));
+  EXPECT_EQ(report["kinds"][1]["attention"], "window,causal+nope");
+  EXPECT_FALSE(report["config"].contains("layers"));
+  EXPECT_THAT(read_bytes(o.html), HasSubstr("window,causal+nope<small>window of 8; causal, no positions</small>"));
+}
+
 TEST(Compare, GivesEachTheSameTime) {
   const TemporaryFolder folder;
   CompareOptions o = tiny_comparison(folder);
@@ -104,6 +127,10 @@ TEST(Compare, RefusesInOneSentence) {
             "[compare] --attention names window twice");
   EXPECT_THAT(refused([](auto& o) { o.train.attention.attention = "window,cross"; }),
               HasSubstr("[compare] --attention must be"));
+  EXPECT_EQ(refused([](auto& o) { o.train.layers = LayerList("window;causal;window"); }),
+            "[compare] --layers names window twice");
+  EXPECT_EQ(refused([](auto& o) { o.train.layers = LayerList("window;causal,none"); }),
+            "[--layers] entry 2, none: there is no part none: did you mean nope?");
   EXPECT_EQ(refused([](auto& o) { o.time = "4"; }),
             "[compare] --time must be a time such as 90s, 4min or 1h, but is 4");
   EXPECT_EQ(refused([](auto& o) { o.time = "0s"; }),

@@ -277,7 +277,9 @@ TEST(RecallOnCuda, AnswersAsOnTheCpu) {
   options.tokens = 128;
   options.steps = 3;
   options.questions = 4;
-  options.compare = {"causal", "window"};
+  options.ask = 0;
+  options.layers = 2;
+  options.attention.attention = "causal,window";
   options.attention.window = 8;
   const auto on = [&](const char* device) {
     options.device = device;

@@ -51,6 +51,9 @@ class MemoryPolicies : public ::testing::Test {
     o.attention.block = 16;
     o.attention.global = 5;
     o.attention.ring_size = 3;
+    if (below(3) == 0)
+      o.layers = LayerList(one_of<std::string>(
+          {"2*window+rope:1e6,causal+nope+sinks", "causal+nope+heads:1,dilated+qk-norm+softcap:20", "strided,2*ring"}));
     o.steps = 2;
     o.report = 2;
     o.sample = 0;
@@ -59,9 +62,10 @@ class MemoryPolicies : public ::testing::Test {
   }
 
   static std::string describe(const TrainOptions& o) {
-    return o.attention.attention + ", " + o.dtype + ", " + std::to_string(o.layers) + " layers, width " +
-           std::to_string(o.width) + ", " + std::to_string(o.batch) + " x " + std::to_string(o.context) + ", " +
-           o.checkpoint + (o.budget.empty() ? "" : " within " + o.budget) + (o.offload.empty() ? "" : ", offload");
+    return (o.layers.is_number() ? o.attention.attention + ", " : "") + o.dtype + ", " + o.layers.text() +
+           " layers, width " + std::to_string(o.width) + ", " + std::to_string(o.batch) + " x " +
+           std::to_string(o.context) + ", " + o.checkpoint + (o.budget.empty() ? "" : " within " + o.budget) +
+           (o.offload.empty() ? "" : ", offload");
   }
 
   static TrainResult run_of(const TrainOptions& options) {

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <random>
@@ -39,6 +40,21 @@ class MemoryPromises : public ::testing::Test {
     return values[below(values.size())];
   }
 
+  /// Layers of any kinds, positions, scores and heads.
+  LayerList mixed_layers(const TrainOptions& o) {
+    std::string list;
+    for (std::size_t entries = 1 + below(3); entries > 0; --entries) {
+      if (below(3) == 0) list += "2*";
+      list += one_of(attention_names());
+      list += one_of<std::string>({"", "+rope:1e6", "+nope", "+rope:10000:ntk:2", "+rope:10000:yarn:4:64"});
+      list += one_of<std::string>({"", "", "+softcap:20"}) + one_of<std::string>({"", "", "+sinks"}) +
+              one_of<std::string>({"", "", "+qk-norm"});
+      if (below(3) == 0) list += "+heads:" + std::to_string(one_of<std::int64_t>({1, o.heads}));
+      if (entries > 1) list += ",";
+    }
+    return LayerList(list);
+  }
+
   TrainOptions draw() {
     TrainOptions o;
     o.text = {folder_.file("text")};
@@ -61,7 +77,9 @@ class MemoryPromises : public ::testing::Test {
     o.ema = one_of<double>({0.0, 0.0, 0.9});
     o.tile = one_of<std::int64_t>({0, 0, 40});
     o.checkpoint = one_of<std::string>({"none", "none", "budget", "budget", "selective", "block", "sqrt"});
-    if (below(4) == 0 && o.attention.attention != "ring" && o.attention.attention != "random") {
+    if (below(2) == 0) o.layers = mixed_layers(o);
+    const std::vector<std::string> kinds = kinds_of(o.layer_runs());
+    if (below(4) == 0 && std::ranges::count(kinds, "ring") + std::ranges::count(kinds, "random") == 0) {
       o.chunk = 48;
       o.checkpoint = one_of<std::string>({"none", "budget"});
     }

@@ -121,6 +121,120 @@ TEST(AttentionOptions, OfOtherKindsAreRefused) {
   });
 }
 
+std::string entry_refusal(const std::string& list) {
+  return error_of<ValueError>([&] {
+    const nn::LanguageModelConfig model{.context = 64, .layers = 1, .width = 64, .heads = 4, .kv_heads = 4};
+    check_layers(LayerList(list).runs({}), model, "train");
+  });
+}
+
+TEST(LayerList, ANumberIsSoManyLayersOfTheUsualKind) {
+  AttentionOptions usual = named("strided");
+  usual.stride = 9;
+  const auto runs = LayerList(3).runs(usual);
+  ASSERT_EQ(runs.size(), 1u);
+  EXPECT_EQ(runs[0].count, 3);
+  EXPECT_EQ(runs[0].attention.pattern(64, "train"), usual.pattern(64, "train"));
+  EXPECT_EQ(LayerList(3).text(), "3");
+  EXPECT_TRUE(LayerList("3").is_number());
+  EXPECT_EQ(LayerList("3").count(), 3);
+}
+
+TEST(LayerList, HasAnEntryForEachLayerOrForSeveral) {
+  const LayerList list("5*window:512+rope,nope:causal,block_sparse:32:0/3+sinks+qk-norm+softcap:30.5");
+  EXPECT_FALSE(list.is_number());
+  EXPECT_EQ(list.count(), 7);
+  const auto runs = list.runs({});
+  ASSERT_EQ(runs.size(), 3u);
+  EXPECT_EQ(runs[0].count, 5);
+  EXPECT_EQ(runs[0].attention.pattern(64, "train"), Pattern::window(511, 0));
+  EXPECT_TRUE(runs[0].attention.rope.has_value());
+  EXPECT_EQ(runs[1].attention.pattern(64, "train"), Pattern::causal());
+  EXPECT_FALSE(runs[1].attention.rope.has_value());
+  EXPECT_EQ(runs[2].attention.pattern(64, "train"), Pattern::block_offsets(32, {0, -3}) & Pattern::causal());
+  EXPECT_TRUE(runs[2].attention.sinks && runs[2].attention.qk_norm);
+  EXPECT_EQ(runs[2].attention.softcap, 30.5);
+  EXPECT_EQ(describe_layers(runs, 64), "5 times window of 512; causal, no positions; " +
+                                           runs[2].attention.pattern(64, "").to_string() +
+                                           ", softcap 30.5, sinks, qk-norm");
+  EXPECT_EQ(kinds_of(runs), (std::vector<std::string>{"window", "causal", "block_sparse"}));
+}
+
+TEST(LayerList, TakesWhatAnEntryDoesNotSayFromTheOptions) {
+  AttentionOptions usual;
+  usual.window = 40;
+  usual.rope = RopeOptions(1e6);
+  const auto runs = LayerList("window,window:9+rope,window+rope:500:yarn:4:64,global_local:16+heads:2").runs(usual);
+  EXPECT_EQ(runs[0].attention.window, 40);
+  EXPECT_EQ(runs[1].attention.window, 9);
+  EXPECT_EQ(runs[1].attention.rope->base, 1e6);
+  EXPECT_EQ(runs[2].attention.rope->base, 500);
+  EXPECT_EQ(runs[2].attention.rope->scaling, RopeScaling::yarn);
+  EXPECT_EQ(runs[2].attention.rope->factor, 4);
+  EXPECT_EQ(runs[2].attention.rope->trained_context, 64);
+  EXPECT_EQ(runs[3].attention.window, 16);
+  EXPECT_EQ(runs[3].attention.block, usual.block);
+  const nn::LanguageModelConfig model{.heads = 4, .kv_heads = 2};
+  EXPECT_EQ(runs[0].heads(model), 4);
+  EXPECT_EQ(runs[0].kv_heads(model), 2);
+  EXPECT_EQ(runs[3].heads(model), 2);
+  EXPECT_EQ(runs[3].kv_heads(model), 2);
+}
+
+TEST(LayerList, RefusesInOneSentenceWithTheEntryAndItsPlace) {
+  const std::pair<const char*, const char*> wrong[] = {
+      {"window,windw:9", "entry 2, windw:9: there is no part windw: did you mean window?"},
+      {"", "entry 1, : there is no part "},
+      {"causal,,window", "entry 2, : there is no part "},
+      {"nope", "entry 1, nope: there is no kind of attention, such as causal"},
+      {"causal+window", "entry 1, causal+window: it says a kind twice"},
+      {"causal+nope+rope", "entry 1, causal+nope+rope: it says positions twice"},
+      {"causal+heads:2+heads:2", "entry 1, causal+heads:2+heads:2: it says heads twice"},
+      {"0*causal", "entry 1, 0*causal: a repetition must be at least 1"},
+      {"x*causal", "entry 1, x*causal: x cannot be a value of a repetition"},
+      {"window:x", "entry 1, window:x: x cannot be a value of window"},
+      {"window:1:2", "entry 1, window:1:2: window has 1 value, not 2"},
+      {"causal:1", "entry 1, causal:1: causal has 0 values, not 1"},
+      {"2*causal,window:0", "entry 2, window:0: --window must be at least 1, but is 0"},
+      {"causal+softcap:0", "entry 1, causal+softcap:0: softcap must be positive"},
+      {"causal+softcap:nan", "entry 1, causal+softcap:nan: nan cannot be a value of softcap"},
+      {"causal+softcap", "entry 1, causal+softcap: softcap needs a value, such as softcap:4"},
+      {"causal+sinks:1", "entry 1, causal+sinks:1: sinks has 0 values, not 1"},
+      {"causal+heads:0", "entry 1, causal+heads:0: heads must be at least 1"},
+      {"causal+heads:3", "entry 1, causal+heads:3: --width 64 is not divisible by 3 heads"},
+      {"causal+heads:64",
+       "entry 1, causal+heads:64: --width 64 / 64 heads must be even, as rotary positions turn pairs"},
+      {"causal+kv-heads:3", "entry 1, causal+kv-heads:3: 4 heads are not a multiple of 3 kv-heads"},
+      {"causal+rope:0", "entry 1, causal+rope:0: the base of rope must be positive"},
+      {"causal+rope:9:cubic:2",
+       "entry 1, causal+rope:9:cubic:2: the scaling of rope must be linear, ntk or yarn, but is cubic"},
+      {"causal+rope:9:ntk", "entry 1, causal+rope:9:ntk: ntk is rope:BASE:ntk:FACTOR"},
+      {"causal+rope:9:yarn:2",
+       "entry 1, causal+rope:9:yarn:2: yarn is rope:BASE:yarn:FACTOR:TRAINED, with the context that was trained"},
+      {"causal+rope:9:linear:0.5", "entry 1, causal+rope:9:linear:0.5: the factor of rope must be at least 1"},
+      {"65536*causal,causal", "entry 2, causal: a list has at most 65536 layers"},
+      {"9223372036854775807*causal", "entry 1, 9223372036854775807*causal: a list has at most 65536 layers"}};
+  for (const auto& [list, said] : wrong) EXPECT_EQ(entry_refusal(list), "[--layers] " + std::string(said)) << list;
+  EXPECT_EQ(entry_refusal("causal+nope+heads:64"), "no exception") << "nothing is turned there";
+  EXPECT_EQ(error_of<ValueError>([&] { check_one_source(LayerList("causal"), {"attention"}); }),
+            "[--attention] --layers lists the attention of each layer: one of the two options");
+  EXPECT_NO_THROW(check_one_source(LayerList(2), {"attention"}));
+}
+
+TEST(LayerList, SaysWhatIsCompared) {
+  const auto by_kind = contenders_of(3, "causal,window", "compare");
+  ASSERT_EQ(by_kind.size(), 2u);
+  EXPECT_EQ(by_kind[1].name, "window");
+  EXPECT_EQ(by_kind[1].kind, "window");
+  EXPECT_EQ(by_kind[1].layers.count(), 3);
+  const auto lists = contenders_of(LayerList("2*window;window,causal+nope"), "dilated", "compare");
+  ASSERT_EQ(lists.size(), 2u);
+  EXPECT_EQ(lists[1].name, "window,causal+nope");
+  EXPECT_EQ(lists[1].layers.count(), 2);
+  EXPECT_EQ(error_of<ValueError>([] { contenders_of(LayerList("causal;causal"), "", "compare"); }),
+            "[compare] --layers names causal twice");
+}
+
 TEST(Options, SuggestTheNearestName) {
   const std::vector<std::string> names{"steps", "stride", "seed", "save", "save-every", "temperature"};
   EXPECT_EQ(nearest("stpes", names), "steps") << "two letters exchanged";
@@ -196,7 +310,7 @@ TEST(TrainOptions, DefaultsAreTheRecipe) {
   EXPECT_TRUE(options.given.empty());
   EXPECT_EQ(options.context, 4096);
   EXPECT_EQ(options.model().kv_heads, 4);
-  EXPECT_EQ(options.pattern(), attention::Pattern::window(255, 0));
+  EXPECT_EQ(options.attention_in_force().pattern(options.context, "train"), attention::Pattern::window(255, 0));
   EXPECT_EQ(options.optimizer, "muon");
   EXPECT_EQ(options.learning_rate(), 2e-2);
 }
@@ -275,11 +389,40 @@ TEST(TrainOptions, ReadTheCommandLine) {
   EXPECT_EQ(options.model().context, 128);
   EXPECT_EQ(options.model().kv_heads, 2);
   EXPECT_EQ(options.model().dtype, DType::bf16);
-  EXPECT_EQ(options.pattern(), attention::Pattern::causal());
+  EXPECT_EQ(options.attention_in_force().pattern(options.context, "train"), attention::Pattern::causal());
   EXPECT_EQ(options.lr, 0.01);
   EXPECT_TRUE(options.quiet);
   EXPECT_TRUE(options.given.contains("kv-heads"));
   EXPECT_FALSE(options.given.contains("width"));
+}
+
+TEST(TrainOptions, ReadLayersAsANumberOrAList) {
+  EXPECT_EQ(parse({"--layers", "5"}).model().layers, 5);
+  const TrainOptions options = parse({"--layers", "2*window:9,causal+nope", "--context", "64"});
+  EXPECT_EQ(options.model().layers, 3);
+  EXPECT_NO_THROW(options.check());
+  EXPECT_EQ(options.configuration().at("layers"), "2*window:9,causal+nope");
+  const auto words = options.arguments();
+  EXPECT_EQ(std::ranges::count(words, "--layers=2*window:9,causal+nope"), 1);
+  EXPECT_EQ(std::ranges::count_if(words, [](const auto& word) { return word.starts_with("--attention"); }), 0);
+  EXPECT_EQ(train_refusal([](auto& o) {
+              o.layers = LayerList("causal");
+              o.given = {"attention"};
+            }),
+            "[--attention] --layers lists the attention of each layer: one of the two options");
+  EXPECT_EQ(train_refusal([](auto& o) {
+              o.layers = LayerList("causal");
+              o.given = {"window"};
+            }),
+            "[--window] this option is of --attention window, global_local, not of causal");
+  EXPECT_EQ(train_refusal([](auto& o) {
+              o.layers = LayerList("causal,causal+heads:2");
+              o.html = "a";
+              o.html_heads = {"0:3", "1:2"};
+            }),
+            "[train] --html-head must be BLOCK:HEAD from 0:0 to 1:3, but is 1:2");
+  TrainOptions random = parse({"--layers", "causal,random", "--seed", "5"});
+  EXPECT_EQ(random.configuration().at("attention-seed"), "5");
 }
 
 TEST(TrainOptions, AnswerFaultsOfTheCommandLineWithTheCodeOfUsage) {
@@ -322,16 +465,20 @@ TEST(TrainOptions, AreHelpedWithByRankZeroAlone) {
 
 TEST(TrainOptions, RandomAttentionFollowsTheSeed) {
   TrainOptions options = parse({"--attention", "random", "--seed", "5"});
-  EXPECT_EQ(options.pattern(), Pattern::random_blocks(64, 0.25, 5) & Pattern::causal());
+  EXPECT_EQ(options.attention_in_force().pattern(options.context, "train"),
+            Pattern::random_blocks(64, 0.25, 5) & Pattern::causal());
   EXPECT_THAT(options.describe_attention(), HasSubstr("seed 5"));
   TrainOptions resumed = parse({});
   resumed.adopt(options.configuration());
-  EXPECT_EQ(resumed.pattern(), options.pattern());
+  EXPECT_EQ(resumed.attention_in_force().pattern(resumed.context, "train"),
+            options.attention_in_force().pattern(options.context, "train"));
   auto older = options.configuration();
   EXPECT_EQ(older.erase("attention-seed"), 1u);
   TrainOptions from_older = parse({});
   from_older.adopt(older);
-  EXPECT_EQ(from_older.pattern(), Pattern::random_blocks(64, 0.25, 0) & Pattern::causal()) << "as it was trained";
+  EXPECT_EQ(from_older.attention_in_force().pattern(from_older.context, "train"),
+            Pattern::random_blocks(64, 0.25, 0) & Pattern::causal())
+      << "as it was trained";
   EXPECT_FALSE(parse({}).configuration().contains("attention-seed"));
 }
 
@@ -453,7 +600,7 @@ TEST(TrainOptions, RefuseInOneSentence) {
 TEST(TrainOptions, HeadsOfThePageAreNamedByBlockAndHead) {
   const TrainOptions several = parse({"--html", "a", "--html-head", "0:3,1:0", "--html-head", "1:2"});
   EXPECT_EQ(several.html_heads, (std::vector<std::string>{"0:3", "1:0", "1:2"}));
-  const std::vector<HeadName> heads = parse_heads(several.html_heads, several.model());
+  const std::vector<HeadName> heads = parse_heads(several.html_heads);
   ASSERT_EQ(heads.size(), 3u);
   EXPECT_TRUE(heads[0].block == 0 && heads[0].head == 3 && heads[2].block == 1 && heads[2].head == 2);
   for (const char* wrong :

@@ -51,6 +51,24 @@ class PlanTest : public ::testing::Test {
   TemporaryFolder folder_;
 };
 
+TEST_F(PlanTest, PlansAndMeasuresListsOfLayers) {
+  std::string text;
+  for (int i = 0; i < 800; ++i) text += "int f" + std::to_string(i) + "() { return 1; }\n";
+  write_bytes(folder_.file("text"), text);
+  options_.train.text = {folder_.file("text")};
+  options_.train.sample = 0;
+  options_.vary = {"layers=2*window;window:40,nope:causal;causal+sinks+qk-norm,2*dilated:16/512:1/4+heads:1+softcap:9"};
+  options_.measure = 2;
+  options_.program = POOLGRAD_TRAIN_PROGRAM;
+  const auto rows = answer()["rows"];
+  ASSERT_EQ(rows.size(), 3u);
+  for (const auto& row : rows) {
+    EXPECT_EQ(row["measured"]["peak_live_bytes"], row["peak_live_bytes"]) << row;
+    EXPECT_EQ(row["measured"]["peak_reserved_bytes"], row["peak_reserved_bytes"]) << row;
+  }
+  EXPECT_NE(rows[0]["peak_live_bytes"], rows[2]["peak_live_bytes"]);
+}
+
 TEST_F(PlanTest, FindsTheLeastBudgetThatTrains) {
   const Threads two(2);  // whose scratch cannot be dropped
   for (std::int64_t context = 1300; context <= 2900; context += 200) {
@@ -416,7 +434,8 @@ TEST_F(PlanTest, RefusesWhatItCannotPlanInOneSentence) {
               std::string("[plan] --vary must be NAME=VALUE,VALUE, but is ") + vary);
   EXPECT_THAT(refused([](PlanOptions& o) { o.vary = {"wheels=3"}; }),
               HasSubstr("[--vary] there is no training option wheels"));
-  EXPECT_THAT(refused([](PlanOptions& o) { o.vary = {"layers=many"}; }), HasSubstr("[plan] --vary layers=many: "));
+  EXPECT_THAT(refused([](PlanOptions& o) { o.vary = {"layers=many"}; }), HasSubstr("[--layers] entry 1, many: "));
+  EXPECT_THAT(refused([](PlanOptions& o) { o.vary = {"width=many"}; }), HasSubstr("[plan] --vary width=many: "));
   EXPECT_THAT(refused([](PlanOptions& o) { o.vary = {"attention=window,cross"}; }),
               HasSubstr("--attention must be one of"));
   EXPECT_THAT(refused([](PlanOptions& o) { o.train.width = 33; }), HasSubstr("33"));

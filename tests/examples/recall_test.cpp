@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fmt/ranges.h>
+
 #include <csignal>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -23,6 +25,9 @@ class Recall : public ::testing::Test {
  protected:
   Recall() {
     options_.distance = 40;
+    options_.ask = 0;
+    options_.align = 4;
+    options_.layers = 2;
     options_.pairs = 4;
     options_.keys = 4;
     options_.values = 4;
@@ -62,11 +67,10 @@ std::vector<double> numbers(const std::vector<RecallResult>& results) {
 }
 
 TEST_F(Recall, LearnsByAttentionAndGuessesWithoutSight) {
-  options_.compare = {"causal", "window"};
+  options_.attention.attention = "causal,window";
   options_.attention.window = 1;
   options_.pairs = options_.keys = 2;
   options_.distance = 4;
-  options_.layers = 2;
   options_.steps = 300;
   options_.questions = 200;
   const auto results = run();
@@ -89,7 +93,7 @@ TEST_F(Recall, TwoRunsAndAnyNumberOfThreadsGiveEqualBits) {
 }
 
 TEST_F(Recall, ContendersGetTheSameSequencesAndNumberOfSteps) {
-  options_.compare = {"causal", "dense", "window"};  // two names of one
+  options_.attention.attention = "causal,dense,window";  // two names of one
   const auto results = run();
   ASSERT_EQ(results.size(), 3u);
   EXPECT_EQ(numbers({results[0]}), numbers({results[1]}));
@@ -98,7 +102,7 @@ TEST_F(Recall, ContendersGetTheSameSequencesAndNumberOfSteps) {
 }
 
 TEST_F(Recall, RunsWithEveryKindOfAttention) {
-  options_.compare = attention_names();
+  options_.attention.attention = fmt::format("{}", fmt::join(attention_names(), ","));
   options_.attention.block = 16;
   options_.attention.ring_size = 3;
   options_.steps = 2;
@@ -106,6 +110,25 @@ TEST_F(Recall, RunsWithEveryKindOfAttention) {
     EXPECT_EQ(result.records.size(), 2u) << result.attention;
     EXPECT_EQ(result.scores.size(), 2u) << result.attention;
   }
+}
+
+TEST_F(Recall, AsksFartherThanItTrainsOfEveryListOfLayers) {
+  options_.layers = LayerList("window:16,causal+nope;2*window:4");
+  options_.ask = 200;
+  options_.svg = folder_.file("recall.svg");
+  const auto results = run();
+  ASSERT_EQ(results.size(), 2u);
+  EXPECT_EQ(results[0].attention, "window:16,causal+nope");
+  for (const RecallResult& result : results) {
+    for (const RecallRecord& record : result.records) EXPECT_LE(record.distance, 40);
+    std::vector<std::int64_t> distances;
+    for (const RecallScore& score : result.scores) distances.push_back(score.distance);
+    EXPECT_EQ(distances, (std::vector<std::int64_t>{32, 64, 128, 200}));
+  }
+  EXPECT_THAT(out_.str(), HasSubstr("2 layers: window of 16, rope base 1000000; causal, no positions"));
+  const std::string picture = read_bytes(options_.svg);
+  EXPECT_TRUE(picture.starts_with("<svg xmlns=\"http://www.w3.org/2000/svg\""));
+  EXPECT_THAT(picture, HasSubstr("window:16,causal+nope"));
 }
 
 TEST_F(Recall, APasskeyIsOfTenDigits) {
@@ -126,7 +149,7 @@ TEST_F(Recall, EndsWhenItsSecondsAreOver) {
 }
 
 TEST_F(Recall, StopsTrainingAtCtrlCAndStillAsks) {
-  options_.compare = {"window", "causal"};
+  options_.attention.attention = "window,causal";
   options_.steps = 1000000;
   struct Interrupting : std::stringbuf {
     int sync() override {
@@ -146,7 +169,7 @@ TEST_F(Recall, StopsTrainingAtCtrlCAndStillAsks) {
 }
 
 TEST_F(Recall, PrintsProgressATableAndBars) {
-  options_.compare = {"causal", "window"};
+  options_.attention.attention = "causal,window";
   run();
   for (const char* part : {"chance 25.0 %", "step 2/6", "ms/step", "ETA", "window of 8", "right answers by distance",
                            "      40  causal", "┊ chance"})
@@ -166,7 +189,7 @@ TEST_F(Recall, SaysWhenHeadsAreTooFewForThePhasesOfARate) {
 }
 
 TEST_F(Recall, ReportsInJsonAndCsv) {
-  options_.compare = {"causal", "window"};
+  options_.attention.attention = "causal,window";
   options_.json = folder_.file("report.json");
   options_.csv = folder_.file("steps.csv");
   const auto results = run();
@@ -185,7 +208,7 @@ TEST_F(Recall, ReportsInJsonAndCsv) {
 }
 
 TEST_F(Recall, AContenderThatFailsLeavesTheOthersTheirTurnAndTheReport) {
-  options_.compare = {"causal", "window"};
+  options_.attention.attention = "causal,window";
   options_.json = folder_.file("report.json");
   options_.lr = 1e30;  // after a step everything is infinite
   EXPECT_THAT(error_of<ValueError>([&] { run(); }), HasSubstr("diverged"));
@@ -204,15 +227,11 @@ TEST_F(Recall, LeavesNothingInThePool) {
 }
 
 TEST_F(Recall, RefusesInOneSentence) {
-  EXPECT_EQ(refusal([](auto& o) {
-              o.compare = {"causal", "cross"};
-            }),
-            "[recall] --compare must be one of causal, dense, window, dilated, block_sparse, global_local, strided, "
+  EXPECT_EQ(refusal([](auto& o) { o.attention.attention = "causal,cross"; }),
+            "[recall] --attention must be one of causal, dense, window, dilated, block_sparse, global_local, strided, "
             "random, ring, but is cross");
-  EXPECT_EQ(refusal([](auto& o) {
-              o.compare = {"causal", "window", "causal"};
-            }),
-            "[recall] --compare names causal twice");
+  EXPECT_EQ(refusal([](auto& o) { o.attention.attention = "causal,window,causal"; }),
+            "[recall] --attention names causal twice");
   EXPECT_EQ(refusal([](auto& o) { o.tokens = 0; }), "[recall] --tokens must be at least 1, but is 0");
   EXPECT_EQ(refusal([](auto& o) { o.steps = 0; }), "[recall] --steps 0 runs until --seconds are over, and needs them");
   EXPECT_EQ(refusal([](auto& o) { o.lr = 0; }), "[recall] --lr must be positive, but is 0");
@@ -220,14 +239,19 @@ TEST_F(Recall, RefusesInOneSentence) {
   EXPECT_EQ(refusal([](auto& o) { o.heads = 5; }), "[--layers, --width, --heads] width 32 is not divisible by 5 heads");
   EXPECT_EQ(refusal([](auto& o) { o.json = o.csv = "a"; }), "[recall] --json and --csv are both a");
   EXPECT_THAT(refusal([](auto& o) { o.attention.rates = {1}; }), HasSubstr("[--segments, --rates] "));
+  EXPECT_EQ(refusal([](auto& o) { o.layers = LayerList("window;windw"); }),
+            "[--layers] entry 1, windw: there is no part windw: did you mean window?");
+  EXPECT_EQ(refusal([](auto& o) { o.ask = -1; }), "[recall] --ask must not be negative, but is -1");
 }
 
 TEST_F(Recall, ReadsTheCommandLine) {
-  const char* arguments[] = {"recall",     "--compare", "causal,dilated", "--distance", "128",
-                             "--segments", "16,64",     "--rates",        "1,4"};
+  const char* arguments[] = {"recall",     "--attention", "causal,dilated", "--distance", "128",
+                             "--segments", "16,64",       "--rates",        "1,4"};
   RecallOptions options;
   EXPECT_EQ(parse_recall_options(9, arguments, options), -1);
-  EXPECT_EQ(options.contenders(), (std::vector<std::string>{"causal", "dilated"}));
+  EXPECT_EQ(options.contenders().size(), 2u);
+  EXPECT_EQ(options.contenders()[1].name, "dilated");
+  EXPECT_EQ(options.contenders()[1].layers.count(), 2);
   EXPECT_EQ(options.attention.segments, (std::vector<std::int64_t>{16, 64}));
   EXPECT_EQ(options.task().distance, 128);
   const char* needle[] = {"recall", "--distance", "256", "--preset", "needle"};

@@ -312,6 +312,25 @@ TEST_F(ScaleTest, OneRankTakesTheStepOfTheDryRun) {
   EXPECT_EQ(scale.rows[0].messages, 0);
 }
 
+TEST_F(ScaleTest, AddsUpLayersThatDiffer) {
+  options_.ranks = 8;
+  options_.train.context = 8 * 1024;
+  const auto rows = [&](const char* layers) {
+    options_.train.layers = LayerList(layers);
+    return scale().rows;
+  };
+  const auto window = rows("window:512"), causal = rows("causal+nope+heads:1"),
+             both = rows("2*window:512,causal+nope+heads:1");
+  for (std::size_t i = 0; i + 1 < both.size(); ++i) {
+    EXPECT_DOUBLE_EQ(both[i].forward.total, 2 * window[i].forward.total + causal[i].forward.total) << both[i].name;
+    EXPECT_DOUBLE_EQ(both[i].backward.total, 2 * window[i].backward.total + causal[i].backward.total) << both[i].name;
+    EXPECT_EQ(both[i].steps, causal[i].steps) << both[i].name;
+    EXPECT_EQ(both[i].memory.backward, std::max(window[i].memory.backward, causal[i].memory.backward));
+  }
+  options_.train.layers = LayerList("window,ring");
+  EXPECT_EQ(refusal(), "[plan] --ranks divides the sequences of every layer, and --layers lists a ring");
+}
+
 TEST_F(ScaleTest, FasterDevicesAndLinksTakeLessTime) {
   options_.train.dtype = "bf16";
   const double h200 = scale().rows[1].step_seconds;

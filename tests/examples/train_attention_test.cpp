@@ -5,6 +5,7 @@
 #include <cmath>
 #include <sstream>
 
+#include "allocator/base/printable.h"
 #include "autograd/operators/views.h"
 #include "examples/support/train.h"
 #include "tensor/creation.h"
@@ -97,7 +98,7 @@ TEST_P(TrainAttention, ByteByByteTheModelSaysWhatItSaysOfTheWhole) {
   Generator generator(1);
   const nn::LanguageModelConfig config{
       .vocabulary = 40, .context = 48, .layers = 2, .width = 16, .heads = 4, .kv_heads = 2};
-  nn::LanguageModel model(config, small(GetParam()).mixer(config.context, "train", 10000.0, -1.0),
+  nn::LanguageModel model(config, attention::attention_mixer({small(GetParam()).spec(config.context, "train", -1.0)}),
                           {.generator = &generator});
   for (auto& [name, parameter] : model.named_parameters())
     if (name == "head.weight") parameter.copy_from(randn(parameter.shape(), {}, generator));
@@ -115,6 +116,84 @@ TEST_P(TrainAttention, ByteByByteTheModelSaysWhatItSaysOfTheWhole) {
 
 INSTANTIATE_TEST_SUITE_P(Every, TrainAttention, ::testing::ValuesIn(attention_names()),
                          [](const auto& name) { return name.param; });
+
+/// A run of layers that differ in everything that an entry can say.
+class TrainLayers : public TrainAttention {
+ protected:
+  TrainLayers() {
+    options_.layers = LayerList(
+        "window:12+rope:1e6+sinks,2*causal+nope+softcap:20,strided:7+qk-norm+heads:2,dilated:8/64:1/4+kv-heads:2+rope:"
+        "10000:yarn:4:64,block_sparse:16:0/2+rope:500:ntk:2,global_local:12:16:5+heads:8+kv-heads:1");
+  }
+};
+
+TEST_P(TrainLayers, LearnAndGoOnBitForBitFromACheckpoint) {
+  const TrainResult whole = run(options_);
+  EXPECT_LT(whole.validation_loss, std::log(256.0) - 0.1);
+  options_.save = folder_.file("half.safetensors");
+  options_.stop_after = 3;
+  run(options_);
+  TrainOptions resumed;
+  resumed.text = options_.text;
+  resumed.resume = options_.save;
+  resumed.sample = 12;
+  const TrainResult rest = run(resumed);
+  EXPECT_EQ(rest.validation_loss, whole.validation_loss);
+  EXPECT_EQ(rest.sample, whole.sample);
+  resumed.layers = LayerList("7*window:12");
+  resumed.given = {"layers"};
+  EXPECT_EQ(error_of<ValueError>([&] { run(resumed); }),
+            "[train] the checkpoint is of another configuration: --layers is " + printable(options_.layers.text()) +
+                " there, 7*window:12 here");
+}
+
+TEST_P(TrainLayers, AreEachComparedWithTheTensorsOfACheckpoint) {
+  options_.save = folder_.file("a.safetensors");
+  options_.steps = 1;
+  run(options_);
+  const auto with = [&](const std::string& layers) {
+    TrainOptions other = options_;
+    other.layers = LayerList(layers);
+    return error_of<FileError>([&] { other.check_tensors(options_.save); });
+  };
+  const std::string text = options_.layers.text();
+  EXPECT_EQ(with(text), "no exception");
+  EXPECT_THAT(with("2*window,causal,4*window"), ::testing::HasSubstr("tensors where all layers have "));
+  EXPECT_THAT(with("65000*window"), ::testing::HasSubstr("tensors are too few: 65000 layers of "));
+  // The same tensors, but those of qk-norm a layer earlier.
+  const std::string moved =
+      "window:12+rope:1e6+sinks,causal+nope+softcap:20,strided:7+qk-norm+heads:2,causal+nope+softcap:20,dilated:8/64:"
+      "1/4+kv-heads:2,block_sparse:16:0/2,global_local:12:16:5+heads:8+kv-heads:1";
+  EXPECT_THAT(with(moved), ::testing::HasSubstr("block2.mixer.q_norm.weight is missing"));
+  EXPECT_THAT(with(text.substr(0, text.size() - 1) + "8"), ::testing::HasSubstr("block6.mixer.projection.weight is "));
+}
+
+TEST_P(TrainLayers, SayTokenByTokenWhatTheySayOfTheWhole) {
+  const NoGradGuard no_grad;
+  Generator generator(1);
+  options_.dtype = "f64";
+  const auto model = options_.make_model(cpu, generator);
+  for (Tensor parameter : model->parameters())
+    parameter.copy_from(randn(parameter.shape(), parameter.options(), generator) * 0.1);
+  const Tensor tokens = randint(0, 256, {1, 60}, {.dtype = DType::i64}, generator);
+  const Tensor whole = model->logits(tokens);
+  auto state = model->new_state();
+  std::vector<Tensor> steps{model->logits(slice(tokens, 1, 0, 5), &state)};
+  for (std::int64_t t = 5; t < 60; ++t) steps.push_back(model->logits(slice(tokens, 1, t, t + 1), &state));
+  EXPECT_TRUE(all_close(cat(steps, 1), whole, 1e-10, 1e-11));
+}
+
+INSTANTIATE_TEST_SUITE_P(Mixed, TrainLayers, ::testing::Values("window"));
+
+TEST_P(TrainAttention, IsTheListWithOneEntryRepeated) {
+  const TrainResult by_number = run(options_);
+  TrainOptions listed = options_;
+  listed.layers = LayerList("2*" + GetParam());
+  listed.attention.attention = "window";
+  const TrainResult by_list = run(listed);
+  EXPECT_EQ(losses(by_list), losses(by_number));
+  EXPECT_EQ(by_list.sample, by_number.sample);
+}
 
 TEST(TrainRing, AnyRingTrainsToTheLossOfOneDevice) {
   TemporaryFolder folder;

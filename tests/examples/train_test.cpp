@@ -397,7 +397,7 @@ TEST(SampleText, WritesNoMoreThanThePromptLeavesOfTheContext) {
   Generator generator(1);
   const nn::LanguageModelConfig config{
       .context = 10, .layers = 1, .width = 8, .heads = 2, .kv_heads = 2, .positions = nn::Positions::learned};
-  nn::LanguageModel model(config, AttentionOptions{}.mixer(config.context, "train", 10000.0, 0.0),
+  nn::LanguageModel model(config, attention::attention_mixer({AttentionOptions{}.spec(config.context, "train")}),
                           {.generator = &generator});
   for (std::size_t prompt = 1; prompt <= 12; ++prompt)
     for (const std::size_t bytes : {0u, 1u, 5u, 100u}) {

@@ -158,7 +158,7 @@ class RunningSum : public SequenceMixer {
   Tensor forward(const Tensor& x, SequenceState*) override { return cumsum(x, 1); }
 };
 
-std::unique_ptr<SequenceMixer> running_sum(const LanguageModelConfig&, const ParameterOptions&) {
+std::unique_ptr<SequenceMixer> running_sum(const LanguageModelConfig&, const ParameterOptions&, std::int64_t) {
   return std::make_unique<RunningSum>();
 }
 

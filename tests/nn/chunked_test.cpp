@@ -72,8 +72,9 @@ LanguageModelConfig small_in_f64(double dropout = 0.0) {
 }
 
 MixerFactory recurrence() {
-  return
-      [](const LanguageModelConfig&, const ParameterOptions& options) { return std::make_unique<Recurrence>(options); };
+  return [](const LanguageModelConfig&, const ParameterOptions& options, std::int64_t) {
+    return std::make_unique<Recurrence>(options);
+  };
 }
 
 struct ChunkedSteps {
@@ -160,7 +161,7 @@ TEST(ChunkedLoss, RefusesWhatIsNoChunkOfAnything) {
   EXPECT_THROW(steps.chunked(8, 0), ValueError);
   EXPECT_EQ(error_of<ShapeError>([&] { chunked_loss(steps.model, steps.tokens, slice(steps.targets, 1, 1)); }),
             "[chunked_loss] tokens and targets must be (B, T): tokens (3, 40) i64 on cpu, targets (3, 39) i64 on cpu");
-  LanguageModel forgetful(small_in_f64(), [](const auto&, const auto&) { return std::make_unique<Forgetful>(); });
+  LanguageModel forgetful(small_in_f64(), [](const auto&...) { return std::make_unique<Forgetful>(); });
   EXPECT_EQ(error_of<ValueError>([&] { chunked_loss(forgetful, steps.tokens, steps.tokens, {.chunk = 16}); }),
             "[chunked_loss] the mixer of block 0 does not continue sequences: of 16 positions it has seen 0");
 }

@@ -29,7 +29,8 @@ class RunningMean : public SequenceMixer {
 };
 
 MixerFactory running_mean() {
-  return [](const LanguageModelConfig&, const ParameterOptions&) { return std::make_unique<RunningMean>(); };
+  return
+      [](const LanguageModelConfig&, const ParameterOptions&, std::int64_t) { return std::make_unique<RunningMean>(); };
 }
 
 LanguageModelConfig tiny() {
@@ -186,7 +187,7 @@ TEST(LanguageModel, RefusesTheStateOfAnotherModel) {
 
 TEST(LanguageModel, HasAsManyKeysAndValuesAsHeadsWhereNothingElseIsSaid) {
   std::vector<std::int64_t> told;
-  const MixerFactory mixer = [&](const LanguageModelConfig& config, const ParameterOptions&) {
+  const MixerFactory mixer = [&](const LanguageModelConfig& config, const ParameterOptions&, std::int64_t) {
     told.push_back(config.kv_heads);
     return std::make_unique<RunningMean>();
   };
@@ -200,10 +201,9 @@ TEST(LanguageModel, RefusesAMixerThatLooksAheadUnlessThatIsMeant) {
     Tensor forward(const Tensor& x, SequenceState*) override { return flip(x, 1); }
     bool looks_ahead() const override { return true; }
   };
-  int made = 0;
-  const MixerFactory second = [&](const LanguageModelConfig&,
-                                  const ParameterOptions&) -> std::unique_ptr<SequenceMixer> {
-    if (made++ % 2 == 0) return std::make_unique<RunningMean>();
+  const MixerFactory second = [](const LanguageModelConfig&, const ParameterOptions&,
+                                 std::int64_t layer) -> std::unique_ptr<SequenceMixer> {
+    if (layer != 1) return std::make_unique<RunningMean>();
     return std::make_unique<Backwards>();
   };
   EXPECT_EQ(error_of<ValueError>([&] { LanguageModel(tiny(), second); }),
@@ -217,7 +217,7 @@ TEST(LanguageModel, RefusesAMixerThatLooksAheadUnlessThatIsMeant) {
 TEST(LanguageModel, SaysWhatOfItIsMissing) {
   EXPECT_EQ(error_of<ValueError>([] { LanguageModel(tiny(), MixerFactory()); }),
             "[language_model] the factory of mixers is empty");
-  EXPECT_EQ(error_of<ValueError>([] { LanguageModel(tiny(), [](const auto&, const auto&) { return nullptr; }); }),
+  EXPECT_EQ(error_of<ValueError>([] { LanguageModel(tiny(), [](const auto&...) { return nullptr; }); }),
             "[transformer_block] there is no mixer");
   EXPECT_EQ(error_of<ValueError>([] { TransformerBlock(8, std::make_unique<RunningMean>(), nullptr); }),
             "[transformer_block] there is no feed-forward layer");

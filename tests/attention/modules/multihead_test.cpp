@@ -587,6 +587,60 @@ TEST(LanguageModelWithAttention, GoesBeyondItsContextWithAndWithoutAStateAlike) 
   }
 }
 
+TEST(MixerSpec, SaysTheAttentionOfEachLayer) {
+  const NoGradGuard no_grad;
+  const nn::LanguageModelConfig config{
+      .vocabulary = 12, .context = 24, .layers = 2, .width = 16, .heads = 4, .kv_heads = 2, .dtype = DType::f64};
+  const auto logits_by = [&](const nn::MixerFactory& mixer, const Tensor& tokens) {
+    Generator generator(3);
+    nn::LanguageModel model(config, mixer, {.generator = &generator});
+    for (Tensor parameter : model.parameters())
+      parameter.copy_from(randn(parameter.shape(), parameter.options(), generator));
+    return model.logits(tokens).to_vector<double>();
+  };
+  const Tensor tokens = randint(0, 12, {1, 24});
+  const MixerSpec window{.pattern = Pattern::window(5, 0)}, causal{.positions = false};
+  const MultiheadOptions plain{.layer_norm = false, .post_norm = false};
+  EXPECT_EQ(logits_by(attention_mixer({window}), tokens),
+            logits_by(attention_mixer(Pattern::window(5, 0), plain), tokens))
+      << "one is of every layer";
+  EXPECT_EQ(logits_by(attention_mixer({window, window}), tokens), logits_by(attention_mixer({window}), tokens));
+  EXPECT_NE(logits_by(attention_mixer({window, causal}), tokens), logits_by(attention_mixer({causal, window}), tokens));
+
+  // Without positions the order of what is seen says nothing; with them it does.
+  const Tensor turned = cat({flip(slice(tokens, 1, 0, 23), 1), slice(tokens, 1, 23, 24)}, 1);
+  const auto last = [&](const MixerSpec& spec, const Tensor& of) {
+    nn::LanguageModelConfig one = config;
+    one.layers = 1;
+    Generator generator(3);
+    nn::LanguageModel model(one, attention_mixer({spec}), {.generator = &generator});
+    for (Tensor parameter : model.parameters())
+      parameter.copy_from(randn(parameter.shape(), parameter.options(), generator));
+    return slice(model.logits(of), 1, 23, 24);
+  };
+  EXPECT_TRUE(all_close(last(causal, tokens), last(causal, turned), 1e-10, 1e-11));
+  EXPECT_FALSE(all_close(last({}, tokens), last({}, turned), 1e-3, 1e-3));
+}
+
+TEST(MixerSpec, HasHeadsOfItsOwn) {
+  const nn::LanguageModelConfig config{.context = 8, .layers = 4, .width = 16, .heads = 4, .kv_heads = 2};
+  MixerSpec eight{.heads = 8}, one_key{.heads = 2};
+  one_key.multihead.kv_heads = 1;
+  MixerSpec all_keys{};
+  all_keys.multihead.kv_heads = 4;
+  nn::LanguageModel model(config, attention_mixer({MixerSpec{}, eight, one_key, all_keys}));
+  std::vector<std::int64_t> rows;
+  for (const auto& [name, parameter] : model.named_parameters())
+    if (name.ends_with("projection.weight")) rows.push_back(parameter.size(0));
+  EXPECT_EQ(rows, (std::vector<std::int64_t>{16 + 2 * 8, 3 * 16, 16 + 2 * 8, 3 * 16}));
+  EXPECT_EQ(error_of<ValueError>([&] {
+              nn::LanguageModel(config, attention_mixer({MixerSpec{}, eight}));
+            }),
+            "[language_model] there are 2 mixers for 4 layers");
+  EXPECT_EQ(error_of<ValueError>([&] { nn::LanguageModel(config, attention_mixer({MixerSpec{.heads = 3}})); }),
+            "[multihead] width is not divisible by heads: width 16, heads 3, kv_heads 3");
+}
+
 TEST(LanguageModelWithAttention, ContinuesASequenceFromItsState) {
   const NoGradGuard no_grad;
   for (const nn::Positions positions : {nn::Positions::rope, nn::Positions::learned}) {

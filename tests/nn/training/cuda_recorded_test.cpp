@@ -149,7 +149,7 @@ struct Language {
             [&] {
               auto model = std::make_unique<LanguageModel>(
                   LanguageModelConfig{.context = 24, .layers = 2, .width = 16, .dropout = 0.1},
-                  [](const auto&, const auto&) { return std::make_unique<OneBack>(); },
+                  [](const auto&...) { return std::make_unique<OneBack>(); },
                   ParameterOptions{.device = training_device, .generator = &generator});
               model->set_checkpointing(checkpointing);
               return model;
@@ -218,7 +218,7 @@ TEST(RecordedTrainer, IsOfOneDevice) {
   EXPECT_EQ(error_of<ValueError>([&] {
               Trainer(std::make_unique<LanguageModel>(
                           LanguageModelConfig{.context = 24, .layers = 1, .width = 16},
-                          [](const auto&, const auto&) { return std::make_unique<OneBack>(); },
+                          [](const auto&...) { return std::make_unique<OneBack>(); },
                           ParameterOptions{.generator = &generator}),
                       Language::text(), {.graph = true});
             }),

@@ -215,7 +215,7 @@ class MeanSoFar : public SequenceMixer {
 struct WritingModel {
   explicit WritingModel(Positions positions = Positions::rope)
       : model({.context = 24, .layers = 2, .width = 16, .positions = positions},
-              [](const auto&, const auto&) { return std::make_unique<MeanSoFar>(); }, {.generator = &generator}) {
+              [](const auto&...) { return std::make_unique<MeanSoFar>(); }, {.generator = &generator}) {
     const NoGradGuard no_grad;
     for (auto& [name, parameter] : model.named_parameters())
       if (name == "head.weight") parameter.copy_from(randn(parameter.shape(), parameter.options(), generator));
@@ -283,7 +283,7 @@ TEST(TextWriter, ReadsEverythingAgainWhereTheModelDoesNotContinueSequences) {
   Generator generator(5);
   int made = 0;  // one block of either kind
   LanguageModel without(with.model.config(),
-                        [&](const auto&, const auto&) -> std::unique_ptr<SequenceMixer> {
+                        [&](const auto&...) -> std::unique_ptr<SequenceMixer> {
                           if (made++ == 0) return std::make_unique<MeanSoFar>();
                           return std::make_unique<MeanOfWhole>();
                         },

@@ -109,8 +109,7 @@ struct SmallTraining {
       std::make_unique<LanguageModel>(
           LanguageModelConfig{
               .vocabulary = corpus.of_bytes() ? 256 : 260, .context = 32, .layers = 1, .width = 16, .dropout = 0.1},
-          [](const auto&, const auto&) { return std::make_unique<OneBack>(); },
-          ParameterOptions{.generator = &generator}),
+          [](const auto&...) { return std::make_unique<OneBack>(); }, ParameterOptions{.generator = &generator}),
       corpus,
       {.batch = 2, .steps = 12, .learning_rate = 0.02, .generator = &generator, .optimizer = optimizer, .ema = ema}};
 };
@@ -133,11 +132,11 @@ TEST(Trainer, TakesTheRateThatSuitsItsOptimiserUnlessToldOne) {
   EXPECT_EQ(SmallTraining().trainer.options().learning_rate, 0.02);
   const auto rate_of = [](OptimizerKind optimizer) {
     Generator generator(3);
-    Trainer trainer(std::make_unique<LanguageModel>(
-                        LanguageModelConfig{.context = 32, .layers = 1, .width = 16},
-                        [](const auto&, const auto&) { return std::make_unique<OneBack>(); },
-                        ParameterOptions{.generator = &generator}),
-                    small_text(), {.steps = 2, .optimizer = optimizer});
+    Trainer trainer(
+        std::make_unique<LanguageModel>(
+            LanguageModelConfig{.context = 32, .layers = 1, .width = 16},
+            [](const auto&...) { return std::make_unique<OneBack>(); }, ParameterOptions{.generator = &generator}),
+        small_text(), {.steps = 2, .optimizer = optimizer});
     return trainer.step().learning_rate;
   };
   EXPECT_EQ(rate_of(OptimizerKind::sgd), 0.1);
@@ -234,7 +233,7 @@ TEST(Trainer, ShowsHowFarTheLastScoringIsAndCountsItsTime) {
     }
   };
   Trainer trainer(std::make_unique<LanguageModel>(LanguageModelConfig{.context = 32, .layers = 1, .width = 16},
-                                                  [](const auto&, const auto&) { return std::make_unique<Slow>(); }),
+                                                  [](const auto&...) { return std::make_unique<Slow>(); }),
                   small_text(), {.batch = 2, .steps = 12});
   std::ostringstream out;
   train(trainer, out, {.report = 100, .sample = 0, .live = true});
@@ -311,11 +310,11 @@ TEST(Trainer, ReadsTheTextForItsFingerprintOnce) {
 TEST(Trainer, CountsTheTimeThatIsLeftToWhereItIsToStop) {
   const TemporaryFolder folder;
   Generator generator(3);
-  Trainer trainer(std::make_unique<LanguageModel>(
-                      LanguageModelConfig{.context = 32, .layers = 1, .width = 16},
-                      [](const auto&, const auto&) { return std::make_unique<OneBack>(); },
-                      ParameterOptions{.generator = &generator}),
-                  small_text(), {.batch = 2, .steps = 1000000, .generator = &generator});
+  Trainer trainer(
+      std::make_unique<LanguageModel>(
+          LanguageModelConfig{.context = 32, .layers = 1, .width = 16},
+          [](const auto&...) { return std::make_unique<OneBack>(); }, ParameterOptions{.generator = &generator}),
+      small_text(), {.batch = 2, .steps = 1000000, .generator = &generator});
   std::ostringstream out;
   train(trainer, out, {.report = 1, .stop_after = 3, .save = folder.file("a.safetensors")});
   EXPECT_THAT(out.str(), ::testing::ContainsRegex("step +3/1000000 [^\n]*ETA 0:00\n"));
@@ -325,11 +324,11 @@ TEST(Trainer, CountsTheBatchesOfAllTextsWhileItScoresThem) {
   Corpus three = small_text();
   three.texts.resize(3, three.texts.front());
   Generator generator(3);
-  Trainer trainer(std::make_unique<LanguageModel>(
-                      LanguageModelConfig{.context = 32, .layers = 1, .width = 16},
-                      [](const auto&, const auto&) { return std::make_unique<OneBack>(); },
-                      ParameterOptions{.generator = &generator}),
-                  three, {.batch = 2, .steps = 4, .generator = &generator});
+  Trainer trainer(
+      std::make_unique<LanguageModel>(
+          LanguageModelConfig{.context = 32, .layers = 1, .width = 16},
+          [](const auto&...) { return std::make_unique<OneBack>(); }, ParameterOptions{.generator = &generator}),
+      three, {.batch = 2, .steps = 4, .generator = &generator});
   std::ostringstream out;
   train(trainer, out, {.report = 100, .sample = 0, .live = true});
   EXPECT_THAT(out.str(), HasSubstr("scoring held-out text, 3 of 3"));
@@ -434,11 +433,11 @@ TEST(Trainer, IsAsItWasAfterAStepThatFailedAndGoesOnBitForBit) {
   for (const bool fails : {false, true}) {
     passes = fails ? 0 : 4;
     Generator generator(3);
-    Trainer trainer(std::make_unique<LanguageModel>(
-                        LanguageModelConfig{.context = 32, .layers = 2, .width = 16, .dropout = 0.1},
-                        [](const auto&, const auto&) { return std::make_unique<Failing>(); },
-                        ParameterOptions{.generator = &generator}),
-                    small_text(), {.batch = 2, .steps = 12, .generator = &generator});
+    Trainer trainer(
+        std::make_unique<LanguageModel>(
+            LanguageModelConfig{.context = 32, .layers = 2, .width = 16, .dropout = 0.1},
+            [](const auto&...) { return std::make_unique<Failing>(); }, ParameterOptions{.generator = &generator}),
+        small_text(), {.batch = 2, .steps = 12, .generator = &generator});
     for (int tries = 0; trainer.steps_done() < 4; ++tries) {
       if (fails && tries == 1)  // the pass of the second layer, when dropout of the first has been drawn
         EXPECT_THROW(trainer.step(), std::runtime_error);
@@ -456,11 +455,11 @@ TEST(Trainer, IsAsItWasWhereItCannotGoOnFromACheckpoint) {
   for (int i = 0; i < 12; ++i) saved.trainer.step();
   saved.trainer.save(path);
   Generator generator(4);
-  Trainer shorter(std::make_unique<LanguageModel>(
-                      LanguageModelConfig{.context = 32, .layers = 1, .width = 16, .dropout = 0.1},
-                      [](const auto&, const auto&) { return std::make_unique<OneBack>(); },
-                      ParameterOptions{.generator = &generator}),
-                  small_text(), {.steps = 5, .generator = &generator, .optimizer = OptimizerKind::adamw});
+  Trainer shorter(
+      std::make_unique<LanguageModel>(
+          LanguageModelConfig{.context = 32, .layers = 1, .width = 16, .dropout = 0.1},
+          [](const auto&...) { return std::make_unique<OneBack>(); }, ParameterOptions{.generator = &generator}),
+      small_text(), {.steps = 5, .generator = &generator, .optimizer = OptimizerKind::adamw});
   const Tensor before = shorter.model().parameters()[0].copy();
   EXPECT_EQ(error_of<ValueError>([&] { shorter.resume(path); }),
             "[train] the checkpoint " + path + " has done 12 steps, --steps is 5");
@@ -574,7 +573,7 @@ TEST(Trainer, RefusesATextOfMoreTokensThanTheModelKnows) {
   EXPECT_EQ(error_of<ValueError>([&] {
               Trainer(std::make_unique<LanguageModel>(
                           LanguageModelConfig{.context = 32, .layers = 1, .width = 16},
-                          [](const auto&, const auto&) { return std::make_unique<OneBack>(); },
+                          [](const auto&...) { return std::make_unique<OneBack>(); },
                           ParameterOptions{.generator = &generator}),
                       text_of_pairs());
             }),
@@ -602,11 +601,11 @@ TEST(Trainer, RefusesATextThatIsTooShortAndABatchOfNothing) {
   Generator generator(1);
   const auto refusal = [&](const Corpus& corpus, std::int64_t batch) {
     return error_of<ValueError>([&] {
-      Trainer(std::make_unique<LanguageModel>(
-                  LanguageModelConfig{.context = 32, .layers = 1, .width = 16},
-                  [](const auto&, const auto&) { return std::make_unique<OneBack>(); },
-                  ParameterOptions{.generator = &generator}),
-              corpus, {.batch = batch});
+      Trainer(
+          std::make_unique<LanguageModel>(
+              LanguageModelConfig{.context = 32, .layers = 1, .width = 16},
+              [](const auto&...) { return std::make_unique<OneBack>(); }, ParameterOptions{.generator = &generator}),
+          corpus, {.batch = batch});
     });
   };
   const Corpus corpus = small_text();

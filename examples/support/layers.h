@@ -1,0 +1,81 @@
+// --layers: how many layers a model has, or the attention of each.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "allocator/base/number.h"
+#include "examples/support/options.h"
+
+namespace poolgrad::examples {
+
+/// Layers in a row that are alike.
+struct LayerRun {
+  AttentionOptions attention;
+  std::int64_t count = 1;
+  std::string entry = {};  // of a list; empty: of a number
+
+  /// Heads of queries, and of keys and values, in this model.
+  std::int64_t heads(const nn::LanguageModelConfig& model) const {
+    return attention.heads ? attention.heads : model.heads;
+  }
+  std::int64_t kv_heads(const nn::LanguageModelConfig& model) const {
+    return attention.kv_heads ? attention.kv_heads : attention.heads ? attention.heads : model.kv_heads;
+  }
+};
+
+/// A number of layers of the kind of --attention, or a list:
+///
+///   list   entry{,entry}                        "5*window:512+rope,1*causal+nope"
+///   entry  [N*]part{+part}                      exactly one part is a kind of attention
+///   part   KIND[:VALUE...]                      values of its options in their order, lists with /: "window:512"
+///          rope[:BASE[:SCALING:FACTOR[:TRAINED]]]   linear, ntk, or yarn with the context that was trained
+///          nope                                 no positions; "nope:causal" is "nope+causal"
+///          softcap:X  sinks  qk-norm  heads:N  kv-heads:N
+class LayerList {
+ public:
+  LayerList(std::int64_t count) : text_(std::to_string(count)) {}  // NOLINT: a number is one
+  explicit LayerList(std::string text) : text_(std::move(text)) {}
+
+  /// As it was given.
+  const std::string& text() const { return text_; }
+  bool is_number() const { return number_in<std::int64_t>(text_).has_value(); }
+  /// Layers. Throws ValueError as runs() does.
+  std::int64_t count() const;
+  /// `usual`, so often, or the entries, of which each starts from `usual`. Throws ValueError, one sentence with the
+  /// entry and its place, for what is no entry, and for lists of over 65,536 layers.
+  std::vector<LayerRun> runs(const AttentionOptions& usual) const;
+
+ private:
+  std::string text_;
+};
+
+/// "window of 512", "5 times window of 512; causal, no positions".
+std::string describe_layers(const std::vector<LayerRun>& runs, std::int64_t context);
+/// The kinds of attention, each once.
+std::vector<std::string> kinds_of(const std::vector<LayerRun>& runs);
+/// Throws ValueError, one sentence with the option, the entry and its place, where a layer of a list cannot be part of
+/// a model of this width, context and heads.
+void check_layers(const std::vector<LayerRun>& runs, const nn::LanguageModelConfig& model, const std::string& program);
+/// Throws ValueError where both --attention and a list of layers are given.
+void check_one_source(const LayerList& layers, const std::set<std::string>& given);
+
+/// One of the models that a program compares.
+struct Contender {
+  std::string name;  // the kind, or the list
+  LayerList layers;
+  std::string kind;  // of layers that are a number
+};
+/// A number of layers of each of `kinds`, which commas divide, or lists of layers, which semicolons divide. Throws
+/// ValueError, one sentence, for one that comes twice, and for kinds that are none.
+std::vector<Contender> contenders_of(const LayerList& layers, const std::string& kinds, const std::string& program);
+
+/// The entry for each layer; one where all are alike. `output_deviation`, `processes` as in AttentionOptions::spec().
+std::vector<attention::MixerSpec> specs_of(const std::vector<LayerRun>& runs, std::int64_t context,
+                                           const std::string& program, double output_deviation = 0.0,
+                                           const attention::RingSetup& processes = {});
+
+}  // namespace poolgrad::examples
