@@ -56,7 +56,8 @@ Attended attend(const Tensor& q, const Tensor& k, const Tensor& v, const Pattern
   const bool differentiable = check_attend(q, k, v, options);
   const AttendOperands x = prepare_operands(q, k, v, options);
   AttendCall call = prepare_call(x.q.size(3), x.queries(), x.keys(), pattern, options);
-  call.compiled = pattern.compile(x.heads(), kernels::PositionMap::contiguous(x.queries(), call.q_offset), call.keys);
+  call.compiled =
+      call.pattern.compile(x.heads(), kernels::PositionMap::contiguous(x.queries(), call.q_offset), call.keys);
   if (options.out_over_q) check_out_over_q(call, x, differentiable);
 
   const auto [out, lse] = run_forward(call, x, options.out_over_q);
@@ -129,7 +130,10 @@ Tensor padding_bias(const Tensor& padding, DType dtype) {
 AttendCall prepare_call(std::int64_t width, std::int64_t queries, std::int64_t keys, const Pattern& pattern,
                         const AttendOptions& options) {
   const std::int64_t gap_begin = options.key_positions.gap_begin, gap = options.key_positions.gap;
-  AttendCall call{.pattern = pattern, .compiled = {}, .keys = {keys, gap_begin, 0, gap_begin + gap, 1}, .scores = {}};
+  AttendCall call{.pattern = pattern.causally(options.causal),
+                  .compiled = {},
+                  .keys = {keys, gap_begin, 0, gap_begin + gap, 1},
+                  .scores = {}};
   if (gap == 0 || gap_begin == 0) call.keys = kernels::PositionMap::contiguous(keys, gap);
   if (options.alignment == Alignment::bottom_right) call.q_offset = keys + gap - queries;
   pattern.check_length(std::max(options.key_positions.length(keys), call.q_offset + queries));
@@ -226,6 +230,7 @@ bool check_attend(const Tensor& q, const Tensor& k, const Tensor& v, const Atten
       options.key_positions.gap > farthest || options.key_positions.whole > farthest)
     refuse("positions of keys lie below 2^60, not at " +
            std::to_string(std::max(options.key_positions.gap, options.key_positions.whole)));
+  if (options.whole != 0) refuse("a part of a sequence is for modules that divide sequences among ranks");
   if (options.first_batch < 0) refuse("the first batch entry is " + std::to_string(options.first_batch));
   // kernels/definition/attention_dropout.h counts batches and heads in 16 bits each.
   constexpr std::int64_t countable = std::int64_t{1} << 16;

@@ -21,7 +21,10 @@ struct KeyPositions {
   std::int64_t length(std::int64_t rows) const { return whole > rows + gap ? whole : rows + gap; }
 };
 
+/// Everything about a call of attend() or of a module but its operands and its pattern.
 struct AttendOptions {
+  /// pattern & Pattern::causal(): keys up to the query's own position only.
+  bool causal = false;
   /// Factor of the scores; 1 / sqrt(D) where absent.
   std::optional<double> scale = std::nullopt;
   Alignment alignment = Alignment::bottom_right;
@@ -42,6 +45,9 @@ struct AttendOptions {
   /// range and (batch, head, i, j) alone. The others are scaled by 1 / (1 - p); lse is not affected.
   double dropout = 0.0;
   Generator* generator = nullptr;  // default_generator() where null
+  /// Positions of the whole sequences of which q, k and v are this rank's part; 0: it follows from the module. Only for
+  /// modules that divide sequences among ranks; attend() throws ValueError.
+  std::int64_t whole = 0;
   /// The number of the first batch entry where this is a part of a larger batch, for what is dropped.
   std::int64_t first_batch = 0;
 

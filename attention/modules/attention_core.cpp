@@ -18,17 +18,12 @@ void AttentionCore::check_heads(std::int64_t heads) const {
   if (heads < 1) throw ValueError("[attention] heads must be at least 1: " + std::to_string(heads));
 }
 
-AttendOptions AttentionCore::attend_options(const AttentionCall& call) const {
-  return {.scale = options_.scale,
-          .key_positions = call.key_positions,
-          .softcap = options_.softcap,
-          .bias = call.bias,
-          .key_padding = call.key_padding,
-          .alibi = call.alibi,
-          .sinks = call.sinks,
-          .dropout = dropout(),
-          .generator = options_.generator,
-          .first_batch = call.first_batch};
+AttendOptions AttentionCore::attend_options(AttendOptions call) const {
+  if (!call.scale) call.scale = options_.scale;
+  if (!call.softcap) call.softcap = options_.softcap;
+  if (call.dropout == 0.0) call.dropout = dropout();
+  if (call.generator == nullptr) call.generator = options_.generator;
+  return call;
 }
 
 }  // namespace poolgrad::attention

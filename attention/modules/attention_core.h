@@ -12,27 +12,7 @@
 
 namespace poolgrad::attention {
 
-/// What differs from call to call.
-struct AttentionCall {
-  /// Keys up to the query's own position only; the last query sits at the last key.
-  bool causal = false;
-  /// Added to the scores, as in AttendOptions::bias: (B or 1, H or 1, Nq or 1, Nk or 1); differentiable. An additive
-  /// mask is a bias of 0 and -infinity. Rings of several ranks and cores that choose blocks throw ValueError.
-  Tensor bias = {};
-  /// (B, Nk), true for keys that nobody sees: AttendOptions::key_padding.
-  Tensor key_padding = {};
-  /// (H): AttendOptions::alibi and AttendOptions::sinks. MultiheadShell has its own.
-  Tensor alibi = {}, sinks = {};
-  /// Where the keys lie: AttendOptions::key_positions. Only for cores that have a fixed_pattern().
-  KeyPositions key_positions = {};
-  /// Positions of the whole sequences of which q, k and v are this rank's part; 0: it follows from the core. Only for
-  /// cores that divide sequences.
-  std::int64_t whole = 0;
-  /// AttendOptions::first_batch.
-  std::int64_t first_batch = 0;
-};
-
-/// Options that all cores share.
+/// What a core adds to the options of every call that does not set it.
 struct CoreOptions {
   std::optional<double> scale = {};    // of the scores; 1 / sqrt(D) where absent
   std::optional<double> softcap = {};  // AttendOptions::softcap
@@ -45,8 +25,8 @@ class AttentionCore : public nn::Module {
  public:
   /// q (B, Nq, H, D), k (B, Nk, Hkv, D), v (B, Nk, Hkv, Dv) -> (B, Nq, H, Dv) in the dtype of the inputs.
   /// Differentiable in q, k, v, the bias and the sinks. Throws ShapeError, DTypeError, DeviceError, ValueError.
-  virtual Tensor forward(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionCall& call = {}) = 0;
-  Tensor operator()(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionCall& call = {}, CallSite = {}) {
+  virtual Tensor forward(const Tensor& q, const Tensor& k, const Tensor& v, const AttendOptions& call = {}) = 0;
+  Tensor operator()(const Tensor& q, const Tensor& k, const Tensor& v, const AttendOptions& call = {}, CallSite = {}) {
     return forward(q, k, v, call);
   }
   /// Throws ValueError where this many heads cannot be served, so that wrappers refuse at construction.
@@ -72,15 +52,15 @@ class AttentionCore : public nn::Module {
     return kernels::PositionMap::contiguous(rows, keys - rows);
   }
 
-  /// The length of the whole sequence of which calls are given `part` positions; `told` as AttentionCall::whole.
+  /// The length of the whole sequence of which calls are given `part` positions; `told` as AttendOptions::whole.
   virtual std::int64_t whole_length(std::int64_t part, std::int64_t told) const { return told > 0 ? told : part; }
 
  protected:
   /// Throws ValueError for a dropout outside [0, 1) and a softcap that is not positive.
   explicit AttentionCore(const CoreOptions& options);
 
-  /// What attend() takes of the options and the call; all but causality.
-  AttendOptions attend_options(const AttentionCall& call) const;
+  /// The call's options, completed by the core's.
+  AttendOptions attend_options(AttendOptions call) const;
 
   CoreOptions options_;
   /// The dropout in force: 0 outside training.

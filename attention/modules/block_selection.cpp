@@ -192,7 +192,7 @@ AdaptiveBlockSparseAttention::AdaptiveBlockSparseAttention(std::int64_t head_dim
 }
 
 Tensor AdaptiveBlockSparseAttention::forward(const Tensor& q, const Tensor& k, const Tensor& v,
-                                             const AttentionCall& call) {
+                                             const AttendOptions& call) {
   if (call.bias.defined()) throw ValueError("[adaptive_block_sparse] a bias is not supported: " + describe(call.bias));
   const Tensor coarse = selection_.summary_attention(q, k, v, call.causal, call.key_padding);
   const std::vector<Pattern> patterns = selection_.select(q, k, call.causal, call.key_padding);
@@ -202,10 +202,10 @@ Tensor AdaptiveBlockSparseAttention::forward(const Tensor& q, const Tensor& k, c
   for (std::int64_t b = 0; b < q.size(0); ++b) {
     const RandomLogGuard drawn(numbers, b == 0 ? RandomLogGuard::records : RandomLogGuard::replays);
     const auto entry = [&](const Tensor& x) { return slice(x, 0, b, b + 1); };
-    AttentionCall own = call;
+    AttendOptions own = call;
     own.first_batch += b;
     if (own.key_padding.defined()) own.key_padding = entry(call.key_padding);
-    const Pattern pattern = patterns[static_cast<std::size_t>(b)].causally(call.causal);
+    const Pattern& pattern = patterns[static_cast<std::size_t>(b)];
     entries.push_back(attend(entry(q), entry(k), entry(v), pattern, attend_options(own)).out);
   }
   const Tensor gate = sigmoid(

@@ -67,7 +67,7 @@ class AdaptiveBlockSparseAttention : public AttentionCore {
                                         const CoreOptions& options = {}, const nn::ParameterOptions& parameters = {},
                                         CallSite = {});
 
-  Tensor forward(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionCall& call = {}) override;
+  Tensor forward(const Tensor& q, const Tensor& k, const Tensor& v, const AttendOptions& call = {}) override;
   bool continues() const override { return false; }
 
   BlockSelection& selection() { return selection_; }

@@ -142,7 +142,7 @@ MultiheadShell::Projected MultiheadShell::project(const Tensor& query, const Ten
   return result;
 }
 
-Tensor MultiheadShell::attend_heads(const Projected& projected, AttentionCall call) {
+Tensor MultiheadShell::attend_heads(const Projected& projected, AttendOptions call) {
   if (!call.alibi.defined()) call.alibi = slopes_;
   if (!call.sinks.defined()) call.sinks = sinks_;
   return core_->forward(projected.q, projected.k, projected.v, call);
@@ -156,7 +156,7 @@ Tensor MultiheadShell::merge_heads(const Tensor& heads) {
 Tensor MultiheadShell::weights(const Tensor& x) {
   const kernels::PositionMap positions = positions_of(x, x);
   Projected projected = project(x, x, x, positions, positions);
-  const AttentionCall call = call_of_part();
+  const AttendOptions call = call_of_part();
   const std::int64_t length = x.size(1), whole = core_->whole_length(length, call.whole);
   std::vector<double> units(static_cast<std::size_t>(length * whole));
   for (std::int64_t i = 0; i < length; ++i) units[static_cast<std::size_t>(i * whole + positions.position(i))] = 1;
@@ -171,7 +171,7 @@ void MultiheadShell::set_part(const SequencePart& part) {
   part_ = part;
 }
 
-AttentionCall MultiheadShell::call_of_part() const {
+AttendOptions MultiheadShell::call_of_part() const {
   const std::int64_t whole = part_.positions.count > 0 ? part_.whole : 0;
   return {.causal = options_.causal, .whole = whole, .first_batch = part_.first_row};
 }
@@ -188,7 +188,7 @@ Tensor MultiheadShell::forward(const Tensor& x, nn::SequenceState* state) {
       state ? kernels::PositionMap::contiguous(steps_of(x), position) : positions_of(x, x);
   Projected projected = project(x, x, x, positions, positions);
   nn::SequenceState chunk_seen;  // the state behind the chunk, once that has been gone through
-  AttentionCall call = call_of_part();
+  AttendOptions call = call_of_part();
   if (state && state->whole > 0) {
     const std::optional<Pattern> pattern = core_->fixed_pattern(state->whole, options_.causal);
     if (!pattern)
@@ -217,9 +217,9 @@ Tensor MultiheadShell::forward(const Tensor& x, nn::SequenceState* state) {
   return result;
 }
 
-Tensor MultiheadShell::forward(const Tensor& query, const Tensor& key, const Tensor& value, const AttentionCall& call,
+Tensor MultiheadShell::forward(const Tensor& query, const Tensor& key, const Tensor& value, const AttendOptions& call,
                                CallSite) {
-  AttentionCall own = call;
+  AttendOptions own = call;
   if (own.whole == 0 && part_.positions.count > 0) own.whole = part_.whole;
   if (own.first_batch == 0) own.first_batch = part_.first_row;
   return merge_heads(attend_heads(project(query, key, value, positions_of(query, key), positions_of(key, key)), own));

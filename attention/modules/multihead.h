@@ -66,11 +66,11 @@ class MultiheadShell : public nn::SequenceMixer {
   void set_part(const SequencePart& part) override;
   /// Attention of `query` (B, Nq, width) to `key` and `value` (B, Nk, width). What is the very same tensor is projected
   /// in one product. The call's slopes, sinks, whole and first_batch win over the module's and the part's.
-  Tensor forward(const Tensor& query, const Tensor& key, const Tensor& value, const AttentionCall& call = {},
+  Tensor forward(const Tensor& query, const Tensor& key, const Tensor& value, const AttendOptions& call = {},
                  CallSite = {});
 
   using nn::SequenceMixer::operator();
-  Tensor operator()(const Tensor& query, const Tensor& key, const Tensor& value, const AttentionCall& call = {},
+  Tensor operator()(const Tensor& query, const Tensor& key, const Tensor& value, const AttendOptions& call = {},
                     CallSite = {}) {
     return forward(query, key, value, call);
   }
@@ -90,9 +90,9 @@ class MultiheadShell : public nn::SequenceMixer {
   /// Of queries that end with the last key: those of the part, or what the core says.
   kernels::PositionMap positions_of(const Tensor& x, const Tensor& keys) const;
   /// Self-attention of this part.
-  AttentionCall call_of_part() const;
+  AttendOptions call_of_part() const;
   Tensor rotated(const Tensor& heads, const kernels::PositionMap& positions) const;
-  Tensor attend_heads(const Projected& projected, AttentionCall call);
+  Tensor attend_heads(const Projected& projected, AttendOptions call);
   Tensor merge_heads(const Tensor& heads);
 
   std::unique_ptr<AttentionCore> core_;

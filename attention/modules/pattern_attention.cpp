@@ -58,28 +58,28 @@ kernels::PositionMap PatternAttention::positions(std::int64_t rows, std::int64_t
   return shard_map(setup_.layout, rows * ranks(), setup_.communicator->rank(), ranks(), (keys - rows) * ranks());
 }
 
-Tensor PatternAttention::forward(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionCall& call) {
+Tensor PatternAttention::forward(const Tensor& q, const Tensor& k, const Tensor& v, const AttendOptions& call) {
   const std::int64_t rows = k.defined() && k.rank() == 4 ? k.size(1) : 0;  // attend() refuses the rest
   const std::int64_t length = whole_length(call.key_positions.length(rows), call.whole);
   const Pattern of_length = pattern(length, call.causal);
   if (length > of_length.length())
     throw ValueError(fmt::format("[ring_attention] the pattern is made for {} positions, and the sequence has {}: {}",
                                  of_length.length(), length, of_length.to_string()));
-  const Pattern admitted = of_length.causally(call.causal);
-  const AttendOptions options = attend_options(call);
+  AttendOptions options = attend_options(call);
+  options.whole = 0;
   const bool in_parts = takes_parts(call.whole), biased = options.bias.defined();
   const bool one_rank = in_parts ? ranks() == 1 && biased : setup_.communicator || setup_.ring_size == 1;
   const bool few = options.key_positions.gap > 0 || (q.defined() && q.rank() == 4 && q.size(1) < setup_.ring_size);
   // Several ranks refuse a bias, however few the queries are.
-  if (one_rank || (few && !in_parts && !biased)) return attend(q, k, v, admitted, options).out;
+  if (one_rank || (few && !in_parts && !biased)) return attend(q, k, v, of_length, options).out;
   RingOptions ring{.attend = options,
                    .layout = setup_.layout,
                    .exchange = setup_.exchange,
                    .devices = setup_.devices,
                    .statistics = statistics_};
-  if (!in_parts) return ring_attend_all(q, k, v, admitted, setup_.ring_size, ring, setup_.progress).out;
+  if (!in_parts) return ring_attend_all(q, k, v, of_length, setup_.ring_size, ring, setup_.progress).out;
   if (call.whole > 0) ring.queries = ring.keys = call.whole;
-  return ring_attend(q, k, v, admitted, setup_.communicator, ring).out;
+  return ring_attend(q, k, v, of_length, setup_.communicator, ring).out;
 }
 
 }  // namespace poolgrad::attention

@@ -24,7 +24,7 @@ struct RingSetup {
   /// must divide by the ranks.
   std::shared_ptr<Communicator> communicator = {};
   /// With a communicator: operands are whole sequences, which this process attends to by itself, but in calls that say
-  /// of how many positions they are a part (AttentionCall::whole).
+  /// of how many positions they are a part (AttendOptions::whole).
   bool parts_are_told = false;
 };
 
@@ -43,7 +43,7 @@ class PatternAttention : public AttentionCore {
   /// Throws ValueError for a bias where the ring has several ranks, and for sequences longer than the pattern's
   /// length(). One rank does it all where there are fewer queries than ranks in this process, as when a sequence is
   /// continued, and where keys are missing.
-  Tensor forward(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionCall& call = {}) override;
+  Tensor forward(const Tensor& q, const Tensor& k, const Tensor& v, const AttendOptions& call = {}) override;
 
   /// For `length` keys; not itself causal.
   Pattern pattern(std::int64_t length = 0, bool causal = false) const;

@@ -48,8 +48,8 @@ AttendOperands ring_operands(const Tensor& q, const Tensor& k, const Tensor& v, 
 RingCall prepare_ring(const AttendOperands& x, const Pattern& pattern, int ranks, const RingOptions& options,
                       std::int64_t queries, std::int64_t keys) {
   const AttendCall call = prepare_call(x.q.size(3), queries, keys, pattern, options.attend);
-  return {RingPlan::of(pattern, options.layout, ranks, x.heads(), queries, keys, call.q_offset), options.exchange, call,
-          padding_bias(options.attend.key_padding, compute_dtype(x.q.dtype()))};
+  return {RingPlan::of(call.pattern, options.layout, ranks, x.heads(), queries, keys, call.q_offset), options.exchange,
+          call, padding_bias(options.attend.key_padding, compute_dtype(x.q.dtype()))};
 }
 
 void check_shard(const Tensor& x, const char* name, const kernels::PositionMap& map, const RingOptions& options,

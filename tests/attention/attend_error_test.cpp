@@ -128,6 +128,12 @@ TEST(AttendErrors, CoverGradientsOverResults) {
   EXPECT_THAT(error_of<Error>([&] { used.backward(ones(plain)); }), HasSubstr("[square] a saved tensor"));
 }
 
+TEST(AttendErrors, LeavePartsOfSequencesToModules) {
+  EXPECT_THAT(
+      refusal<ValueError>({.whole = 8}),
+      HasSubstr("[attend] a part of a sequence is for modules that divide sequences among ranks: q (1, 4, 2, 8)"));
+}
+
 TEST(AttendErrors, KnowWhereAGapMayBe) {
   EXPECT_THAT(refusal<ValueError>({.key_positions = {.gap_begin = 5, .gap = 2}}),
               HasSubstr("[attend] a gap of 2 positions before key 5 is none between these keys: q (1, 4, 2, 8)"));

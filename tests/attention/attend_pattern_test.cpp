@@ -62,6 +62,16 @@ TEST(AttendPattern, ProceduralPatternsAndCombinationsFollowTheirDefinition) {
 }
 
 /// The multiplicity that the pattern itself reports is the definition's, too.
+TEST(AttendPattern, TakesCausalityAsAnOptionToo) {
+  for (const Pattern& pattern : {Pattern::dense(), Pattern::window(9, 9), Pattern::dilated({8, 32}, {1, 2})}) {
+    const Call by_pattern = make_call({1, 17, 37, 4, 2, 5, 3});
+    Call by_option = by_pattern;
+    by_option.options.causal = true;
+    EXPECT_EQ(difference(attended(by_option, pattern), attended(by_pattern, pattern & Pattern::causal()), 0.0), "")
+        << pattern.to_string();
+  }
+}
+
 TEST(AttendPattern, ReportsTheMultiplicityOfItsDefinition) {
   for (const Case& one : testing_support::cases_with(""))
     for (std::int64_t h = 0; h < 5; ++h)

@@ -35,7 +35,7 @@ struct PhaseClass {
 /// What does not change from branch to branch.
 struct DilatedCall {
   Tensor q, k, v;  // (B, Nq, H, D), (B, Nk, H, D), (B, Nk, H, Dv) in the compute dtype
-  Tensor bias;     // as AttentionCall::bias, or undefined
+  Tensor bias;     // as AttendOptions::bias, or undefined
   bool causal = false;
   double scale = 1.0;
   double dropout_probability = 0.0;
@@ -207,7 +207,7 @@ class GatheredDilatedAttention : public AttentionCore {
                            const CoreOptions& options = {})
       : AttentionCore(options), branches_{segment_lengths, dilation_rates, dilated} {}
 
-  Tensor forward(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionCall& call) override {
+  Tensor forward(const Tensor& q, const Tensor& k, const Tensor& v, const AttendOptions& call) override {
     const DType compute = compute_dtype(q.dtype());
     DilatedCall inputs{.q = to(q, compute),
                        .k = per_query_head(to(k, compute), q.size(2)),

@@ -37,7 +37,7 @@ inline ModuleInputs make_inputs(const ModuleSizes& s, DType dtype = DType::f64, 
 struct ModuleOutcome {
   Tensor out, dq, dk, dv;
 };
-inline ModuleOutcome run(AttentionCore& core, const ModuleInputs& inputs, const AttentionCall& call = {}) {
+inline ModuleOutcome run(AttentionCore& core, const ModuleInputs& inputs, const AttendOptions& call = {}) {
   const Tensor q = inputs.q.copy().set_requires_grad(), k = inputs.k.copy().set_requires_grad(),
                v = inputs.v.copy().set_requires_grad();
   const Tensor out = core(q, k, v, call);
@@ -91,7 +91,7 @@ inline std::string against_definition(AttentionCore& core, const ModuleSizes& si
 
 /// "" where both modules give the same, forward and backward.
 inline std::string against_each_other(AttentionCore& a, AttentionCore& b, const ModuleSizes& sizes,
-                                      const AttentionCall& call = {}) {
+                                      const AttendOptions& call = {}) {
   const ModuleInputs inputs = make_inputs(sizes);
   return difference(run(a, inputs, call), run(b, inputs, call));
 }

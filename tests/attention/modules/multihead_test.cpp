@@ -29,7 +29,7 @@ const nn::ParameterOptions in_f64{.dtype = DType::f64};
 class Values : public AttentionCore {
  public:
   Values() : AttentionCore({}) {}
-  Tensor forward(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionCall&) override {
+  Tensor forward(const Tensor& q, const Tensor& k, const Tensor& v, const AttendOptions&) override {
     last_q = q.detach();
     last_k = k.detach();
     return slice(v, 1, v.size(1) - q.size(1));
@@ -434,7 +434,7 @@ TEST(MultiheadAttention, DropsWeightsInTrainingModeAlone) {
 class FailsWhenTold : public RingAttention {
  public:
   using RingAttention::RingAttention;
-  Tensor forward(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionCall& call) override {
+  Tensor forward(const Tensor& q, const Tensor& k, const Tensor& v, const AttendOptions& call) override {
     if (std::exchange(fails, false)) throw Error("[core] as told");
     return RingAttention::forward(q, k, v, call);
   }
