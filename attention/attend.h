@@ -45,8 +45,8 @@ struct AttendOptions {
   /// range and (batch, head, i, j) alone. The others are scaled by 1 / (1 - p); lse is not affected.
   double dropout = 0.0;
   Generator* generator = nullptr;  // default_generator() where null
-  /// Positions of the whole sequences of which q, k and v are this rank's part; 0: it follows from the module. Only for
-  /// modules that divide sequences among ranks; attend() throws ValueError.
+  /// Length of the whole sequence where q, k and v are this rank's part; 0: the module knows. Only for modules that
+  /// divide sequences among ranks; attend() throws ValueError.
   std::int64_t whole = 0;
   /// The number of the first batch entry where this is a part of a larger batch, for what is dropped.
   std::int64_t first_batch = 0;

@@ -12,7 +12,7 @@
 
 namespace poolgrad::attention {
 
-/// What a core adds to the options of every call that does not set it.
+/// Options of a core for every call that does not set them.
 struct CoreOptions {
   std::optional<double> scale = {};    // of the scores; 1 / sqrt(D) where absent
   std::optional<double> softcap = {};  // AttendOptions::softcap
@@ -52,7 +52,7 @@ class AttentionCore : public nn::Module {
     return kernels::PositionMap::contiguous(rows, keys - rows);
   }
 
-  /// The length of the whole sequence of which calls are given `part` positions; `told` as AttendOptions::whole.
+  /// The length of the whole sequence where a call has `part` positions; `told` as AttendOptions::whole.
   virtual std::int64_t whole_length(std::int64_t part, std::int64_t told) const { return told > 0 ? told : part; }
 
  protected:
