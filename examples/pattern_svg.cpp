@@ -53,6 +53,16 @@ std::string matrix(const Pattern& pattern, std::int64_t head, std::int64_t heads
                      panel + 1, panel + 1);
 }
 
+/// A file of its own: white, below its title.
+std::string document(int width, int height, const std::string& title, const std::string& body) {
+  return fmt::format(
+             "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0}\" height=\"{1}\" viewBox=\"0 0 {0} {1}\" "
+             "font-family=\"sans-serif\" shape-rendering=\"crispEdges\">\n<title>{2}</title>\n"
+             "<path fill=\"#ffffff\" d=\"M0 0h{0}v{1}h-{0}z\"/>\n",
+             width, height, escaped(title)) +
+         text_at(margin, 22, "13", "#1d2730", title) + body + "</svg>\n";
+}
+
 std::string legend(std::int64_t darkest, int x, int y) {
   static constexpr const char* words[] = {"once", "twice", "three times or more"};
   std::string svg;
@@ -108,13 +118,9 @@ std::string pattern_svg(const PatternPicture& picture) {
     body += matrix(n < heads ? picture.pattern : causal, head, heads, picture.length, x, y, darkest);
   }
   const std::string note = fmt::format("{} queries down, {} keys to the right", picture.length, picture.length);
-  return fmt::format(
-             "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{}\" height=\"{}\" viewBox=\"0 0 {} {}\" "
-             "font-family=\"sans-serif\" shape-rendering=\"crispEdges\">\n<title>{}</title>\n"
-             "<path fill=\"#ffffff\" d=\"M0 0h{}v{}h-{}z\"/>\n",
-             width, height, width, height, escaped(picture.title), width, height, width) +
-         text_at(margin, 22, "13", "#1d2730", picture.title) + body +
-         text_at(margin, height - 12, "11", "#4a5560", note) + legend(darkest, margin + 240, height - 12) + "</svg>\n";
+  return document(
+      width, height, picture.title,
+      body + text_at(margin, height - 12, "11", "#4a5560", note) + legend(darkest, margin + 240, height - 12));
 }
 
 std::vector<PatternPicture> pattern_pictures() {
@@ -208,12 +214,7 @@ std::string layouts_svg() {
     body += layout_panel(layout, x);
     x += length * cell + stripe + panel_gap;
   }
-  return fmt::format(
-             "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0}\" height=\"{1}\" viewBox=\"0 0 {0} {1}\" "
-             "font-family=\"sans-serif\" shape-rendering=\"crispEdges\">\n<title>{2}</title>\n"
-             "<path fill=\"#ffffff\" d=\"M0 0h{0}v{1}h-{0}z\"/>\n",
-             width, height, title) +
-         text_at(margin, 22, "13", "#1d2730", title) + body + "</svg>\n";
+  return document(width, height, title, body);
 }
 
 }  // namespace poolgrad::examples

@@ -334,9 +334,7 @@ std::vector<Compared> run_compare(const CompareOptions& options, std::ostream& o
   }
   if (all.empty()) return all;
   if (prints) out << "\n" << table_of(options, all) << std::endl;
-  if (!options.json.empty())
-    write_text(options.json, json_of(options, all).dump(2, ' ', false, Json::error_handler_t::replace) + "\n",
-               "compare", out);
+  if (!options.json.empty()) write_text(options.json, json_text(json_of(options, all)), "compare", out);
   if (!options.html.empty()) write_text(options.html, page_of(options, all), "compare", out);
   return all;
 }

@@ -293,7 +293,7 @@ void run_headline(const HeadlineOptions& options, std::ostream& out, bool live) 
     if (InterruptGuard::interrupted()) break;
   }
   if (!options.json.empty())
-    write_text(options.json, headline_json(measured, bench, machine).dump(2) + "\n", "headline", out);
+    write_text(options.json, json_text(headline_json(measured, bench, machine)), "headline", out);
   if (!options.html.empty()) write_text(options.html, headline_html(measured, bench, machine), "headline", out);
 }
 

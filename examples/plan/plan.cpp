@@ -327,9 +327,7 @@ void run_plan(const PlanOptions& options, std::ostream& out, bool live) {
   const auto write = [&](const std::string& path, const std::string& text) {
     if (!path.empty()) nn::write_text(path, text, "plan", out);
   };
-  const auto write_json = [&](const Json& json) {
-    write(options.json, json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
-  };
+  const auto write_json = [&](const Json& json) { write(options.json, json_text(json)); };
   if (options.ranks > 0) {
     const Scale scale = make_scale({options.train, options.ranks, options.link}, progress);
     if (prints) progress.line(scale_text(scale));

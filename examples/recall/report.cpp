@@ -190,7 +190,7 @@ void write_recall_json(const std::string& path, const RecallOptions& options, co
                        std::ostream& out) {
   Json contenders = Json::array();
   for (const RecallResult& result : results) contenders.push_back(contender(result));
-  write_text(path, Json{{"config", configuration(options)}, {"results", contenders}}.dump(2) + "\n", "recall", out);
+  write_text(path, json_text({{"config", configuration(options)}, {"results", contenders}}), "recall", out);
 }
 
 void write_recall_csv(const std::string& path, const std::vector<RecallResult>& results, std::ostream& out) {

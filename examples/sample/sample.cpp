@@ -69,7 +69,7 @@ class Session {
     if (!options_.json) show(prompt);
     const Written written = write(prompt);
     if (options_.json) {
-      streams_.out << answer(written).dump(2, ' ', false, Json::error_handler_t::replace) << std::endl;
+      streams_.out << json_text(answer(written)) << std::flush;
       return;
     }
     streams_.out << std::endl;

@@ -15,6 +15,8 @@
 namespace poolgrad::examples {
 
 using Json = nlohmann::ordered_json;  // of <nlohmann/json.hpp>, which who makes some includes
+/// Indented, with a line end; bytes that are no UTF-8 are replaced.
+std::string json_text(const Json& json);
 using nn::bar, nn::format_count, nn::format_duration, nn::InterruptGuard, nn::Progress, nn::Stopwatch, nn::write_text;
 
 /// Exit codes; faults of the command line are 2 as well.
