@@ -24,8 +24,8 @@ class GradientScale {
   mutable std::vector<Tensor> copies_;  // the first is the original
 };
 
-/// Returns the square root of the sum of squares of all gradients, added in f64. Parameters without a gradient count as
-/// 0. Returns 0 on sim.
+/// Returns the square root of the sum of squares of all gradients, added in f64: infinity for f64 gradients beyond 1e154,
+/// and then the step is skipped. Parameters without a gradient count as 0. Returns 0 on sim.
 double gradient_norm(const std::vector<Tensor>& parameters, CallSite = {});
 /// Returns the same as a one-element f64 tensor on the device of the parameters, without waiting for it.
 Tensor gradient_norm_tensor(const std::vector<Tensor>& parameters, CallSite = {});

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <cstdio>
 #include <map>
 
@@ -13,6 +12,7 @@
 #include "allocator/replay/workload.h"
 #include "tests/allocator/trace/synthetic_trace.h"
 #include "tests/allocator/trace/trace_testing.h"
+#include "tests/cpu_timer.h"
 #include "tests/tensor/support.h"
 
 namespace poolgrad {
@@ -81,13 +81,13 @@ double seconds_to_read(std::uint64_t count, std::uint64_t step, std::uint64_t st
                     static_cast<unsigned long long>(i * step), static_cast<unsigned long long>(i * streams));
       log += line.data();
     }
-  const auto start = std::chrono::steady_clock::now();
+  const CpuTimer timer;
   const Trace trace = read(log);
   EXPECT_EQ(trace.events.size(), 3 * count) << "of each free its request and its end";
   if (streams == 0) {
     EXPECT_EQ(workload_of(trace, "log").blocks, count);
   }
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return timer.seconds();
 }
 
 TEST(RmmCsv, NumbersThatAreChosenToMeetInATableCostNoMoreThanOthers) {
