@@ -167,6 +167,7 @@ std::vector<Block*> Arena::take_cheapest_run(Cost cost, const Streams& without) 
 }
 
 std::vector<Block*> Arena::take_across_streams(std::size_t size, std::size_t alignment, const Streams& without) {
+  if (!several_streams_have_free_blocks() || free_bytes() < size) return {};
   const auto cost = [&](const Block* first, const Block* last) -> std::uint64_t {
     const std::uintptr_t start = round_up(first->address, alignment);
     const bool holds_it = start >= first->address && start <= last->end() && last->end() - start >= size;

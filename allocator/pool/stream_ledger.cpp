@@ -74,13 +74,7 @@ bool StreamLedger::settle(PoolLock& lock, std::optional<std::uint64_t> later, co
   const std::size_t refused_before = refused.size();
   UnlockedCall call(lock, [&]() noexcept {
     ground_.accounts.events_recorded += passage.recorded;
-    for (const StreamEvent& event : passage.passed) {
-      if (later) {
-        order_.wait(*later, event);
-      } else {
-        order_.finish(event);
-      }
-    }
+    for (const StreamEvent& event : passage.passed) note_passed(later, event);
     if (later) events.splice(events.begin(), passage.passed);  // not spent
     keep_or_discard(lock, events);
     if (!later && !passage.passed.empty()) forget_finished_streams();
@@ -124,8 +118,18 @@ void StreamLedger::rename(std::uint64_t from, std::uint64_t to) noexcept {
     }
   };
   arenas_.rename_stream(from, to);
-  for (Pending& pending : pending_) rename_all(pending.stamps);
+  pending_.rename(from, to);
   for (auto& [block, uses] : uses_) rename_all(uses);
+}
+
+void StreamLedger::note_passed(std::optional<std::uint64_t> later, const StreamEvent& event) noexcept {
+  if (!later) {
+    order_.finish(event);
+    pending_.note_finished();
+    return;
+  }
+  order_.wait(*later, event);
+  pending_.note_wait(*later);
 }
 
 void StreamLedger::free(PoolLock& lock, Block* block, Stream stream) noexcept {
@@ -148,11 +152,10 @@ void StreamLedger::free(PoolLock& lock, Block* block, Stream stream) noexcept {
   if (foreign || !stamps.empty()) {
     try {
       if (foreign && std::ranges::find(stamps, stream.id, &Stamp::stream) == stamps.end()) {
-        stamps.insert(stamps.begin(), {stream.id, order_.now(stream.id)});
+        note_latest(stamps, {stream.id, order_.now(stream.id)});
       }
-      pending_.push_back({block, {}});
-      pending_.back().stamps = std::move(stamps);
-      block->state = BlockState::pending;
+      const auto is_over = [&](const Stamp& stamp) { return is_behind(block->stream, stamp); };
+      pending_.add(block, stamps, std::ranges::any_of(stamps, is_over));
       return;
     } catch (const std::bad_alloc&) {
       if (!wait_for(lock, stamps, stream)) return;  // nobody's any more, rather than somebody's too early
@@ -186,7 +189,7 @@ void StreamLedger::for_each_unfinished(Visit visit) const {
   const auto consider = [&](const Stamp& stamp) {
     if (!order_.finished(stamp)) visit(stamp);
   };
-  for (const Pending& pending : pending_) std::ranges::for_each(pending.stamps, consider);
+  pending_.for_each([&](const PendingBlock& pending) { std::ranges::for_each(pending.stamps, consider); });
   for (const auto& [block, uses] : uses_) std::ranges::for_each(uses, consider);
   for (const Arena& arena : arenas_) {
     for (const auto& window : arena.windows()) {
@@ -242,12 +245,6 @@ void StreamLedger::finish_one_by_one(PoolLock& lock) noexcept {
   } while (least != 0);
 }
 
-std::size_t StreamLedger::pending_bytes() const {
-  std::size_t bytes = 0;
-  for (const Pending& pending : pending_) bytes += pending.block->size;
-  return bytes;
-}
-
 void StreamLedger::completed(const Block& block) {
   ground_.accounts.no_longer_active(block.size);
   ground_.recorder.record_block(TraceKind::free_completed, block, now(block.stream));
@@ -255,26 +252,23 @@ void StreamLedger::completed(const Block& block) {
 
 std::size_t StreamLedger::free_settled() noexcept {
   std::size_t bytes = 0;
-  for (auto pending = pending_.begin(); pending != pending_.end();) {
-    Block* block = pending->block;
+  const auto settle = [&](PendingBlock& pending) {
     bool ordered = false;
-    std::erase_if(pending->stamps, [&](const Stamp& stamp) {
+    std::erase_if(pending.stamps, [&](const Stamp& stamp) {
       if (order_.finished(stamp)) return true;
-      const bool covered = order_.covered(block->stream, stamp);
+      const bool covered = order_.covered(pending.block->stream, stamp);
       ordered = ordered || covered;
       return covered;
     });
     // What the owner waits for is behind the owner's present epoch, not the one in which the block was given back.
-    if (ordered) block->ticket = order_.now(block->stream);
-    if (!pending->stamps.empty()) {
-      ++pending;
-      continue;
-    }
-    pending = pending_.erase(pending);
+    if (ordered) pending.block->ticket = order_.now(pending.block->stream);
+    return pending.stamps.empty();
+  };
+  pending_.free_settled(settle, [&](Block* block) {
     bytes += block->size;
     completed(*block);
     arenas_.of(block).put(block);
-  }
+  });
   return bytes;
 }
 
@@ -285,16 +279,16 @@ std::size_t StreamLedger::poll_pending(PoolLock& lock) {
     Passage passage;
     UnlockedCall call(lock, [&]() noexcept {
       ground_.accounts.events_recorded += passage.recorded;
-      for (const StreamEvent& event : passage.passed) order_.finish(event);
+      for (const StreamEvent& event : passage.passed) note_passed(std::nullopt, event);
       keep_or_discard(lock, events);
       forget_finished_streams();
     });
-    for (const Pending& pending : pending_) {
+    pending_.for_each([&](const PendingBlock& pending) {
       for (const Stamp& stamp : pending.stamps) {
         const auto covers = [&](const StreamEvent& event) { return event.covers.stream == stamp.stream; };
         if (order_.lacks_event(stamp) && std::ranges::none_of(events, covers)) begin_event(events, stamp.stream);
       }
-    }
+    });
     order_.take_events(events);
     // What cannot be asked about now is asked about next time.
     call([&] {
@@ -306,7 +300,9 @@ std::size_t StreamLedger::poll_pending(PoolLock& lock) {
 
 std::size_t StreamLedger::synchronise_pending(PoolLock& lock) {
   std::vector<Stamp> stamps;
-  for (const Pending& pending : pending_) stamps.insert(stamps.end(), pending.stamps.begin(), pending.stamps.end());
+  pending_.for_each([&](const PendingBlock& pending) {
+    for (const Stamp& stamp : pending.stamps) note_latest(stamps, stamp);
+  });
   if (!stamps.empty()) ++ground_.accounts.num_sync_all_streams;
   finish(lock, stamps);
   return free_settled();
@@ -331,28 +327,23 @@ std::size_t StreamLedger::take_from_other_streams(PoolLock& lock, Need& need, Ar
 std::size_t StreamLedger::take_pending(PoolLock& lock, Need& need, Arena& arena, Streams& refused) {
   const auto is_refused = [&](const Stamp& stamp) { return contains(refused, stamp.stream); };
   while (true) {
-    auto best = pending_.end();
-    for (auto pending = pending_.begin(); pending != pending_.end(); ++pending) {
-      const Block* block = pending->block;
-      if (!arena.owns(block->address) || !Arena::fits(block, need.size, need.alignment)) continue;
-      if (contains(refused, block->stream) || std::ranges::any_of(pending->stamps, is_refused)) continue;
-      if (best == pending_.end() || block->size < best->block->size) best = pending;
-    }
-    if (best == pending_.end()) return 0;
-    Block* block = best->block;
-    std::vector<Stamp> stamps = best->stamps;
-    stamps.push_back({block->stream, block->ticket});
-    std::list<Pending> taken;
-    taken.splice(taken.end(), pending_, best);
-    block->state = BlockState::busy;
-    UnlockedCall call(lock, [&]() noexcept {
-      block->state = BlockState::pending;
-      pending_.splice(pending_.end(), taken);
+    auto taken = pending_.take(need.size, [&](const PendingBlock& pending) {
+      const Block* block = pending.block;
+      return arena.owns(block->address) && Arena::fits(block, need.size, need.alignment) &&
+             !contains(refused, block->stream) && std::ranges::none_of(pending.stamps, is_refused);
     });
+    if (!taken) return 0;
+    const PendingBlock& pending = *taken.value().pending;
+    Block* block = pending.block;
+    std::vector<Stamp> stamps;
+    UnlockedCall call(lock, [&]() noexcept { pending_.put_back(taken); });
+    stamps = pending.stamps;
+    stamps.push_back({block->stream, block->ticket});
     if (!settle(lock, need.stream.id, stamps, refused)) continue;
     arena.expect(need.stream.id);
     arenas_.store().reserve(2);  // for carve()
     call.done();
+    pending_.remove(taken);
     completed(*block);
     return give(block, need, arena);
   }
@@ -389,17 +380,22 @@ void StreamLedger::use(Block* block, Stream stream) {
 }
 
 bool StreamLedger::hand_on(PoolLock& lock, Block* block, Stream stream) {
-  block->used_elsewhere = true;  // so that it stays the block that it is while the lock is given up
+  // Marked, so that it stays the block that it is while the lock is given up.
+  const bool was_used = std::exchange(block->used_elsewhere, true);
+  UnlockedCall settled(lock, [&]() noexcept { block->used_elsewhere = was_used || uses_.contains(block); });
   std::vector<Stamp> stamps{now(block->stream)};
-  for (const Stamp& use : uses_[block]) stamps.push_back(now(use.stream));
+  if (was_used) {
+    for (const Stamp& use : uses_[block]) stamps.push_back(now(use.stream));
+  }
   if (Streams refused; !settle(lock, stream.id, stamps, refused)) return false;
   // A use that was noted while the lock was given up is not behind those events.
   const auto over = [&](const Stamp& use) {
-    return use.stream == stream.id || std::ranges::any_of(stamps, [&](const Stamp& settled) {
-             return settled.stream == use.stream && use.ticket <= settled.ticket;
+    return use.stream == stream.id || std::ranges::any_of(stamps, [&](const Stamp& known) {
+             return known.stream == use.stream && use.ticket <= known.ticket;
            });
   };
   std::vector<Stamp>& uses = uses_[block];
+  settled.done();
   std::erase_if(uses, over);
   block->used_elsewhere = !uses.empty();
   if (uses.empty()) uses_.erase(block);
@@ -419,7 +415,7 @@ void StreamLedger::order(PoolLock& lock, Stream later, Stream earlier) {
     ground_.memory->stream_wait(later, event.id);
   });
   ++ground_.accounts.events_recorded;
-  order_.wait(later.id, event);
+  note_passed(later.id, event);
   // The caller has said that the uses so far, before the event, are over before whatever the owner does next.
   const auto over = [&](const Stamp& use) { return use.stream == earlier.id && use.ticket <= event.covers.ticket; };
   for (auto& [block, uses] : uses_) {
@@ -436,8 +432,9 @@ bool StreamLedger::knows(std::uint64_t stream) const {
   const auto names = [&](const std::vector<Stamp>& stamps) {
     return std::ranges::find(stamps, stream, &Stamp::stream) != stamps.end();
   };
-  return arenas_.knows_stream(stream) ||
-         std::ranges::any_of(pending_, [&](const Pending& pending) { return names(pending.stamps); }) ||
+  bool is_waited_for = false;
+  pending_.for_each([&](const PendingBlock& pending) { is_waited_for |= names(pending.stamps); });
+  return is_waited_for || arenas_.knows_stream(stream) ||
          std::ranges::any_of(uses_, [&](const auto& use) { return names(use.second); });
 }
 
@@ -483,8 +480,7 @@ void StreamLedger::begin_event(StreamEvents& events, std::uint64_t stream) {
 
 std::size_t StreamLedger::bookkeeping_bytes() const {
   const auto node = 2 * sizeof(void*);  // of a list or a table, beside what it holds
-  std::size_t bytes = order_.bookkeeping_bytes() + uses_.bucket_count() * sizeof(void*);
-  for (const Pending& pending : pending_) bytes += node + sizeof(Pending) + pending.stamps.capacity() * sizeof(Stamp);
+  std::size_t bytes = order_.bookkeeping_bytes() + pending_.bookkeeping_bytes() + uses_.bucket_count() * sizeof(void*);
   for (const auto& use : uses_) bytes += node + sizeof(use) + use.second.capacity() * sizeof(Stamp);
   return bytes;
 }

@@ -6,13 +6,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <list>
 #include <optional>
 #include <unordered_map>
 #include <vector>
 
 #include "allocator/heap/arena.h"
 #include "allocator/pool/ground.h"
+#include "allocator/pool/pending_blocks.h"
 #include "allocator/pool/stream_order.h"
 
 namespace poolgrad {
@@ -66,7 +66,7 @@ class StreamLedger {
   /// All work that may still touch memory of the pool is over, as far as the device can say. Then no event is left.
   void finish_all(PoolLock& lock) noexcept;
 
-  std::size_t pending_bytes() const;
+  std::size_t pending_bytes() const { return pending_.bytes(); }
   bool has_events() const { return order_.has_events(); }
   /// Pending blocks whose work is found to be over are free: all that are asked about, or that are waited for; bytes.
   std::size_t poll_pending(PoolLock& lock);
@@ -92,17 +92,15 @@ class StreamLedger {
   void tidy() noexcept;
 
  private:
-  struct Pending {
-    Block* block;
-    std::vector<Stamp> stamps;  // work of other streams that it waits for
-  };
-
   /// Lets `later`, or the caller if it is empty, wait for the work of `stamps`, as far as it may not be over. See
   /// finish().
   bool settle(PoolLock& lock, std::optional<std::uint64_t> later, const std::vector<Stamp>& stamps, Streams& refused);
   /// Adds StreamOrder::begin_event to the events.
   void begin_event(StreamEvents& events, std::uint64_t stream);
   void keep_or_discard(PoolLock& lock, StreamEvents& events) noexcept;
+  /// `later` has waited for the event or, if it is empty, the event is finished: free_settled() looks again at blocks
+  /// that may be free now.
+  void note_passed(std::optional<std::uint64_t> later, const StreamEvent& event) noexcept;
   bool is_behind(std::uint64_t stream, Stamp stamp) const {
     return order_.covered(stream, stamp) || order_.finished(stamp);
   }
@@ -126,7 +124,7 @@ class StreamLedger {
   NewTicket new_ticket_;
   StreamOrder order_;
   std::size_t destroyed_needed_ = 0;  // names of destroyed streams, when they were last looked at
-  std::list<Pending> pending_;
+  PendingBlocks pending_;
   std::unordered_map<const Block*, std::vector<Stamp>> uses_;  // by streams beside the block's own, when last noted
 };
 

@@ -7,23 +7,18 @@
 namespace poolgrad {
 
 void note_latest(std::vector<Stamp>& stamps, Stamp stamp) {
-  const auto known = std::ranges::find(stamps, stamp.stream, &Stamp::stream);
-  if (known == stamps.end()) {
-    stamps.push_back(stamp);
+  const auto known = std::ranges::lower_bound(stamps, stamp.stream, {}, &Stamp::stream);
+  if (known == stamps.end() || known->stream != stamp.stream) {
+    stamps.insert(known, stamp);
   } else {
     known->ticket = std::max(known->ticket, stamp.ticket);
   }
 }
 
 StreamOrder::State& StreamOrder::state(std::uint64_t stream) {
-  const auto known = std::ranges::find(states_, stream, &State::stream);
-  return known != states_.end() ? *known
-                                : states_.emplace_back(State{.stream = stream, .ticket = first_ticket_, .clock = {}});
-}
-
-const StreamOrder::State* StreamOrder::find(std::uint64_t stream) const {
-  const auto known = std::ranges::find(states_, stream, &State::stream);
-  return known != states_.end() ? &*known : nullptr;
+  const auto at = std::ranges::lower_bound(states_, stream, {}, &State::stream);
+  if (at != states_.end() && at->stream == stream) return *at;
+  return *states_.insert(at, State{.stream = stream, .ticket = first_ticket_, .clock = {}});
 }
 
 StreamEvent StreamOrder::begin_event(std::uint64_t stream) {
@@ -34,31 +29,43 @@ StreamEvent StreamOrder::begin_event(std::uint64_t stream) {
 void StreamOrder::wait(std::uint64_t later, const StreamEvent& event) noexcept {
   try {
     std::vector<Stamp>& clock = state(later).clock;
-    for (const Stamp& stamp : event.clock) {
-      const bool forgotten = is_retired(stamp.stream) && find(stamp.stream) == nullptr;
-      if (stamp.stream != later && !forgotten) note_latest(clock, stamp);
-    }
     if (event.covers.stream != later) note_latest(clock, event.covers);
+    // Both are in the order of streams, which may be many.
+    std::vector<Stamp> unknown;
+    auto known = clock.begin();
+    for (const Stamp& stamp : event.clock) {
+      while (known != clock.end() && known->stream < stamp.stream) ++known;
+      if (known != clock.end() && known->stream == stamp.stream) {
+        known->ticket = std::max(known->ticket, stamp.ticket);
+      } else if (stamp.stream != later && (!is_retired(stamp.stream) || find(stamp.stream) != nullptr)) {
+        unknown.push_back(stamp);
+      }
+    }
+    if (unknown.empty()) return;
+    const auto middle = clock.insert(clock.end(), unknown.begin(), unknown.end());
+    std::ranges::inplace_merge(clock, middle, {}, &Stamp::stream);
   } catch (const std::bad_alloc&) {
     // Each stamp that was noted is true on its own.
   }
 }
 
 void StreamOrder::finish(const StreamEvent& event) noexcept {
-  const auto finish_one = [&](Stamp stamp) {
-    const auto of = std::ranges::find(states_, stamp.stream, &State::stream);
-    if (of != states_.end()) of->finished = std::max(of->finished, stamp.ticket);
-  };
-  for (const Stamp& stamp : event.clock) finish_one(stamp);
-  finish_one(event.covers);
+  auto of = states_.begin();
+  for (const Stamp& stamp : event.clock) {
+    while (of != states_.end() && of->stream < stamp.stream) ++of;
+    if (of != states_.end() && of->stream == stamp.stream) of->finished = std::max(of->finished, stamp.ticket);
+  }
+  if (find(event.covers.stream) == nullptr) return;
+  State& own = state(event.covers.stream);
+  own.finished = std::max(own.finished, event.covers.ticket);
 }
 
 bool StreamOrder::covered(std::uint64_t stream, Stamp stamp) const {
   if (stamp.stream == stream || stamp.ticket == 0) return true;
   const State* later = find(stream);
   if (later == nullptr) return false;
-  return std::ranges::any_of(
-      later->clock, [&](const Stamp& known) { return known.stream == stamp.stream && known.ticket >= stamp.ticket; });
+  const auto known = std::ranges::lower_bound(later->clock, stamp.stream, {}, &Stamp::stream);
+  return known != later->clock.end() && known->stream == stamp.stream && known->ticket >= stamp.ticket;
 }
 
 bool StreamOrder::finished(Stamp stamp) const {
@@ -109,6 +116,8 @@ void StreamOrder::retire(StreamEvents& events) {
   gone.stream = ++last_retired_;
   // What was given back on the stream since the event was recorded had its work queued before, or else it never will.
   event->covers = {gone.stream, gone.ticket};
+  const auto at = states_.begin() + (&gone - states_.data());
+  std::rotate(at, std::next(at), states_.end());
   events_.splice(events_.end(), events, event);
 }
 

@@ -9,6 +9,7 @@
 // Pure bookkeeping: the pool guards it with its mutex and makes the calls to the device.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <list>
@@ -28,7 +29,7 @@ struct Stamp {
   friend bool operator==(const Stamp&, const Stamp&) = default;
 };
 
-/// Notes in a list with one stamp for each stream that all work up to `stamp` belongs to it.
+/// Notes in a list with one stamp for each stream, in their order, that all work up to `stamp` belongs to it.
 void note_latest(std::vector<Stamp>& stamps, Stamp stamp);
 
 /// An event and what is known once it is finished. `id` 0: not recorded.
@@ -50,10 +51,8 @@ class StreamOrder {
 
   /// The present ticket of a stream, from 1.
   std::uint64_t now(std::uint64_t stream) const {
-    for (const State& state : states_) {
-      if (state.stream == stream) return state.ticket;
-    }
-    return first_ticket_;
+    const State* of = find(stream);
+    return of != nullptr ? of->ticket : first_ticket_;
   }
   /// What an event covers that is recorded on `stream` after this call. Later stamps have a larger ticket.
   StreamEvent begin_event(std::uint64_t stream);
@@ -105,15 +104,18 @@ class StreamOrder {
     std::uint64_t stream;
     std::uint64_t ticket = 1;
     std::uint64_t finished = 0;  // tickets up to this one
-    std::vector<Stamp> clock;
+    std::vector<Stamp> clock;    // see note_latest()
   };
 
   State& state(std::uint64_t stream);
-  const State* find(std::uint64_t stream) const;
+  const State* find(std::uint64_t stream) const {
+    const auto at = std::ranges::lower_bound(states_, stream, {}, &State::stream);
+    return at != states_.end() && at->stream == stream ? &*at : nullptr;
+  }
   /// The name may come again. Clocks and events that know it say nothing of its tickets from this one on.
   void free_name(std::uint64_t stream, std::uint64_t ticket) noexcept;
 
-  std::vector<State> states_;  // streams in use: few, so searched in a line
+  std::vector<State> states_;  // of streams in use, in their order
   StreamEvents events_;
   std::uint64_t first_ticket_ = 1;  // of a stream that is not among them
   std::unordered_set<std::uint64_t> destroyed_;

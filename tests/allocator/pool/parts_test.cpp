@@ -211,6 +211,45 @@ TEST(PageSupply, TakesSmallWindowsWhereAddressesAreScarce) {
   EXPECT_EQ(memory.left(), 4 * mib);
 }
 
+TEST(PageSupply, MovesFreePagesWhereTheDeviceIsFullThoughTheBudgetIsNot) {
+  Parts parts(device(64));
+  PoolLock lock(parts.ground.mutex);
+  parts.ledger.put_back(parts.commit(lock, 8 * page));
+  Need need = parts.need(8 * page);
+  EXPECT_EQ(parts.pages.stitchable_bytes(need), 0u);
+  need.device_full = true;
+  EXPECT_EQ(parts.pages.stitchable_bytes(need), 8 * page);
+}
+
+// A device of many pages and few addresses, whose windows are small.
+class SmallWindows : public MemoryAdaptor {
+ public:
+  SmallWindows(std::unique_ptr<DeviceMemory> memory, std::size_t window, std::size_t addresses)
+      : MemoryAdaptor(std::move(memory)), window_(window), addresses_(addresses) {}
+  MemoryInfo info() const override { return {.free = window_, .total = window_}; }
+  void* reserve(std::size_t bytes) override {
+    if (bytes > addresses_) return nullptr;
+    addresses_ -= bytes;
+    return MemoryAdaptor::reserve(bytes);
+  }
+  void unreserve(void* address, std::size_t bytes) noexcept override {
+    addresses_ += bytes;
+    MemoryAdaptor::unreserve(address, bytes);
+  }
+
+ private:
+  std::size_t window_;
+  std::size_t addresses_;
+};
+
+TEST(PageSupply, GivesTheAddressesOfAllEmptyWindowsBackForALargeRequest) {
+  Parts parts(std::make_unique<SmallWindows>(device(64), 8 * page, 16 * page), {.budget = 64 * page});
+  PoolLock lock(parts.ground.mutex);
+  for (Block* block : {parts.commit(lock, 8 * page), parts.commit(lock, 8 * page)}) parts.ledger.put_back(block);
+  EXPECT_EQ(parts.releaser.release(lock, SIZE_MAX), 16 * page);
+  parts.commit(lock, 16 * page);
+}
+
 TEST(PageSupply, LeavesNothingReservedWhateverTheDeviceThrows) {
   auto failing = std::make_unique<FailingMemory>(device(8));
   FailingMemory& memory = *failing;
@@ -245,6 +284,17 @@ TEST(Releaser, GivesBackWhatWasUnusedLongestOverBothArenas) {
   EXPECT_EQ(parts.releaser.release(lock, SIZE_MAX), page);
   EXPECT_EQ(parts.releaser.release(lock, SIZE_MAX), 0u);
   EXPECT_EQ(parts.ground.memory->info().free, 8 * page);
+}
+
+TEST(Releaser, ReleasesNoMoreThanAFullDeviceLacks) {
+  Parts parts(device(4096));
+  PoolLock lock(parts.ground.mutex);
+  std::vector<Block*> blocks(6);  // a handle of four pages each
+  for (Block*& block : blocks) block = parts.commit(lock, 4 * page);
+  for (const std::size_t i : {0u, 2u, 4u}) parts.ledger.put_back(blocks[i]);
+  Need need = parts.need(2 * page);
+  need.device_full = true;
+  EXPECT_EQ(parts.releaser.release_for(lock, need), 4 * page);
 }
 
 TEST(StreamLedger, FreesAtOnceForTheOwnerAndLaterForOthers) {

@@ -135,6 +135,16 @@ TEST_P(StreamOrderTest, ReusesWithoutAnEventWhatTheCallerHasOrdered) {
   EXPECT_EQ(device_->waits(), 1u);
 }
 
+TEST_P(StreamOrderTest, FreesAPendingBlockOnceItsStreamHasWaited) {
+  CachingAllocator pool(memory(), {.deterministic = true});
+  void* block = allocate(pool, page, Category::activation, 1);
+  pool.use(block, stream_of(pool, 2));
+  deallocate(pool, block, page, 1);
+  pool.order(stream_of(pool, 1), stream_of(pool, 2));
+  EXPECT_EQ(pool.trim(), page);
+  EXPECT_EQ(pool.statistics().num_sync_all_streams, 0u);
+}
+
 TEST_P(StreamOrderTest, FollowsWaitsThroughAThirdStream) {
   void* block = allocate(*pool_, page, Category::activation, 1);
   deallocate(*pool_, block, page, 1);
@@ -214,6 +224,10 @@ class HookedMemory : public MemoryAdaptor {
     return event;
   }
   bool event_finished(EventId event) override { return !unfinished && inner().event_finished(event); }
+  void stream_wait(Stream stream, EventId event) override {
+    if (refuses_waits) throw DeviceError("[stream_wait] refused");
+    inner().stream_wait(stream, event);
+  }
   void synchronize(EventId event) override {
     if (streams.at(event) == broken) throw 42;
     inner().synchronize(event);
@@ -225,6 +239,7 @@ class HookedMemory : public MemoryAdaptor {
   }
 
   bool unfinished = false;
+  bool refuses_waits = false;
   std::uint64_t broken = UINT64_MAX;  // a stream of which nothing can be waited for
   std::set<std::uint64_t> destroyed;
   std::function<void()> after_record;
@@ -275,6 +290,22 @@ TEST_P(StreamHooksTest, ABlockThatIsHandedOnIsFreeOnItsNewStreamAlone) {
   EXPECT_TRUE(pool_->hand_on(block, stream_of(*pool_, 2)));
   deallocate(*pool_, block, page, 2);
   EXPECT_EQ(pool_->statistics().active_bytes.current, 0u);
+  expect_invariants(*pool_);
+}
+
+TEST_P(StreamHooksTest, ARefusedHandOverLeavesTheBlockAsItWas) {
+  void* block = allocate(*pool_, page, Category::activation, 1);
+  void* used = allocate(*pool_, page, Category::activation, 1);
+  pool_->use(used, stream_of(*pool_, 3));
+  device_->refuses_waits = true;
+  EXPECT_FALSE(pool_->hand_on(block, stream_of(*pool_, 2)));
+  EXPECT_FALSE(pool_->hand_on(used, stream_of(*pool_, 2)));
+  device_->refuses_waits = false;
+  EXPECT_TRUE(pool_->expand_in_place(block, page, page / 2, stream_of(*pool_, 1))) << "it is its stream's alone";
+  deallocate(*pool_, block, page / 2, 1);
+  EXPECT_EQ(pool_->statistics().active_bytes.current, page);
+  deallocate(*pool_, used, page, 1);
+  EXPECT_EQ(pool_->statistics().active_bytes.current, page) << "stream 3 may still use the other block";
   expect_invariants(*pool_);
 }
 
@@ -341,6 +372,21 @@ TEST_P(StreamHooksTest, OfTwoPendingBlocksThatFitTheSmallerIsTaken) {
   }
   device_->unfinished = true;
   EXPECT_EQ(allocate(*pool_, page, Category::activation, 1), small);
+}
+
+TEST_P(StreamHooksTest, OfTwoPendingBlocksOfOneSizeTheOlderIsTaken) {
+  std::array<void*, 3> blocks{};
+  pool_->set_budget(3 * page);
+  for (void*& block : blocks) block = allocate(*pool_, page, Category::activation, 1);
+  for (const std::size_t i : {1u, 0u, 2u}) {
+    pool_->use(blocks[i], stream_of(*pool_, 2));
+    deallocate(*pool_, blocks[i], page, 1);
+  }
+  device_->unfinished = true;
+  device_->refuses_waits = true;
+  device_->after_record = [&] { device_->refuses_waits = false; };
+  EXPECT_EQ(allocate(*pool_, page, Category::activation, 1), blocks[1]);
+  expect_invariants(*pool_);
 }
 
 TEST_P(StreamOrderTest, WaitsForTheWorkOnWhatShrinkingCutsOff) {
