@@ -37,8 +37,7 @@ constexpr std::string_view widest_operators[] = {
     "not_equal",     "remainder", "scatter", "scatter_add", "scatter_reduce", "silu_mul", "stack",
     "sub",           "where"};
 
-/// cross_entropy computes in f32 whatever its logits are; the others give back what they were given, move it, or are as
-/// exact as their type.
+/// cross_entropy computes in f32 for logits of any dtype. The others move elements, or are as exact as their type.
 constexpr std::string_view operators_as_given[] = {"abs",
                                                    "affine",
                                                    "all",
@@ -106,7 +105,7 @@ bool has(const std::string_view (&operators)[N], std::string_view op) {
   return std::find(std::begin(operators), std::end(operators), op) != std::end(operators);
 }
 
-/// What the operands of one call become.
+/// The dtypes that the operands of one call are cast to.
 class Target {
  public:
   Target(const char* op, DType low) : class_(autocast_class(op)), low_(low) {}

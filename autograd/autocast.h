@@ -1,5 +1,6 @@
-// Mixed precision by scope, as PyTorch's autocast: products and attention in a half type, what adds up or grows quickly
-// in f32, everything else in what it is given. Parameters stay as they are; their casts are differentiable.
+// Mixed precision by scope, as PyTorch's autocast: products and attention in a half type, sums and fast-growing
+// functions in f32, all others in the dtype of their operands. Parameters keep their dtype; their casts are
+// differentiable.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +18,7 @@
 
 namespace poolgrad {
 
-/// What a scope does to the floating operands of an operator. One with an f64 operand is left alone.
+/// How a scope casts the floating operands of an operator. An operator with an f64 operand is not cast.
 enum class AutocastClass {
   low,       // cast to the scope's dtype: products, attention
   wide,      // f16 and bf16 cast to f32: sums, norms, softmax, losses, exponentials and powers
@@ -34,10 +35,9 @@ inline constexpr std::nullopt_t autocast_off = std::nullopt;
 
 /// While alive, operators that this thread calls cast their operands as autocast_class() says. Scopes nest, and the
 /// innermost counts; `AutocastScope(autocast_off)` is one in which nothing is cast. The cast of a parameter (a leaf
-/// that requires a gradient) is made once for the scope and kept until the scope ends or the parameter is written;
-/// gradients come back to the parameter in its own dtype, cast for each use, and are added there. A backward pass,
-/// wherever it is called, reads what was cast in the forward pass and casts nothing else; what it computes again
-/// (checkpoint()) it computes under the scope's dtype of the first time.
+/// that requires a gradient) is made once for the scope and kept until the scope ends or the parameter is written.
+/// Gradients of each use are cast to the parameter's dtype and added there. A backward pass reads the casts of the
+/// forward pass and makes none. checkpoint() computes again under the scope's dtype of the first time.
 ///
 ///   {
 ///     const AutocastScope scope(DType::bf16);

@@ -7,7 +7,7 @@
 namespace poolgrad {
 namespace {
 
-constexpr double deviations = 6.0;  // of what a function rounds: more is not to be expected
+constexpr double deviations = 6.0;  // standard deviations of rounding; a larger difference is an error
 
 }  // namespace
 

@@ -177,7 +177,7 @@ double FiniteDifference::noise(std::size_t input, std::int64_t index, double eps
   std::vector<Sample> samples;
   for (std::size_t i = 0; i < points; ++i)
     samples.push_back(at(input, index, x + (static_cast<double>(i) - points / 2) * spacing));
-  // The points are where the dtype has a number: what the slope makes of that is no noise.
+  // The points are rounded to the dtype; the slope times that rounding is no noise.
   const double slope = this->slope(samples.back(), samples.front());
   std::array<double, points> values;
   for (std::size_t i = 0; i < points; ++i)

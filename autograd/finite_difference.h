@@ -21,7 +21,7 @@ class FiniteDifference {
     double value;
     double rounding;  // how far off the rounding of the outputs that moved may put it: half a unit in the last place in
                       // f16 and bf16, two in f32 and f64
-    double hidden;    // the same of all outputs: what it could be although none moved
+    double hidden;    // the same of all outputs: its largest value if no output changes
     double distance;  // of the two points, 2h
   };
 
@@ -42,10 +42,10 @@ class FiniteDifference {
                         const std::function<void(const std::vector<Tensor>&)>& visit);
   /// The inputs that the function is given.
   const std::vector<Tensor>& point() const { return point_; }
-  /// The variance of <weights, f(x)> near the element for what the function rounds on its way, beyond that of its
-  /// outputs' own rounding; 0 where it may be no more than that. From fourth differences of nine points between those
-  /// of central(), so close that little else is left of them (R. W. Hamming, Introduction to Applied Numerical
-  /// Analysis, 1971; J. J. More and S. M. Wild, Estimating Computational Noise, 2011).
+  /// The variance of <weights, f(x)> near the element by rounding inside the function, beyond the rounding of its
+  /// outputs; 0 if that alone can explain it. From fourth differences of nine points between those of central() (R. W.
+  /// Hamming, Introduction to Applied Numerical Analysis, 1971; J. J. More and S. M. Wild, Estimating Computational
+  /// Noise, 2011).
   double noise(std::size_t input, std::int64_t index, double epsilon);
 
  private:

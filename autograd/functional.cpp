@@ -126,7 +126,7 @@ std::pair<Tensors, Tensors> jvp(const TensorFunction& f, const Tensors& inputs, 
   check_all_floating("jvp", "input", inputs);
   check_vectors("jvp", vectors, "input", inputs);
   const Derivable of = evaluate("jvp", f, inputs, create_graph);
-  Tensors weights;  // u, at which nobody looks: what depends on it is linear
+  Tensors weights;  // u, whose values have no effect: the result is linear in it
   for (const Tensor& output : of.outputs) weights.push_back(zeros_like(output).set_requires_grad());
   const Tensors products = gradients_or_zeros(of.outputs, of.arguments, weights, {.create_graph = true});
   return {of.results(create_graph), gradients_or_zeros(products, weights, vectors, {.create_graph = create_graph})};

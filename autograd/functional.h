@@ -4,11 +4,11 @@
 //   const auto [y, slope] = jvp([](const Tensor& x) { return tanh(x); }, x, direction);
 //   const Tensor h = hessian([](const Tensor& x) { return sum(exp(x) * x); }, x);
 //
-// Functions are called once, with grad mode on, on handles of their own: nobody's .grad() changes. Inputs are floating
-// (DTypeError), outputs too; an output on which an input has no influence gives zeros. What a function reads besides
-// its arguments counts as constant. With `create_graph` results are differentiable, with respect to inputs that require
-// a gradient and to what the function reads; otherwise they have no gradient record. Vectors that are unlike what they
-// belong to are ShapeErrors, DTypeErrors or DeviceErrors that show both; what the function throws goes through.
+// Functions are called once, with grad mode on, on handles of their own: no .grad() changes. Inputs and outputs are
+// floating (DTypeError). An output that does not depend on an input gives zeros. Tensors that a function captures count
+// as constants. With `create_graph` results are differentiable by inputs that require a gradient and by captured
+// tensors; otherwise they have no gradient record. A vector unlike its input or output throws ShapeError, DTypeError or
+// DeviceError that shows both. Exceptions of the function pass through.
 #pragma once
 
 #include <cstdint>
@@ -61,10 +61,10 @@ std::pair<Tensor, std::vector<Tensor>> hessian_vector_product(const TensorFuncti
 std::pair<Tensor, Tensor> hessian_vector_product(const UnaryFunction& f, const Tensor& x, const Tensor& vector,
                                                  bool create_graph = false, CallSite = {});
 
-/// f of every slice of the inputs along `dim`, in order, and its outputs stacked along `out_dim`: for what has no batch
-/// dimension of its own, such as the gradient of one example. A loop, and as fast as one; differentiable as f is.
-/// Inputs of any dtype; what is the same for all slices f has by itself. ShapeError where the inputs have unequal
-/// numbers of slices, or none, and ValueError where f gives unequal numbers of outputs.
+/// f of every slice of the inputs along `dim`, in order, with outputs stacked along `out_dim`: for functions without a
+/// batch dimension, such as the gradient of one example. A loop, and as fast as one; differentiable as f is. Inputs of
+/// any dtype; f captures operands that all slices share. ShapeError if the inputs have unequal numbers of slices, or
+/// none; ValueError if f gives unequal numbers of outputs.
 std::vector<Tensor> vmap(const TensorFunction& f, const std::vector<Tensor>& inputs, std::int64_t dim = 0,
                          std::int64_t out_dim = 0, CallSite = {});
 Tensor vmap(const UnaryFunction& f, const Tensor& x, std::int64_t dim = 0, std::int64_t out_dim = 0, CallSite = {});

@@ -102,7 +102,7 @@ class Shrinker {
   int runs() const { return runs_; }
 
  private:
-  /// From the last to the first, so that what a size at the front governs has become simple before the size does.
+  /// From the last to the first: values that a size at the front governs become simple before the size does.
   template <class Change>
   void each_block(std::size_t block, Change change) {
     for (std::size_t i = best_.choices.size(); i-- > 0;) {

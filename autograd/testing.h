@@ -1,5 +1,5 @@
-// Operators and gradients under test: what a user's own tests begin with. Everything gives a Verdict, a bool and a
-// text, so any test framework will do; autograd/testing_gtest.h has GoogleTest's forms.
+// Tests of a user's own operators and gradients. Every check returns a Verdict, a bool and a text, for any test
+// framework; autograd/testing_gtest.h has GoogleTest's forms.
 //
 //   EXPECT_TRUE(check_property([](Draw& draw) {
 //     const std::int64_t inner = draw.size();
@@ -28,7 +28,7 @@ enum class LayoutKind { contiguous, transposed, sliced, expanded };
 /// Its numbers: anything in a range; 0, 1 and -1 many times over; 0 alone; +-10,000, 20,000 and 30,000.
 enum class ValueKind { random, ties, zeros, large };
 
-/// What Draw::tensor() chooses from; the first of each list is the one that counterexamples shrink to.
+/// The choices of Draw::tensor(); counterexamples shrink to the first of each list.
 struct TensorDraw {
   std::vector<DType> dtypes = {DType::f64};
   std::vector<ValueKind> values = {ValueKind::random, ValueKind::ties, ValueKind::zeros, ValueKind::large};
@@ -66,7 +66,7 @@ class Draw {
   Tensor indices(const Shape& shape, std::int64_t limit, CallSite = {});
 
   const std::vector<std::uint64_t>& choices() const { return choices_; }
-  /// What integer(), tensor() and indices() gave, with all numbers.
+  /// The results of integer(), tensor() and indices(), with all numbers.
   std::string text() const;
 
  private:
@@ -89,9 +89,9 @@ struct PropertyOptions {
 /// A check of a user's operator with inputs that it draws: gradcheck(), tensors_near(), or Verdict{ok, "why"}.
 using Property = std::function<Verdict(Draw&)>;
 
-/// Runs `property` on many cases. The first that fails, or throws a std::exception, is made smaller for as long as it
-/// fails; the text shows what is left of its inputs, what the property says of them, and the seed that repeats it.
-/// Throws ValueError where there are no cases.
+/// Runs `property` on many cases. The first case that fails, or throws a std::exception, shrinks as long as it fails.
+/// The text shows the smallest inputs, the property's own text, and the seed that repeats it. Throws ValueError without
+/// cases.
 Verdict check_property(const Property& property, const PropertyOptions& options = {});
 
 }  // namespace poolgrad

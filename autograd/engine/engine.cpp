@@ -69,7 +69,7 @@ class BackwardPass {
     Node* node;                  // kept alive by the roots
     std::size_t first_edge = 0;  // of its edges in slot_of_edge_ and wanted_
     std::int64_t waiting = 0;    // consumers that have not run yet
-    std::size_t target = none;   // one of those that it is; the others follow in next_target_
+    std::size_t target = none;   // the first of its targets; the others follow in next_target_
     bool visited = false;
     bool runs = false;    // leads to something wanted
     bool wanted = false;  // is wanted itself, or leads there
@@ -82,8 +82,8 @@ class BackwardPass {
     return place->second;
   }
 
-  /// Depth first, with an explicit stack: counts consumers and marks what has to run. Nothing has been computed yet
-  /// when a freed node is found.
+  /// Depth first, with an explicit stack: counts consumers and marks the nodes that have to run. Throws for a freed
+  /// node before any node runs.
   void discover() {
     struct Frame {
       std::size_t slot;

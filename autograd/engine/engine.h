@@ -19,8 +19,8 @@ struct BackwardOptions {
 /// Accumulates into the `.grad()` of every leaf that contributed to `outputs`. `gradients` pairs with `outputs`;
 /// undefined entries are 1 for one-element outputs; outputs that require no gradient are passed over. Throws
 /// ShapeError, DTypeError or DeviceError for a gradient unlike its output, and Error if no output requires grad or the
-/// graph was freed before. Whatever is allocated meanwhile is tagged Category::gradient. If an operator throws, leaves
-/// visited before keep what they got, and the graph is freed as after success.
+/// graph was freed before. Allocations are tagged Category::gradient. If an operator throws, leaves that were visited
+/// before keep their gradients, and the graph is freed as after success.
 void backward(const std::vector<Tensor>& outputs, const std::vector<Tensor>& gradients = {},
               BackwardOptions options = {}, CallSite = {});
 
@@ -30,7 +30,7 @@ void backward(const std::vector<Tensor>& outputs, const std::vector<Tensor>& gra
 std::vector<Tensor> grad(const std::vector<Tensor>& outputs, const std::vector<Tensor>& inputs,
                          const std::vector<Tensor>& gradients = {}, BackwardOptions options = {},
                          bool allow_unused = false, CallSite = {});
-/// grad() by outputs of which some, or all, may require no gradient: undefined for an input that did not contribute.
+/// grad() for outputs that may require no gradient: undefined for an input that did not contribute.
 std::vector<Tensor> contributions(const std::vector<Tensor>& outputs, const std::vector<Tensor>& inputs,
                                   const std::vector<Tensor>& gradients, BackwardOptions options, CallSite = {});
 /// The same with zeros there.

@@ -35,8 +35,8 @@ class FunctionContext {
   void save(const Tensor& tensor) { pending_.push_back(tensor); }
   /// The i-th tensor saved. Throws IndexError beyond the last, and Error if it was written in place since.
   Tensor saved(int i) const;
-  /// True if somebody wants the gradient of input i; in forward, if somebody may ask for it later: it requires one and
-  /// grad mode was on. Throws IndexError where there is no such input.
+  /// True if the gradient of input i is wanted; in forward, if a backward pass may want it: the input requires a
+  /// gradient and grad mode was on. Throws IndexError for an i without an input.
   bool needs(int i) const;
 
  private:

@@ -160,7 +160,7 @@ void Node::check(const Gradients& gradients) const {
 }
 
 void Node::release() {
-  // Moved out first: destroying what it holds may run code that looks at this node.
+  // Moved out first: the destructors of its captures may run code that looks at this node.
   const BackwardFunction doomed = std::exchange(backward_, nullptr);
   const std::shared_ptr<NodeNote> forgotten = std::exchange(note_, nullptr);
 }

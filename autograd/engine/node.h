@@ -26,13 +26,13 @@ struct Edge {
 
 using Gradients = std::vector<Tensor>;
 
-/// Whether a tensor may be written over: nobody else sees its memory, each element has its own place in it, and no
-/// gradient flows through it.
+/// Whether a tensor may be written over: no other tensor shares its memory, each element has its own place in it, and
+/// no gradient flows through it.
 inline bool is_reusable(const Tensor& tensor) {
   return tensor.is_sole_owner() && tensor.is_contiguous() && !tensor.requires_grad();
 }
 
-/// What a backward function is given: the gradients of the outputs, and which gradients are wanted.
+/// The argument of a backward function: the gradients of the outputs, and which gradients are wanted.
 class BackwardCall {
  public:
   /// `wanted` has one flag per input of `node`; nullptr wants every input that has an edge.
@@ -43,10 +43,10 @@ class BackwardCall {
   const Tensor& gradient(int i = 0) const { return gradients_[static_cast<std::size_t>(i)]; }
   /// The same, given away: the caller may become its sole owner.
   Tensor take_gradient(int i = 0) { return std::move(gradients_[static_cast<std::size_t>(i)]); }
-  /// A tensor like gradient i to write another gradient into: its own memory where nobody else holds it, else new. For
-  /// kernels that read each element before they write it, while grad mode is off.
+  /// A tensor like gradient i to write another gradient into: gradient i's memory if no other tensor shares it, else
+  /// new memory. For kernels that read each element before they write it, while grad mode is off.
   Tensor place_over_gradient(int i = 0) const;
-  /// True if somebody wants the gradient of input i.
+  /// True if the gradient of input i is wanted.
   bool needs(int i) const;
 
  private:
@@ -60,7 +60,7 @@ class BackwardCall {
 /// (grad_enabled()) ... else ...`.
 using BackwardFunction = std::function<Gradients(const BackwardCall&)>;
 
-/// What an operator's input looked like; its gradient must look the same.
+/// Shape, dtype and device of an operator's input; its gradient must have the same.
 struct TensorMeta {
   Shape shape;
   DType dtype = DType::f32;
@@ -79,12 +79,12 @@ using Hook = std::function<void(Gradients&)>;
 
 class Hooks;  // of a node, or of a leaf
 
-/// What register_hook() and Node::add_hook() return. Letting go of it leaves the hook where it is.
+/// Result of register_hook() and Node::add_hook(). Its destructor does not remove the hook.
 class HookHandle {
  public:
   HookHandle() = default;
   HookHandle(std::weak_ptr<Hooks> hooks, std::uint64_t id) : hooks_(std::move(hooks)), id_(id) {}
-  /// The hook does not run again, and what it holds is let go. Does nothing a second time, or where the tensor is gone.
+  /// Removes the hook and destroys its captures. Does nothing a second time, or after the tensor is gone.
   void remove();
 
  private:
@@ -113,14 +113,14 @@ class Node : public std::enable_shared_from_this<Node> {
   /// When the node was made: larger than that of every node it leads to.
   std::uint64_t made_at() const { return sequence_ & ~leaf_priority; }
 
-  /// Runs the backward function and checks what it gave: one gradient per input, each like its input. Throws Error
-  /// naming the operator.
+  /// Runs the backward function and checks its results: one gradient per input, each like its input. Throws Error that
+  /// names the operator.
   virtual Gradients run(BackwardCall& call);
   /// Forgets the backward function, with it every saved tensor, and the note; released() is then true.
   virtual void release();
   virtual bool released() const { return backward_ == nullptr; }
 
-  /// What the policy in force when the node was made knows of it; nullptr where there was none.
+  /// The note of the policy that was in force when the node was made; nullptr without a policy.
   const std::shared_ptr<NodeNote>& note() const { return note_; }
   void set_note(std::shared_ptr<NodeNote> note) { note_ = std::move(note); }
 

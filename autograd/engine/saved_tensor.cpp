@@ -18,7 +18,7 @@ constexpr int not_an_output = -1;
 
 }  // namespace
 
-/// What a policy made of a storage, or that it left it alone.
+/// A policy's decision about a storage.
 struct SavedTensorPolicy::Kept {
   std::unique_ptr<PackedTensor> packed;
   std::weak_ptr<Storage> storage;  // who has let it go cannot write into it
@@ -26,7 +26,7 @@ struct SavedTensorPolicy::Kept {
 };
 
 struct SavedTensor::State {
-  /// Which part of what a policy packed.
+  /// A view's part of a packed storage.
   struct Part {
     Geometry geometry;
     TensorMeta meta;
@@ -40,7 +40,7 @@ struct SavedTensor::State {
   int output_index = not_an_output;
   bool is_leaf = false;
 
-  /// What was saved on this thread under a policy, and belongs to no node yet.
+  /// Tensors saved on this thread under a policy that belong to no node yet.
   static std::vector<std::weak_ptr<State>>& waiting() {
     thread_local std::vector<std::weak_ptr<State>> states;
     return states;
@@ -68,7 +68,7 @@ std::shared_ptr<SavedTensor::State> SavedTensor::keep(const Tensor& tensor, int 
   if (!tensor.defined()) return nullptr;
   auto state = std::make_shared<State>();
   state->output_index = output_index;
-  // Never the tensor itself: what it will have as .grad() may lead to this very node.
+  // Never the tensor itself: its later .grad() may lead to this very node.
   if (output_index == not_an_output)
     if (Edge edge = gradient_edge(tensor); edge.node != nullptr)
       state->record = std::make_shared<TapeRecord>(std::move(edge));

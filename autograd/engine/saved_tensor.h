@@ -34,7 +34,7 @@ struct Recipe {
   explicit operator bool() const { return compute != nullptr; }
 };
 
-/// An operator as record() shows it to a policy, before it asks about what the node keeps.
+/// An operator as record() shows it to a policy, before it asks about the saved tensors of the node.
 struct RecordedCall {
   const std::string& operation;
   const std::vector<Tensor>& inputs;
@@ -43,8 +43,8 @@ struct RecordedCall {
   double flops = 0;  // of the recipe; pack_all() finds them
 };
 
-/// What is known of storages. Others keep it alive; what nobody keeps any more is forgotten now and then. T has a
-/// weak_ptr `storage` and that storage's `version`.
+/// Entries by storage. Others keep an entry alive; dead entries are dropped now and then. T has a weak_ptr `storage`
+/// and that storage's `version`.
 template <class T>
 class StorageIndex {
  public:
@@ -67,13 +67,13 @@ class StorageIndex {
   std::unordered_map<const Storage*, std::weak_ptr<T>> known_;
 };
 
-/// What a policy knows of a node's outputs. It lives as long as the node's graph is not freed.
+/// A policy's note about a node. It lives until the node's graph is freed.
 class NodeNote {
  public:
   virtual ~NodeNote() = default;
 };
 
-/// What a policy is told of the first node that keeps a tensor or a view of it.
+/// Describes to a policy the first node that keeps a tensor or a view of it.
 struct SavedUse {
   std::string operation;  // the node's name
   int output = -1;        // which of the node's outputs the tensor is; -1 for an input, or neither
@@ -85,28 +85,27 @@ struct SavedUse {
 class SavedTensorKeeper {
  public:
   virtual ~SavedTensorKeeper() = default;
-  /// As SavedTensorPolicy has them: of an operator that such a run records, and of what the graph waits for.
+  /// As in SavedTensorPolicy, for an operator that a recomputation records.
   virtual std::shared_ptr<NodeNote> recorded_again(const RecordedCall& call) = 0;
   virtual std::unique_ptr<PackedTensor> pack_again(const Tensor& tensor) = 0;
 };
 
-/// Decides what becomes of the tensors that nodes keep which are recorded on this thread while it is alive. Policies
-/// nest: the one made last decides alone, and what it leaves as it is no other one is asked about; they end in any
-/// order. What is kept is memory: tensors that share a storage, at the same version, are packed as one, however many
-/// nodes and views there are.
+/// Thread-local hook that decides how saved tensors are stored, for nodes that are recorded while it is alive. Policies
+/// nest: only the innermost is consulted, even if it declines; they end in any order. A policy packs memory: tensors
+/// that share a storage, at the same version, are packed once, for any number of nodes and views.
 class SavedTensorPolicy {
  public:
   SavedTensorPolicy();
   virtual ~SavedTensorPolicy();
   SavedTensorPolicy(const SavedTensorPolicy&) = delete;
   SavedTensorPolicy& operator=(const SavedTensorPolicy&) = delete;
-  /// Called once for each operator that is recorded; what it returns the node carries as its note().
+  /// Called once for each recorded operator; the node carries the result as its note().
   virtual std::shared_ptr<NodeNote> recorded(const RecordedCall&) { return nullptr; }
   /// Called by record() for each storage that the node keeps and no node kept before; `tensor` (n) is all of it.
   /// Returns nullptr to keep the tensor itself.
   virtual std::unique_ptr<PackedTensor> pack(const Tensor& tensor, const SavedUse& use) = 0;
 
-  /// Who keeps what functions supply that are first run under this policy; nullptr: the graph itself.
+  /// Keeper of tensors that functions save when they first run under this policy; nullptr: the graph itself.
   virtual std::shared_ptr<SavedTensorKeeper> keeper() { return nullptr; }
 
   /// This thread's; nullptr where there is none.
@@ -137,8 +136,8 @@ class SavedTensor {
   /// both versions if the tensor was written in place since, packed or not.
   Tensor unpack() const;
 
-  /// For record(): the policy in force, if there is one, is told of the call and given what was saved on this thread
-  /// since the last one. Returns the node's note.
+  /// For record(): passes the call, and the tensors saved on this thread since the last one, to the policy in force, if
+  /// there is one. Returns the node's note.
   static std::shared_ptr<NodeNote> pack_all(const RecordedCall& call);
   /// The FLOPs of all recipes that this thread has recorded under policies.
   static double flops_recorded();

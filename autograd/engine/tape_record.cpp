@@ -15,7 +15,7 @@ namespace poolgrad {
 namespace {
 
 /// The end of the tape: hands the complete gradient of a leaf to its record. It does not keep the record alive: with
-/// create_graph the gradient in there leads back here. Where the leaf is gone, nobody can ask for its gradient.
+/// create_graph the gradient in there leads back here. The gradient of a destroyed leaf is dropped.
 class AccumulateGrad final : public Node {
  public:
   static std::shared_ptr<Node> make(std::weak_ptr<TapeRecord> record, std::shared_ptr<Hooks> hooks) {
@@ -114,7 +114,7 @@ HookHandle TapeRecord::add_hook(std::function<Tensor(const Tensor&)> hook) {
   const auto index = static_cast<std::size_t>(made_by_.index);
   auto adapted = [index, hook = std::move(hook)](Gradients& gradients) {
     if (!gradients[index].defined()) return;
-    const TensorMeta meta(gradients[index]);  // as the tensor's: whoever made it was checked
+    const TensorMeta meta(gradients[index]);  // as the tensor's: its node has checked it
     Tensor replacement = hook(gradients[index]);
     if (!replacement.defined()) return;
     if (!meta.matches(replacement))

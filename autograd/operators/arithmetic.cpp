@@ -357,7 +357,7 @@ Tensor operator~(Argument x) {
 
 namespace {
 
-/// What x op= y does, `y` undefined for a number: compute() gives x op y on the tape, write() puts it over x.
+/// Implements x op= y, `y` undefined for a number: compute() gives x op y on the tape, write() writes it over x.
 template <class Compute, class Write>
 Tensor assigned(const char* op, Tensor x, const Tensor& y, const Compute& compute, const Write& write) {
   const Operands operands = {{"lhs", x}, {"rhs", y}};

@@ -51,11 +51,11 @@ Tensor operator/(Argument a, double b);
 Tensor operator/(double a, Argument b);
 Tensor operator-(Argument x);
 
-/// x becomes x + y, in its own shape and dtype, y broadcast; returns x. In place, seen through every view, where no
-/// gradient is recorded; what a backward has kept of x then notices by the version counter. Where one is, all handles
-/// of this very tensor come to mean the sum, which is on the tape. Error if that would lose a gradient or go unseen: x
-/// is a leaf that requires grad, or a view or a backward shares its memory. The handle itself does not change and may
-/// be const or a temporary: x[0] += 1.0.
+/// x becomes x + y, in its own shape and dtype, y broadcast; returns x. Without a gradient record the memory changes,
+/// as every view sees, and a backward that has saved x throws by its version counter. With one, all handles of this
+/// tensor refer to the sum, which is on the tape. Error if that would lose a gradient or miss a view: x is a leaf that
+/// requires grad, or a view or a backward shares its memory. The handle itself may be const or a temporary: x[0]
+/// += 1.0.
 Tensor operator+=(Argument x, const Tensor& y);
 Tensor operator-=(Argument x, const Tensor& y);
 Tensor operator*=(Argument x, const Tensor& y);
@@ -65,8 +65,7 @@ Tensor operator-=(Argument x, double y);
 Tensor operator*=(Argument x, double y);
 Tensor operator/=(Argument x, double y);
 
-/// Comparisons are elementwise, give bool tensors and carry no gradient. (Whether two handles are the same tensor is
-/// what Tensor::is_same says.)
+/// Comparisons are elementwise, give bool tensors and carry no gradient. (Tensor::is_same compares handles.)
 Tensor equal(Argument a, const Tensor& b);
 Tensor not_equal(Argument a, const Tensor& b);
 Tensor less(Argument a, const Tensor& b);
@@ -91,7 +90,7 @@ Tensor operator<(double a, Argument b);
 Tensor operator<=(double a, Argument b);
 Tensor operator>(double a, Argument b);
 Tensor operator>=(double a, Argument b);
-/// Of every dtype; what is not 0 is true.
+/// Any dtype; numbers other than 0 are true.
 Tensor logical_and(Argument a, const Tensor& b);
 Tensor logical_or(Argument a, const Tensor& b);
 Tensor logical_not(Argument x);

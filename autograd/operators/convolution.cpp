@@ -24,7 +24,7 @@ struct Window {
   std::int64_t size, stride, padding, dilation, count;
 };
 
-/// What a call asked for, and what its errors show.
+/// The arguments of a call, for its errors too.
 struct Request {
   const char* op;
   Operands operands;
@@ -77,7 +77,8 @@ struct Convolution {
 
   std::int64_t inner() const { return channels / groups * rows.size * columns.size; }
   std::int64_t places() const { return rows.count * columns.count; }
-  /// Whose windows exist at one time: about 4 M elements. A function of the shape alone, and with it the order of sums.
+  /// Images whose windows exist at one time: about 4 M elements. A function of the shape alone, as is the order of
+  /// sums.
   std::int64_t images_per_chunk() const {
     const std::int64_t each = std::max<std::int64_t>(groups * inner() * places(), 1);
     return std::clamp<std::int64_t>((std::int64_t{1} << 22) / each, 1, std::max<std::int64_t>(images, 1));

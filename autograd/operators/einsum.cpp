@@ -20,7 +20,7 @@ using Labels = std::string;
 bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
 bool mentions(std::string_view labels, Label label) { return labels.find(label) != std::string_view::npos; }
 
-/// Whose equation it is: what its errors say.
+/// The equation and its operands, for errors too.
 class Equation {
  public:
   Equation(std::string_view text, const std::vector<Tensor>& operands);
@@ -149,7 +149,7 @@ struct Labelled {
     }
   }
 
-  /// Sums over what nobody needs.
+  /// Sums over letters that are not needed.
   void keep(std::string_view needed) {
     Dims dims;
     Labels kept;
@@ -231,7 +231,7 @@ Tensor einsum(std::string_view text, const std::vector<Tensor>& operands, CallSi
   const Equation equation(text, operands);
   for (const Tensor& operand : operands)
     if (operand.device() != operands[0].device()) equation.refuse<DeviceError>("operands live on different devices");
-  // What those from operand i on, or the result, still need.
+  // Letters that the result, or an operand from i on, still needs.
   const auto needed_from = [&](std::size_t i) {
     Labels labels = equation.output;
     for (; i < operands.size(); ++i) labels += equation.inputs[i];

@@ -62,7 +62,7 @@ int check_scatter(const char* op, const Tensor& x, std::int64_t dim, const Tenso
   return axis;
 }
 
-// What reads at indices and what adds at them are each other's gradients.
+// Reading at indices and adding at indices are each other's gradients.
 
 using Reading = Tensor (*)(Argument x, std::int64_t dim, const Tensor& index);
 using Adding = Tensor (*)(Argument x, std::int64_t dim, const Tensor& index, const Tensor& source);
@@ -168,7 +168,7 @@ Tensor scatter(Argument x, std::int64_t dim, const Tensor& index, const Tensor& 
              Gradients gradients(2);
              if (call.needs(0)) gradients[0] = scatter(grad, axis, at, zeros(at.shape(), grad.options()));
              if (call.needs(1)) {
-               // Every source element writes its number; those that read another one back were overwritten.
+               // Every source element writes its number. An element that reads another number was overwritten.
                const Tensor number =
                    reshape(arange(0.0, static_cast<double>(at.count()), 1.0, at.options()), at.shape());
                const Tensor winner = gather(scatter(zeros(grad.shape(), at.options()), axis, at, number), axis, at);

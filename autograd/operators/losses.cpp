@@ -36,9 +36,9 @@ Tensor not_class(const Tensor& rows, std::int64_t number) {
 
 /// The targets of a classification loss: which count, and checks.
 struct ClassTargets {
-  Tensor rows;     // i64, row-major: what a backward keeps, as a SavedTensor, to make these again
+  Tensor rows;     // i64, row-major; a backward saves it to make these again
   Tensor counted;  // bool: not ignored
-  Tensor safe;     // rows with 0 for those that are ignored
+  Tensor safe;     // rows with 0 for ignored targets
 
   /// Checks dtype, range (IndexError) and options (ValueError); targets equal to options.ignore_index may be anything.
   ClassTargets(const char* op, const Tensor& targets, std::int64_t classes, const CrossEntropyOptions& options,

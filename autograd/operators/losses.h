@@ -1,6 +1,6 @@
 // Losses: 0-dimensional results (but for Reduction::none), in f32 for f16 and bf16 inputs of the cross entropies and
-// their kin. Where a backward reads the targets again, targets written since the forward pass throw Error; nll_loss and
-// the losses of a - b keep what they need in memory of their own. Operands are never broadcast (ShapeError).
+// their kin. A backward that reads targets again throws Error if they were written since the forward pass; nll_loss and
+// the losses of a - b keep copies. Operands are never broadcast (ShapeError).
 #pragma once
 
 #include <cstdint>

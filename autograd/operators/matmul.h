@@ -18,8 +18,8 @@ Tensor linear(Argument x, const Tensor& weight, const Tensor& bias = {});
 /// Sums of products by letters, as NumPy's einsum: einsum("bqhd,bkhd->bhqk", {q, k}). A letter is a dimension; one that
 /// the result does not name is summed over, one that an operand names twice is its diagonal, and "..." are the
 /// dimensions that no letter names, broadcast. Without "->" the result has the "..." and then, in alphabetical order
-/// (upper case first), the letters that occur once. Operands are combined from left to right: what two share and
-/// nobody needs any more by matmul, else by a product. ValueError for a bad equation, ShapeError where sizes differ.
+/// (upper case first), the letters that occur once. Operands are combined from left to right: by matmul over shared
+/// letters that no later operand needs, else by a product. ValueError for a bad equation, ShapeError if sizes differ.
 Tensor einsum(std::string_view equation, const std::vector<Tensor>& operands, CallSite = {});
 
 }  // namespace poolgrad

@@ -25,7 +25,7 @@ namespace {
 
 using kernels::ReduceOp;
 
-/// What reducing `dims` of x leaves: with the reduced dimensions as 1, and without them.
+/// The shapes after reducing `dims` of x: with the reduced dimensions as 1, and without them.
 struct ReducedDims {
   Shape kept, dropped;
   std::int64_t elements = 1;  // that are combined into one
@@ -145,7 +145,7 @@ Tensor running_log_sum_exp(const Tensor& x) {
   return masked_fill(out, out == -infinity, -infinity);  // no gradient there: the first is its own sum
 }
 
-/// An operator that is what its definition along the last dimension says, forwards and backwards; keeps x alone.
+/// An operator whose forward and backward are those of its definition along the last dimension; saves x alone.
 Tensor record_defined(const char* name, Tensor (*definition)(const Tensor&), const Tensor& x, std::int64_t dim) {
   if (x.rank() == 0) return as_vector(x, [&](const Tensor& one) { return record_defined(name, definition, one, dim); });
   const int axis = checked_axis(name, x, dim);

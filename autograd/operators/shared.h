@@ -1,5 +1,5 @@
-// What operators share: what they check before they allocate (one text on every device, showing all operands), the body
-// of elementwise operators, pieces put together, products in any layout, and rows.
+// Shared parts of operators: checks before allocation (one text on every device, showing all operands), the body of
+// elementwise operators, assembly of pieces, products in any layout, and rows.
 #pragma once
 
 #include <bitset>
@@ -128,7 +128,7 @@ Tensor recorded_cast(const Tensor& x, const Tensor& out);
 void product(const Tensor& out, const Tensor& a, const Tensor& b, double beta = 0.0, const Tensor& bias = {},
              const Tensor& row_sums = {});
 
-/// The operations of products of rows with columns of `inner` elements that give `out`: what a recipe says of itself.
+/// The cost of products of rows with columns of `inner` elements that give `out`, for a recipe.
 inline auto flops(const Tensor& out, std::int64_t inner) {
   return [sums = out.count(), inner] { return 2.0 * static_cast<double>(sums) * static_cast<double>(inner); };
 }

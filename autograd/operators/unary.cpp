@@ -27,7 +27,7 @@ Tensor zero_where(const Tensor& condition, const Tensor& x) { return masked_fill
 /// grad * op'(x) in differentiable operators: what create_graph needs. Reads x or y = op(x) as the kernel does.
 Tensor derivative(UnaryOp op, const Tensor& grad, const Tensor& x, const Tensor& y, double a, double b) {
   constexpr double pi = std::numbers::pi;
-  if (is_half(grad.dtype()) && (x.defined() || y.defined())) {  // f16 need not hold what comes in between
+  if (is_half(grad.dtype()) && (x.defined() || y.defined())) {  // intermediate results may overflow f16
     const auto wide = [](const Tensor& operand) { return operand.defined() ? to(operand, DType::f32) : operand; };
     return to(derivative(op, wide(grad), wide(x), wide(y), a, b), grad.dtype());
   }

@@ -88,8 +88,8 @@ struct SequencePart {
     return positions.count > 0 ? positions : kernels::PositionMap::contiguous(count, begin);
   }
 };
-/// What dropout() does to this part of the whole (rows, whole, ...) with a generator in the same state, which hands out
-/// the range of the whole. Throws ShapeError where x is no such part.
+/// dropout() of this part of the whole (rows, whole, ...), with the bits that dropout() of the whole has for a
+/// generator in the same state; takes the generator's range of the whole. Throws ShapeError if x is no such part.
 Tensor dropout(Argument x, double p, Generator& generator, SequencePart part);
 
 }  // namespace poolgrad
