@@ -1,7 +1,7 @@
-// Fused exact attention on raw views: one online softmax over the key tiles that a schedule admits; never a T x T
-// matrix. The mathematics is docs/attention.md, section "definition". Shapes: q (B, Nq, Hq, D), k (B, Nk, Hkv, D), v
-// (B, Nk, Hkv, Dv), out (B, Nq, Hq, Dv), lse (B, Hq, Nq) in the compute dtype. Hq is a multiple of Hkv. The last
-// dimension of every view has stride 1; all other strides are free, so q, k and v may be slices of one packed
+// Fused exact attention on raw views: one online softmax over the key tiles that a schedule admits. It never stores a T
+// x T matrix. docs/attention.md, section "definition", states the mathematics. Shapes: q (B, Nq, Hq, D), k (B, Nk, Hkv,
+// D), v (B, Nk, Hkv, Dv), out (B, Nq, Hq, Dv), lse (B, Hq, Nq) in the compute dtype. Hq is a multiple of Hkv. The last
+// dimension of every view has stride 1. The other strides are free, so q, k and v may be slices of one packed
 // projection.
 #pragma once
 
@@ -16,24 +16,24 @@
 
 namespace poolgrad::kernels {
 
-/// What becomes of a product of a query and a key: s = mod(scale <q, k>) + bias - slope |i - j|, with mod(x) = x or
-/// softcap tanh(x / softcap). A pair of bias -infinity does not count. Views without data are absent.
+/// Score of a query and a key: s = mod(scale <q, k>) + bias - slope |i - j|. mod(x) is x, or softcap tanh(x / softcap)
+/// with a softcap. A bias of -infinity masks the pair. A view without data is absent.
 struct AttentionScores {
   double scale = 1.0;
   double softcap = 0.0;   // 0: off
-  View bias;              // (B, Hq, Nq, Nk) with any strides, 0 where broadcast, in the compute dtype
+  View bias;              // (B, Hq, Nq, Nk) in the compute dtype; any strides, stride 0 broadcasts
   View alibi;             // (Hq) slopes, compute dtype
   View sinks;             // (Hq) logits, compute dtype: e^sink is added to every Z
   double dropout = 0.0;   // probability; 0: off
-  RandomKey dropout_key;  // kernels/definition/attention_dropout.h says which pairs stay
-  std::int64_t first_batch = 0, first_head = 0;  // of a part of a larger call, for dropout and phases alike
+  RandomKey dropout_key;  // kernels/definition/attention_dropout.h defines which pairs are kept
+  std::int64_t first_batch = 0, first_head = 0;  // offset in a larger call, for dropout and phases
 };
 
-/// out and lse from q, k, v over the pairs of the schedule (whose maps have the lengths of q and k). A query that sees
-/// nothing gets out 0 and lse -infinity. With `carry_out` (B, Nq, Hq, Dv) and `carry_lse` (B, Hq, Nq), both in the
-/// compute dtype, the softmax goes on from there: the result is that of all keys so far; sinks are then not added
-/// again. `out` is in the dtype of q or in the compute dtype. It may be carry_out itself or, where Dv == D and no other
-/// call reads q, q. lse may be carry_lse; it may have no data.
+/// Computes out and lse from q, k, v over the pairs of the schedule, whose position maps have the lengths of q and k. A
+/// query without keys gets out 0 and lse -infinity. `carry_out` (B, Nq, Hq, Dv) and `carry_lse` (B, Hq, Nq), both in
+/// the compute dtype, continue the softmax of earlier keys. The result then covers all keys so far, and sinks are not
+/// added again. `out` has the dtype of q or the compute dtype. `out` may alias carry_out, or q if Dv == D and no other
+/// call reads q. `lse` may alias carry_lse, or have no data.
 void attention_forward(Stream stream, const AttentionSchedule& schedule, const AttentionScores& scores, const View& q,
                        const View& k, const View& v, const View& out, const View& lse, const View& carry_out = {},
                        const View& carry_lse = {});
@@ -42,30 +42,31 @@ void attention_forward(Stream stream, const AttentionSchedule& schedule, const A
 void attention_delta(Stream stream, const View& out, const View& grad_out, const View& grad_lse, const View& delta);
 
 struct AttentionGradients {
-  View dq, dk, dv;          // each may have no data: not wanted
-  View dbias;               // (B, Hq, Nq, Nk) compute dtype, any strides but none 0; no data: not wanted
-  bool accumulate = false;  // add to what is there, instead of writing it; then in the compute dtype
+  View dq, dk, dv;          // a view without data is not computed
+  View dbias;               // (B, Hq, Nq, Nk), compute dtype, no stride 0; without data it is not computed
+  bool accumulate = false;  // add to the old contents; dq, dk, dv are then in the compute dtype
 };
 
-/// dq, dk, dv and dbias from the global lse and delta, for the pairs of the schedule; over several schedules that share
-/// the queries, the sums are the gradients of the whole (docs/attention.md). Weights are recomputed (Dao et al. 2022).
-/// No atomics; every element is one chain of additions in a fixed order, so equal inputs give equal bits for any number
-/// of threads. dq may lie over the out that delta was made of. Without grad_out (no data) it counts as 0.
+/// Computes dq, dk, dv and dbias from the global lse and delta, for the pairs of the schedule. The sums over several
+/// schedules of the same queries are the gradients of the whole (docs/attention.md). It recomputes the weights (Dao et
+/// al. 2022). It uses no atomics: every element is one chain of additions in a fixed order. Equal inputs therefore give
+/// equal bits for any number of threads. dq may alias the out that delta was computed from. A grad_out without data
+/// counts as 0.
 void attention_backward(Stream stream, const AttentionSchedule& schedule, const AttentionScores& scores, const View& q,
                         const View& k, const View& v, const View& lse, const View& delta, const View& grad_out,
                         const AttentionGradients& gradients);
 
-/// Whether a GPU may use its tensor cores (mma.sync) for attention: of f16 and bf16, for which weights, and gradients
-/// of scores, are rounded to that type, as products are, and of f32, of which nothing is rounded: numbers are
-/// multiplied in three parts. On unless POOLGRAD_MMA=0; nothing to f64 and other devices.
+/// Whether a GPU may use its tensor cores (mma.sync) for attention. In f16 and bf16, weights and gradients of scores
+/// are then rounded to that type. In f32 nothing is rounded: each number is multiplied in three parts. On unless
+/// POOLGRAD_MMA=0. No effect on f64 and other devices.
 void allow_mma(bool allowed);
 bool mma_allowed();
-/// What attention is computed by on a device: the instruction set of the CPU, "cuda cores", or "cuda cores, f16, bf16
-/// and f32: mma".
+/// Returns how a device computes attention: the instruction set of the CPU, "cuda cores", or "cuda cores, f16, bf16 and
+/// f32: mma".
 std::string_view attention_backend(Device device);
 
-/// The requests for scratch, in bytes, that one call makes of the pool by the threads and the instruction set in use:
-/// an upper bound for almost every pattern. Views need no data.
+/// Bytes of each scratch allocation of one call, for the current threads and instruction set. An upper bound for almost
+/// every pattern. Views need no data.
 std::int64_t attention_forward_scratch(const View& q, const View& k, const View& v);
 std::array<std::int64_t, 3> attention_backward_scratch(const View& q, const View& k, const View& v);
 

@@ -1,4 +1,4 @@
-// What kernels move and compute, from their operands: what a simulated device's clock and a profile go by.
+// Bytes moved and operations computed by a kernel call, from its operands, for simulated devices and profiles.
 #pragma once
 
 #include <algorithm>
@@ -13,8 +13,8 @@
 
 namespace poolgrad::kernels {
 
-/// A device that launches in 4 us and then moves or computes, whichever takes longer, so much in a nanosecond. Equal
-/// work takes equal time everywhere.
+/// Roofline model: a launch takes 4 us, then the slower of memory traffic and arithmetic decides. `bytes` and
+/// `operations` are rates per nanosecond. Equal work takes equal time on every host.
 struct Roofline {
   double launch = 4000, bytes = 3350, operations = 50000;
 
@@ -22,7 +22,7 @@ struct Roofline {
     return static_cast<std::uint64_t>(launch + std::max(cost.bytes / bytes, cost.operations / operations));
   }
 };
-/// What simulated devices charge on this thread; at first Roofline{}.
+/// The thread-local cost model of simulated devices; Roofline{} by default.
 Roofline& simulated_roofline();
 
 inline Cost cost_of(const Gemm& g) {
@@ -33,19 +33,19 @@ inline Cost cost_of(const Gemm& g) {
   return {element * (of_a + of_b) + static_cast<double>(size_of(g.out_dtype())) * of_c, 2.0 * m * n * k * batch};
 }
 
-/// All are read, and all but the gradient are written.
+/// Reads every operand and writes all but the gradient.
 inline Cost cost_of(const UpdateOperands& x, std::size_t states) {
   Cost cost = traffic(x.parameter, x.parameter, x.gradient);
   for (std::size_t k = 0; k < states; ++k) cost.bytes += 2 * traffic(x.state[k]).bytes;
   return cost;
 }
 
-/// `products` of queries, keys and values over so many pairs of `heads` heads.
+/// Operations of `products` products of queries, keys and values over `pairs` pairs, counted over `heads` heads.
 inline double attention_operations(double pairs, std::int64_t heads, double products, const View& q, const View& v) {
   const double share = static_cast<double>(q.shape[0] * q.shape[2]) / static_cast<double>(heads);
   return products * static_cast<double>(q.shape[3] + v.shape[3]) * share * pairs;
 }
-/// The same over those that the schedule keeps.
+/// The same over the pairs that the schedule keeps.
 inline double attention_operations(const AttentionSchedule& schedule, double products, const View& q, const View& v) {
   return attention_operations(kept_pairs(schedule), schedule.heads, products, q, v);
 }

@@ -1,5 +1,5 @@
-// The public kernels: what all devices check alike, the call of the device's table, and what the call costs a simulated
-// device.
+// The public kernels: checks common to all devices, the call through the device's table, and the cost on simulated
+// devices.
 #include "kernels/dispatch.h"
 
 #include <algorithm>
@@ -23,7 +23,7 @@
 namespace poolgrad::kernels {
 namespace {
 
-/// The kernel of the stream's device; nullptr on a simulated one. Throws DeviceError where the device has none.
+/// Returns the kernel of the stream's device; nullptr on a simulated one. Throws DeviceError if the device has none.
 template <class Function>
 Function* kernel_for(Stream stream, std::string_view op, Function* KernelTable::*kernel) {
   const KernelTable* const timed = timed_kernels();
@@ -36,7 +36,7 @@ Function* kernel_for(Stream stream, std::string_view op, Function* KernelTable::
 
 void charge(Stream stream, const Cost& cost) { advance_clock(stream.device, simulated_roofline().nanoseconds(cost)); }
 
-/// Calls the kernel of the stream's device; a simulated one is charged for every view among the operands.
+/// Calls the kernel of the stream's device. On a simulated device it charges the traffic of every view instead.
 template <class Function, class... Operands>
 void run(Function* KernelTable::*kernel, std::string_view op, Stream stream, const Operands&... operands) {
   if (const auto own = kernel_for(stream, op, kernel)) return own(stream, operands...);
@@ -45,7 +45,7 @@ void run(Function* KernelTable::*kernel, std::string_view op, Stream stream, con
 
 using Scratch = Workspace<std::byte>;
 
-/// Whether a simulated device stands for a GPU, whose kernels may need other scratch than the CPU's.
+/// Whether a simulated device stands for a GPU: GPU kernels may need other scratch than CPU kernels.
 bool is_like_gpu(Stream stream) { return allocator_for(stream.device).memory().queues_work(); }
 
 }  // namespace
@@ -278,7 +278,7 @@ std::int64_t by_index_scratch(Stream stream, std::int64_t limit, const View& ind
 }  // namespace
 
 void index_select(Stream stream, const View& out, const View& x, int dim, const View& index) {
-  if (dim == x.rank - 1 && x.rank > 1) {  // every row picks the same columns
+  if (dim == x.rank - 1 && x.rank > 1) {  // every row selects the same columns
     View same = out;
     same.data = index.data;
     same.dtype = DType::i64;
@@ -305,7 +305,7 @@ void gather(Stream stream, const View& out, const View& x, int dim, const View& 
 
 namespace {
 
-/// What a scatter asks for: nothing but on a GPU, where it may sort.
+/// Allocates the scratch of a scatter that may sort: only on a GPU.
 std::optional<Scratch> sorting_space(Stream stream, std::string_view op, int dim, const View& index) {
   const std::int64_t n = index.count(), steps = index.shape[dim];
   if (n == 0 || scatter_walks(n / steps, steps) || !is_like_gpu(stream)) return std::nullopt;
@@ -358,7 +358,7 @@ void dropout(Stream stream, const RandomKey& key, const View& out, const View& x
   run(&KernelTable::dropout, "dropout", stream, key, out, x, p);
 }
 
-// Optimisers.
+// Optimizers.
 
 #define POOLGRAD_UPDATE(name, Options)                                                                          \
   void name(Stream stream, const Options& options, std::span<const UpdateOperands> all) {                       \
@@ -410,13 +410,13 @@ void sum_rows_of(Stream stream, const Gemm& shape, const void* a, bool asks_alon
 
 namespace {
 
-/// For the rows that tiles visit in attention of f32 by tensor cores; k says how many key heads there are.
+/// Allocates the split planes of f32 attention on tensor cores. The shape of k gives the number of key heads.
 void ask_for_split(Stream stream, const View& visited, const View& visited_out, const View& k) {
   const Scratch split(stream, "attention", GpuSplitPlan::make(visited, visited_out, k.shape[2]).bytes());
 }
 
-/// What kernels/cuda/attention/forward.cu asks for: the program, and memory for results of parts of the keys, or for
-/// those that lie over operands and are not the work of one block.
+/// Makes the allocations of kernels/cuda/attention/forward.cu: the program, and memory for partial results. Results
+/// also need memory if they alias operands and several blocks compute them.
 void ask_as_gpu_forward(Stream stream, const AttentionSchedule& schedule, const View& q, const View& k, const View& v,
                         const View& out, const View& lse, const View& carry_lse) {
   if (q.shape[0] == 0 || q.shape[1] == 0 || q.shape[2] == 0) return;
@@ -461,7 +461,7 @@ void attention_delta(Stream stream, const View& out, const View& grad_out, const
 void attention_backward(Stream stream, const AttentionSchedule& schedule, const AttentionScores& scores, const View& q,
                         const View& k, const View& v, const View& lse, const View& delta, const View& grad_out,
                         const AttentionGradients& gradients) {
-  if (q.shape[0] == 0 || q.shape[2] == 0) {  // nobody asks for the keys that there may be
+  if (q.shape[0] == 0 || q.shape[2] == 0) {  // no query reads the keys
     for (const View* keys : {&gradients.dk, &gradients.dv})
       if (keys->data && !gradients.accumulate) fill(stream, *keys, 0);
     return;
@@ -470,10 +470,10 @@ void attention_backward(Stream stream, const AttentionSchedule& schedule, const 
     return kernel(stream, schedule, scores, q, k, v, lse, delta, grad_out, gradients);
   const AttentionGradients& g = gradients;
   Cost cost = traffic(q, k, v, lse, delta, grad_out, g.dq, g.dk, g.dv, g.dbias);
-  // Each side has the scores anew where it is asked for alone.
+  // dq (with dbias) and dk, dv recompute the scores separately.
   const double products = (g.dq.data || g.dbias.data ? 3.0 : 0.0) + (g.dk.data || g.dv.data ? 4.0 : 0.0);
   cost.operations = attention_operations(schedule, products, q, v);
-  if (is_like_gpu(stream)) {  // as kernels/cuda/attention/gradients.cu: the program, and the transposed one
+  if (is_like_gpu(stream)) {  // as kernels/cuda/attention/gradients.cu: the program and its transpose
     const std::int64_t rows = gpu_tile_rows(compute_dtype(q.dtype));
     const bool splits = q.dtype == DType::f32 && mma_takes({&q, &k, &v, &grad_out});
     if (g.dq.data || g.dbias.data) {

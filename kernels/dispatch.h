@@ -1,6 +1,6 @@
-// Where a kernel call goes. Every back end is one table of functions with the signatures of the public ones; the public
-// functions (dispatch.cpp) check what all devices check alike, and call the table of the stream's device. A simulated
-// device has none: its clock advances by what the call would cost, and its pool is asked for the same scratch.
+// Dispatch of kernel calls. Every back end is one table of functions with the signatures of the public ones. The public
+// functions (dispatch.cpp) make the checks common to all devices and call the table of the stream's device. A simulated
+// device has no table: its clock advances by the cost of the call, and its pool gets the same allocations.
 #pragma once
 
 #include <algorithm>
@@ -35,33 +35,33 @@
 
 namespace poolgrad::kernels {
 
-/// A back end: a null entry is a kernel that it does not have. Operands are checked, and streams are of its device.
+/// A back end; a null entry is a missing kernel. Callers have checked the operands and the stream's device.
 struct KernelTable {
 #define POOLGRAD_KERNEL(name) decltype(&kernels::name) name = nullptr;
   POOLGRAD_KERNELS(POOLGRAD_KERNEL)
 #undef POOLGRAD_KERNEL
 };
 
-/// The kernels of CUDA devices: in a build without nvcc, an empty table (kernels/cuda/stub.cpp).
+/// The kernels of CUDA devices. A build without nvcc has an empty table (kernels/cuda/stub.cpp).
 extern const KernelTable cuda_kernels;
 
 namespace cuda {
-/// Why kernels cannot run on a GPU: no back end in this build, no driver or no device. Empty where they can.
+/// Returns why kernels cannot run on a GPU: no back end in this build, no driver or no device. Empty if they can.
 std::string unavailable_reason();
-/// Returns once what has been queued on the stream is done.
+/// Waits for all work queued on the stream.
 void finish(Stream stream);
 }  // namespace cuda
 
-/// Asks a simulated device that stands for a GPU for what copy() would, between the host and `there`, with elements of
-/// `dtype` travelling: memory in which what is not row-major or of another dtype is made so.
+/// Makes the allocations of a copy() between the host and `there` on a simulated GPU. `dtype` is the dtype in transit.
+/// Views that are not row-major or have another dtype need a staging buffer.
 void ask_as_copy_with_host(Stream stream, const View& there, DType dtype);
 
-/// Throws the DeviceError of a call that the back end of the stream's device does not have.
+/// Throws the DeviceError for a kernel missing from the back end of the stream's device.
 [[noreturn]] void throw_no_kernel(Stream stream, std::string_view op);
 
-/// Bytes of scratch that a product asks for on a GPU, aligned to `gemm_workspace_alignment`, and on a simulated device
-/// that stands for one: for cuBLASLt to cut k into parts of 256, at most 16, whose sums are added up afterwards. More
-/// than 32 MiB, what NVIDIA recommends for Hopper, or more parts, have no use.
+/// Bytes of scratch of a matrix product on a GPU or a simulated GPU, aligned to `gemm_workspace_alignment`. It lets
+/// cuBLASLt split k into at most 16 parts of 256 and add up their sums afterwards. The limit is 32 MiB, NVIDIA's
+/// recommendation for Hopper.
 constexpr std::int64_t gemm_workspace(const Gemm& shape) {
   const std::int64_t parts = std::min<std::int64_t>(16, (shape.k + 255) / 256);
   if (parts < 2) return 0;
@@ -70,15 +70,15 @@ constexpr std::int64_t gemm_workspace(const Gemm& shape) {
 }
 inline constexpr std::size_t gemm_workspace_alignment = 256;
 
-/// Whether a product on a GPU makes the sums of rows in its epilogue: in half types, from what it reads anyway.
+/// Whether a GPU product computes row sums in its epilogue: in half types, from operands that it reads anyway.
 constexpr bool sums_rows_in_epilogue(const Gemm& shape) {
   return shape.row_sums && size_of(shape.out_dtype()) == 2 && shape.k > 0;
 }
-/// The sums of rows in a pass of their own; or that pass's requests for memory alone, so that a library which turns out
-/// to have no such epilogue changes none.
+/// Computes the row sums in a separate pass. With `asks_alone` it only makes that pass's allocations, so memory does
+/// not depend on whether the library has the epilogue.
 void sum_rows_of(Stream stream, const Gemm& shape, const void* a, bool asks_alone = false);
 
-/// What a kernel costs a simulated device: bytes read plus written, and floating-point operations.
+/// Cost of a kernel on a simulated device: bytes read plus written, and floating-point operations.
 struct Cost {
   double bytes = 0, operations = 0;
 };
@@ -88,7 +88,7 @@ inline double bytes_of(const View& view) {
 }
 double bytes_of(const auto&) { return 0.0; }
 
-/// Every element of every view among the operands read or written once; views that broadcast count in full.
+/// Counts every element of every view once, as read or written. Broadcast views count in full.
 Cost traffic(const auto&... operands) { return {(0.0 + ... + bytes_of(operands)), 0}; }
 
 }  // namespace poolgrad::kernels

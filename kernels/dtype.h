@@ -1,4 +1,4 @@
-// Element types. f16 and bf16 are storage: arithmetic on them is done in f32.
+// Element types. f16 and bf16 are storage types: their arithmetic is in f32.
 #pragma once
 
 #include <bit>
@@ -20,7 +20,7 @@ enum class DType : std::uint8_t { f64, f32, f16, bf16, i64, i32, u8, boolean };
 inline constexpr std::string_view dtype_names[] = {"f64", "f32", "f16", "bf16", "i64", "i32", "u8", "bool"};
 /// "f32", "bf16", "bool", ...
 constexpr std::string_view to_string(DType dtype) { return dtype_names[static_cast<std::size_t>(dtype)]; }
-/// The inverse; throws DTypeError that lists the names.
+/// The inverse of to_string(). Throws a DTypeError that lists the names.
 inline DType parse_dtype(std::string_view name) {
   std::string known;
   for (std::size_t i = 0; i < std::size(dtype_names); ++i) {
@@ -43,8 +43,7 @@ constexpr std::size_t size_of(DType dtype) {
 }
 constexpr bool is_floating(DType dtype) { return dtype <= DType::bf16; }
 
-/// Binary digits of a floating dtype's significand, the first one included: whole numbers up to 2 to that power are
-/// exact.
+/// Bits of a floating dtype's significand, including the implicit one. Integers up to 2 to that power are exact.
 constexpr int significant_bits(DType dtype) {
   switch (dtype) {
     case DType::f64: return 53;
@@ -54,7 +53,8 @@ constexpr int significant_bits(DType dtype) {
   }
 }
 
-/// Floating dtypes round whatever there is; integers and bools have whole numbers of their range alone.
+/// Whether the dtype can hold the number. Floating dtypes round every number. Integers and bools hold only integers in
+/// their range.
 constexpr bool has_number(DType dtype, double number) {
   const auto within = [&](double low, double high) {  // [low, high)
     return number >= low && number < high && static_cast<double>(static_cast<std::int64_t>(number)) == number;
@@ -118,8 +118,8 @@ inline POOLGRAD_HD Half::operator float() const {
   return std::bit_cast<float>(sign | (magnitude + 0x38000000u));
 }
 
-/// x as a float that f16 and bf16 round as they would round x: between two floats it is the one whose last bit is 1
-/// (rounding to odd, Boldo & Melquiond 2008).
+/// Rounds x to odd in f32 (Boldo & Melquiond 2008): between two floats it takes the one whose last bit is 1. A later
+/// rounding to f16 or bf16 then equals the direct rounding of x.
 POOLGRAD_HD inline float rounded_to_odd(float x) { return x; }
 POOLGRAD_HD inline float rounded_to_odd(double x) {
   const auto nearest = static_cast<float>(x);
@@ -130,15 +130,15 @@ POOLGRAD_HD inline float rounded_to_odd(double x) {
   return std::bit_cast<float>(below ? bits + 1u : bits - 1u);
 }
 POOLGRAD_HD inline float rounded_to_odd(std::int64_t x) {
-  // A double has 53 bits: beyond them, one bit says whether the 11 below it are all 0.
+  // A double has 53 bits. One sticky bit stands for the 11 bits below them.
   constexpr std::int64_t rest = 2047;
   const bool exact = static_cast<std::uint64_t>(x) + (std::uint64_t{1} << 53) <= std::uint64_t{1} << 54;
   return rounded_to_odd(static_cast<double>(exact || (x & rest) == 0 ? x : (x & ~rest) | (rest + 1)));
 }
 
-/// `x` as an element of another type. Floating types round once, to the nearest even neighbour. Of a floating x an
-/// integer is the part before the point, the nearest end of its range where that is beyond it, and 0 for NaN; one that
-/// is cut off an integer keeps the low bits. A bool is x != 0.
+/// Converts `x` to another element type. Floating types round once, to nearest even. Float to integer truncates,
+/// saturates at the ends of the range, and maps NaN to 0. Integer to a narrower integer keeps the low bits. A bool is x
+/// != 0.
 template <class To, class From>
 POOLGRAD_HD To narrowed(From x) {
   if constexpr (std::is_same_v<From, Half> || std::is_same_v<From, BFloat16>) {
@@ -152,14 +152,14 @@ POOLGRAD_HD To narrowed(From x) {
     using Range = std::numeric_limits<To>;
     constexpr From lowest = static_cast<From>(Range::min());
     constexpr From beyond = static_cast<From>(std::uint64_t{1} << (Range::digits - 1)) * From(2);
-    if (!(x > lowest)) return x <= lowest ? Range::min() : To{};  // the latter is NaN
+    if (!(x > lowest)) return x <= lowest ? Range::min() : To{};  // NaN gives 0
     return x < beyond ? static_cast<To>(x) : Range::max();
   } else {
     return static_cast<To>(x);
   }
 }
 
-/// A number as a floating dtype rounds it; as it is for the others.
+/// Rounds a number to a floating dtype. Other dtypes return it unchanged.
 inline double rounded(DType dtype, double value) {
   switch (dtype) {
     case DType::f32: return static_cast<double>(static_cast<float>(value));
@@ -177,7 +177,7 @@ inline constexpr DType dtype_of = [] {
                            std::is_same_v<T, std::int64_t>, std::is_same_v<T, std::int32_t>,
                            std::is_same_v<T, std::uint8_t>, std::is_same_v<T, bool>};
   int index = 0;
-  while (!same[index]) ++index;  // beyond the end, which is no constant, for a type without a DType
+  while (!same[index]) ++index;  // a type without a DType runs past the end: not a constant expression
   return static_cast<DType>(index);
 }();
 

@@ -12,9 +12,9 @@
 namespace poolgrad::kernels {
 
 // clang-format off
-/// Every operation, and the functor of kernels/definition/elementwise.h that says what it is. Parameters: leaky_relu has
-/// the negative slope a, elu the factor a, clamp the bounds a and b, power the exponent a; affine is a * x + b; quotient
-/// is x / a, integers as in BinaryOp::div.
+/// Every operation and its functor in kernels/definition/elementwise.h. Parameters: leaky_relu has the negative slope
+/// a, elu the factor a, clamp the bounds a and b, power the exponent a. affine is a * x + b. quotient is x / a, for
+/// integers as BinaryOp::div.
 #define POOLGRAD_UNARY_OPS(OP) \
   OP(neg, Neg) OP(abs, Abs) OP(sign, Sign) OP(square, Square) OP(sqrt, Sqrt) OP(rsqrt, Rsqrt) \
   OP(reciprocal, Reciprocal) OP(exp, Exp) OP(expm1, Expm1) OP(log, Log) OP(log1p, Log1p) OP(log2, Log2) OP(log10, Log10) OP(exp2, Exp2) \
@@ -25,7 +25,7 @@ namespace poolgrad::kernels {
   OP(logical_not, LogicalNot) OP(is_nan, IsNan) OP(is_finite, IsFinite) \
   OP(leaky_relu, LeakyRelu) OP(clamp, Clamp) OP(power, Power) OP(affine, Affine) OP(quotient, Quotient) \
   OP(power_of_two, PowerOfTwo)
-/// Comparisons, logical_and and logical_or give bool; the others the dtype of the operands. maximum_share is the share
+/// Comparisons, logical_and and logical_or give bool, all others the dtype of the operands. maximum_share is the share
 /// of a in the gradient of maximum(a, b).
 #define POOLGRAD_BINARY_OPS(OP) \
   OP(add, Add) OP(sub, Sub) OP(mul, Mul) OP(div, Div) OP(fmod, Fmod) OP(remainder, Remainder) OP(pow, Pow) OP(atan2, Atan2) \
@@ -45,13 +45,13 @@ std::string_view to_string(UnaryOp op);
 std::string_view to_string(BinaryOp op);
 
 /// out = op(x). out has the dtype of x, or bool for logical_not, is_nan and is_finite. Throws DTypeError for integers
-/// where op is defined on real numbers only (exp, tanh, ...).
+/// if op needs real numbers (exp, tanh, ...).
 void unary(Stream stream, UnaryOp op, const View& out, const View& x, double a = 0.0, double b = 0.0);
-/// dx = grad * op'(x), 0 for the piecewise constant ops; `y` is op(x). Both x and y are given; an op reads only what it
-/// needs, and the one it does not need may have data == nullptr: see needs_input() and needs_output().
+/// dx = grad * op'(x), and 0 for piecewise constant ops; `y` is op(x). An op reads x or y only if needs_input() or
+/// needs_output() says so. The other view may have data == nullptr.
 void unary_backward(Stream stream, UnaryOp op, const View& dx, const View& grad, const View& x, const View& y,
                     double a = 0.0, double b = 0.0);
-/// Whether the derivative of `op` is written in terms of its input, or of its output.
+/// Whether the derivative of `op` reads its input, or its output.
 bool needs_input(UnaryOp op);
 bool needs_output(UnaryOp op);
 
@@ -60,13 +60,13 @@ bool needs_output(UnaryOp op);
 void binary(Stream stream, BinaryOp op, const View& out, const View& a, const View& b);
 /// out = a * x + b * y in one pass; all of one dtype. out may be x or y.
 void axpby(Stream stream, const View& out, double a, const View& x, double b, const View& y);
-/// dx = grad * silu'(gate) * up and dup = grad * silu(gate) belong to out = silu(gate) * up (SwiGLU, Shazeer 2020).
+/// out = silu(gate) * up (SwiGLU, Shazeer 2020). Backward: dgate = grad * silu'(gate) * up, dup = grad * silu(gate).
 void silu_mul(Stream stream, const View& out, const View& gate, const View& up);
 void silu_mul_backward(Stream stream, const View& dgate, const View& dup, const View& grad, const View& gate,
                        const View& up);
 /// out = cond ? a : b; cond is bool.
 void where(Stream stream, const View& out, const View& cond, const View& a, const View& b);
-/// out = x, converting dtype and layout. To what the dtype holds as narrowed() in dtype.h.
+/// out = x, converting dtype and layout; narrowed() in dtype.h defines the conversion.
 void copy(Stream stream, const View& out, const View& x);
 void fill(Stream stream, const View& out, double value);
 /// out[i] = numbers.at(i), rounded once; out is one-dimensional.

@@ -1,6 +1,6 @@
 // Gathers and scatters. Indices are i64 and already checked (see check_indices); negative ones count from the end.
-// Additions are made in index order without atomics, in parallel over what they are added to, so results do not depend
-// on the number of threads.
+// Additions run in index order without atomics, in parallel over the destinations. Results therefore do not depend on
+// the number of threads.
 #pragma once
 
 #include <cstdint>
@@ -11,9 +11,9 @@
 
 namespace poolgrad::kernels {
 
-/// Throws IndexError `[op] what 300 at position (0, 17) is outside [0, 256)` of the first index, in row-major order,
-/// outside [lowest, limit). A GPU is not waited for: it takes such an index for none, reading zero and writing nothing,
-/// and the next synchronisation throws. Nothing is found on sim. `op` and `what` live as long as the program.
+/// Throws IndexError `[op] what 300 at position (0, 17) is outside [0, 256)` for the first index, in row-major order,
+/// outside [lowest, limit). On a GPU it does not wait: the next synchronization throws. Until then a bad index reads
+/// zero and writes nothing. A simulated device checks nothing. `op` and `what` must have static storage duration.
 void check_indices(Stream stream, const char* op, const char* what, const View& index, std::int64_t limit,
                    std::int64_t lowest = 0);
 
@@ -23,14 +23,14 @@ void index_select(Stream stream, const View& out, const View& x, int dim, const 
 void index_add(Stream stream, const View& out, int dim, const View& index, const View& x);
 /// out[i, j, ...] = x[i, index[i, j, ...], ...] along `dim`; out and index have one shape.
 void gather(Stream stream, const View& out, const View& x, int dim, const View& index);
-/// out[i, index[i, j, ...], ...] = x[i, j, ...]; of equal indices the last wins.
+/// out[i, index[i, j, ...], ...] = x[i, j, ...]; among equal indices the last wins.
 void scatter(Stream stream, const View& out, int dim, const View& index, const View& x);
-/// out[i, index[i, j, ...], ...] becomes op of itself and x[i, j, ...], one j after another, where op is add, mul,
-/// maximum or minimum (ValueError). Half types round after each operation; index_add and embedding_backward round once.
+/// out[i, index[i, j, ...], ...] = op(itself, x[i, j, ...]), for each j in order. op is add, mul, maximum or minimum;
+/// any other throws ValueError. Half types round after each operation; index_add and embedding_backward round once.
 void scatter_reduce(Stream stream, BinaryOp op, const View& out, int dim, const View& index, const View& x);
 /// out[i, :] = table[index[i], :]; index of any shape, table (V, C), out (index.shape, C).
 void embedding(Stream stream, const View& out, const View& table, const View& index);
-/// dtable[index[i], :] += grad[i, :], rows equal to `padding` skipped (-1: none).
+/// dtable[index[i], :] += grad[i, :]. Skips rows equal to `padding` (-1: none).
 void embedding_backward(Stream stream, const View& dtable, const View& grad, const View& index, std::int64_t padding);
 
 }  // namespace poolgrad::kernels

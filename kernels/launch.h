@@ -1,5 +1,5 @@
-// The rules that every kernel launch keeps, checked in the same way on a GPU, under emulation and on sim. Host code
-// that needs no CUDA.
+// Rules for every kernel launch, checked alike on a GPU, under emulation and on simulated devices. Host code without
+// CUDA.
 #pragma once
 
 #include <algorithm>
@@ -23,7 +23,7 @@ struct Extent {
   }
 };
 
-/// Blocks of a grid, threads of a block, and bytes of dynamic shared memory per block.
+/// Blocks per grid, threads per block, and bytes of dynamic shared memory per block.
 struct LaunchShape {
   Extent grid;
   Extent block;
@@ -35,11 +35,11 @@ inline constexpr std::int64_t max_threads_per_block = 1024, max_block_z = 64;
 inline constexpr std::int64_t max_grid_x = 2147483647, max_grid_yz = 65535;
 inline constexpr std::int64_t max_shared_bytes = 227 * 1024;
 
-/// From here on, a kernel must first raise its limit of dynamic shared memory (cudaFuncSetAttribute): exactly 48 KiB of
-/// static and dynamic memory together already fail without.
+/// From this size on, a kernel must first raise its limit of dynamic shared memory (cudaFuncSetAttribute). A static and
+/// dynamic sum of exactly 48 KiB already fails without it.
 inline constexpr std::int64_t large_shared_bytes = 48 * 1024;
 
-/// Throws ValueError, `[op] reason: the whole shape`, if a GPU would refuse the launch.
+/// Throws ValueError, `[op] reason: the whole shape`, if a GPU would reject the launch.
 inline void check_launch(std::string_view op, const LaunchShape& shape) {
   const auto refuse = [&](const std::string& reason) {
     throw ValueError("[" + std::string(op) + "] " + reason + ": grid " + shape.grid.describe() + ", block " +
@@ -55,11 +55,11 @@ inline void check_launch(std::string_view op, const LaunchShape& shape) {
     refuse("a block has at most 232448 bytes of shared memory");
 }
 
-/// Returns once what has been queued on the stream is done. Throws the CudaError or IndexError of work before.
+/// Waits for all work queued on the stream. Throws the CudaError or IndexError of that work.
 void synchronize(Stream stream);
 
-/// A shape for a grid-stride loop over n > 0 elements: enough blocks to fill a large GPU, never one per element, so
-/// that no limit of the grid depends on n.
+/// Returns a shape for a grid-stride loop over n > 0 elements: enough blocks to fill a large GPU. The grid never grows
+/// with n, so no grid limit depends on n.
 inline LaunchShape grid_stride_shape(std::int64_t n) {
   constexpr std::int64_t threads = 256, enough_blocks = 4096;
   return {{std::min((n - 1) / threads + 1, enough_blocks)}, {threads}, 0};

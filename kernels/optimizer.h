@@ -1,6 +1,6 @@
-// Optimizer updates in one pass over memory, many parameters in one call (and on a GPU in one launch). Parameters may
-// be any floating dtype, each its own. Gradients have the dtype of their parameter, states its compute dtype. All views
-// are contiguous.
+// Optimizer updates in one pass over memory, many parameters per call (on a GPU per launch). Each parameter may have
+// its own floating dtype. Gradients have the dtype of their parameter, states its compute dtype. All views are
+// contiguous.
 #pragma once
 
 #include <array>
@@ -13,22 +13,22 @@
 
 namespace poolgrad::kernels {
 
-/// One parameter. A rule reads and writes as many of the states as its states() says, in the order of its comment.
+/// One parameter. A rule reads and writes its first states() states, in the order of its comment.
 struct UpdateOperands {
   View parameter, gradient;
   std::array<View, 3> state = {};
 };
 
-/// AdamW (Loshchilov & Hutter 2019), and Adam (Kingma & Ba 2015) with coupled decay. States: first moment, second
+/// AdamW (Loshchilov & Hutter 2019), or Adam (Kingma & Ba 2015) with coupled decay. States: first moment, second
 /// moment, and with amsgrad (Reddi et al. 2018) the largest second moment so far.
 struct AdamW {
   double learning_rate = 1e-3, beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8, weight_decay = 0.01;
-  std::int64_t step = 1;        // counted from 1, for the bias correction
+  std::int64_t step = 1;        // counts from 1, for the bias correction
   double gradient_scale = 1.0;  // multiplies the gradient first (clipping)
-  /// Of a recorded step (tensor/graph.h): memory of the device that each replay fills by write_recorded(), and that is
-  /// taken for all of the above.
+  /// Device memory of a recorded step (tensor/graph.h). Each replay fills it by write_recorded(); it then replaces all
+  /// options above.
   const void* recorded = nullptr;
-  /// On the device, taken for `gradient_scale`. Where it is NaN, nothing is updated.
+  /// Device memory that replaces `gradient_scale`. A NaN there skips the update.
   const double* device_scale = nullptr;
   bool coupled = false;  // the decay is added to the gradient (L2)
   bool amsgrad = false;
@@ -41,7 +41,7 @@ struct AdamW {
 struct Sgd {
   double learning_rate = 1e-2, momentum = 0.0, weight_decay = 0.0, dampening = 0.0;
   bool nesterov = false;
-  bool first_step = false;  // the momentum buffer is then set, not blended
+  bool first_step = false;  // sets the momentum buffer instead of blending it
   double gradient_scale = 1.0;
   const void* recorded = nullptr;  // as in AdamW
   const double* device_scale = nullptr;
@@ -63,9 +63,9 @@ struct RmsProp {
   std::size_t states() const { return std::size_t{1} + (centered ? 1 : 0) + (momentum == 0 ? 0 : 1); }
 };
 
-/// Adds `gradient` to `parameter`, a running sum in a half type. The state is that sum in the compute dtype, so that
-/// no addend is lost to rounding. An element of `parameter` that is not the state, rounded, was written by others: the
-/// sum goes on from it.
+/// Adds `gradient` to `parameter`, a running sum in a half type. The state is that sum in the compute dtype, so
+/// rounding loses no addend. If an element of `parameter` differs from the rounded state, another writer changed it,
+/// and the sum continues from that element.
 struct AddGradient {
   bool first = false;  // the state holds nothing yet
 
@@ -82,17 +82,17 @@ POOLGRAD_UPDATES(POOLGRAD_UPDATE)
 #undef POOLGRAD_UPDATE
 // clang-format on
 
-/// A part of a step that is put together from sums, where one of its numbers is on the device.
+/// A linear combination in a step, with a factor that may be on the device.
 struct WeightedSum {
   double a = 1.0, b = 1.0;
   bool of_gradient = false;        // b is multiplied by *device_scale
   const void* recorded = nullptr;  // as in AdamW
   const double* device_scale = nullptr;
 };
-/// out = a * x + b * y to the bits of axpby(), or x where *device_scale is NaN.
+/// out = a * x + b * y with the bits of axpby(), or x if *device_scale is NaN.
 void weighted_sum(Stream stream, const View& out, const WeightedSum& numbers, const View& x, const View& y);
 
-/// Bytes of `recorded`, and what is to be there.
+/// Size of `recorded` in bytes, and the functions that fill it.
 inline constexpr std::size_t recorded_bytes = 128;
 void write_recorded(const AdamW& options, void* to);
 void write_recorded(const Sgd& options, void* to);

@@ -13,7 +13,7 @@
 #include "allocator/base/number.h"
 #include "allocator/error.h"
 
-#if defined(__SANITIZE_ADDRESS__) && defined(__clang__)  // what its OpenMP keeps of threads that have ended
+#if defined(__SANITIZE_ADDRESS__) && defined(__clang__)  // memory that its OpenMP keeps for ended threads
 extern "C" const char* __lsan_default_suppressions() { return "leak:libomp.so"; }
 #endif
 
@@ -30,7 +30,7 @@ int threads_from_environment() {
                        std::to_string(most_threads_of_environment) + ", but is " + text);
     return *threads;
   }
-  const char* const text = std::getenv("OMP_NUM_THREADS");  // which may be a list
+  const char* const text = std::getenv("OMP_NUM_THREADS");  // may be a list
   const int threads = text ? std::atoi(text) : 0;
   return std::clamp(threads > 0 ? threads : static_cast<int>(std::thread::hardware_concurrency()), 1,
                     most_threads_of_environment);
@@ -42,9 +42,9 @@ std::atomic<int>& thread_count() {
 }
 
 thread_local bool inside_parallel_region = false;
-thread_local int steady_threads = 0;  // 0: as many as are set
+thread_local int steady_threads = 0;  // 0: no fixed number
 
-/// Calls work(worker) once on each of `team` threads, the caller among them.
+/// Calls work(worker) once on each of `team` threads, including the caller.
 template <class Work>
 void on_team(int team, const Work& work) {
 #if defined(POOLGRAD_STD_THREADS)  // the thread sanitizer understands these, but not GCC's OpenMP runtime
@@ -52,7 +52,7 @@ void on_team(int team, const Work& work) {
   for (int worker = 1; worker < team; ++worker) threads.emplace_back([&work, worker] { work(worker); });
   work(0);
 #else
-  // A region may get fewer threads than it asks for, hence a loop over workers.
+  // A region may get fewer threads than requested: this loops over workers.
 #pragma omp parallel for num_threads(team) schedule(static, 1)
   for (int worker = 0; worker < team; ++worker) work(worker);
 #endif

@@ -1,19 +1,19 @@
-// The one place where CPU threads are started. Work is cut into fixed-size chunks, so that what a chunk computes never
-// depends on the number of threads. Calls made inside a parallel body run on the calling thread alone.
+// Threads of CPU kernels. Work splits into chunks of fixed size, so results never depend on the number of threads.
+// Calls inside a parallel body run on the calling thread alone.
 #pragma once
 
 #include <cstdint>
 
 namespace poolgrad::kernels {
 
-/// Threads that kernels use on the CPU: POOLGRAD_THREADS, else OMP_NUM_THREADS, else the cores of the machine, at most
-/// 1024. Throws ValueError where POOLGRAD_THREADS is no such number.
+/// Returns the threads that CPU kernels use: POOLGRAD_THREADS, else OMP_NUM_THREADS, else the cores of the machine, at
+/// most 1024. Throws ValueError if POOLGRAD_THREADS is not such a number.
 int num_threads();
-/// Sets it for the process, from the next kernel on; throws ValueError below 1.
+/// Sets the number for the process, from the next kernel on. Throws ValueError below 1.
 void set_num_threads(int threads);
 
-/// While it lives, num_threads() stays what it is, for the thread that made it: scratch that was taken for so many is
-/// enough, whoever sets another number meanwhile.
+/// Freezes num_threads() for the constructing thread. Scratch sized for it stays large enough if another thread sets
+/// another number.
 class SteadyThreads {
  public:
   SteadyThreads();
@@ -25,8 +25,8 @@ class SteadyThreads {
   int before_;
 };
 
-/// While it lives, what the calling thread does in parallel it does alone; num_threads() stays as it is. For dry runs,
-/// whose loops are too short to wait for other threads.
+/// Makes the calling thread run parallel work alone; num_threads() keeps its value. For dry runs, whose loops are too
+/// short to use other threads.
 class OnThisThread {
  public:
   OnThisThread();
@@ -39,13 +39,14 @@ class OnThisThread {
 };
 
 namespace detail {
-/// Runs call(context, item, worker) for every item of [0, items): in equal consecutive parts per worker, or, where
-/// `dynamic`, one after another as workers become free. The first exception stops what has not begun and is rethrown.
+/// Runs call(context, item, worker) for every item of [0, items). Each worker gets an equal consecutive part, or with
+/// `dynamic` the next item as soon as it is free. The first exception cancels items that have not started and is
+/// rethrown.
 void run_parallel(std::int64_t items, bool dynamic, void (*call)(const void*, std::int64_t, int), const void* context);
 }  // namespace detail
 
-/// Calls body(begin, end) for consecutive chunks of [0, n), each `chunk` long but the last; chunks run on several
-/// threads. One thread where n <= chunk. An exception in a body is rethrown here.
+/// Calls body(begin, end) for consecutive chunks of [0, n) on several threads. Each chunk has `chunk` items except the
+/// last. Uses one thread if n <= chunk. Rethrows an exception of a body.
 template <class Body>
 void parallel_ranges(std::int64_t n, std::int64_t chunk, const Body& body) {
   if (n <= 0) return;
@@ -64,9 +65,9 @@ void parallel_ranges(std::int64_t n, std::int64_t chunk, const Body& body) {
                        &context);
 }
 
-/// Calls body(item, worker) for every item of [0, n), each as soon as a thread is free: for items of unequal cost. They
-/// are taken in ascending order, and whoever has taken one runs it at once, so a body may wait for what the bodies of
-/// smaller items do. worker < num_threads() names the thread, for per-thread scratch. An exception is rethrown here.
+/// Calls body(item, worker) for every item of [0, n), each on the next free thread: for items of unequal cost. Threads
+/// take items in ascending order and run each at once, so a body may wait for bodies of smaller items. worker <
+/// num_threads() numbers the thread, for per-thread scratch. Rethrows an exception of a body.
 template <class Body>
 void parallel_items(std::int64_t n, const Body& body) {
   if (n <= 0) return;

@@ -16,7 +16,7 @@ namespace {
 
 std::atomic<bool> taken{false};
 std::mutex calls_mutex;
-std::vector<KernelCall> recorded;  // under the mutex
+std::vector<KernelCall> recorded;  // guarded by calls_mutex
 
 std::uint64_t nanoseconds_since_1970() {
   return static_cast<std::uint64_t>(
@@ -34,7 +34,7 @@ double traffic_of(std::span<const View> views) {
   return bytes;
 }
 
-/// What a call moves and computes, from its operands.
+/// Cost of a call, from its operands.
 Cost cost_of(Stream, const Gemm& shape, const void*, const void*, void*) { return cost_of(shape); }
 Cost cost_of(Stream, const AttentionSchedule& schedule, const AttentionScores& scores, const View& q, const View& k,
              const View& v, const View& out, const View& lse, const View& carry_out, const View& carry_lse) {
@@ -57,7 +57,7 @@ Cost cost_of(Stream, const Options& options, std::span<const UpdateOperands> all
 Cost cost_of(Stream, const View& sum, std::span<const View> all) { return {traffic_of(all) + bytes_of(sum), 0}; }
 Cost cost_of(Stream, const auto&... operands) { return traffic(operands...); }
 
-/// One call, from its construction to its end.
+/// Times one call, from its construction to end().
 class Timed {
  public:
   Timed(Stream stream, std::string_view kernel) : stream_(stream), outer_(innermost_) {
@@ -88,7 +88,7 @@ class Timed {
 
   Stream stream_;
   Timed* outer_;
-  std::uint64_t inner_ = 0;  // of kernels that this one called
+  std::uint64_t inner_ = 0;  // time of nested kernel calls
   KernelCall call_;
 };
 
@@ -98,7 +98,7 @@ constexpr std::string_view kernel_names[] = {
 #undef POOLGRAD_KERNEL
 };
 
-/// The kernel of a table's entry, timed.
+/// Wraps a table entry with a timer.
 template <auto Entry, std::size_t Name, class Function>
 struct TimedKernel;
 template <auto Entry, std::size_t Name, class... Rest>
@@ -106,7 +106,7 @@ struct TimedKernel<Entry, Name, void (*)(Stream, Rest...)> {
   static void call(Stream stream, Rest... rest) {
     std::string_view kind;
     ((kind = kind.empty() ? kind_of(rest) : kind), ...);
-    const Cost cost = cost_of(stream, rest...);  // before operands are written over
+    const Cost cost = cost_of(stream, rest...);  // before the call overwrites operands
     Timed timed(stream, kernel_names[Name]);
     ((stream.device.is_cpu() ? cpu_kernels : cuda_kernels).*Entry)(stream, rest...);
     timed.end(kind, cost);

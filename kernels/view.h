@@ -1,5 +1,5 @@
-// What a kernel sees of a tensor: a pointer, a dtype, a shape and strides. Index arithmetic over views exists here
-// once, host and device alike. The operators above have checked everything; kernels only assert.
+// View of a tensor for kernels: a pointer, a dtype, a shape and strides. Index arithmetic for host and device. Tensor
+// operators check their arguments; kernels only assert.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@ struct View {
     for (int d = 0; d < rank; ++d) n *= shape[d];
     return n;
   }
-  /// Row-major without gaps (dimensions of size 1 may have any stride).
+  /// Whether it is row-major without gaps. Dimensions of size 1 may have any stride.
   POOLGRAD_HD bool contiguous() const {
     std::int64_t expected = 1;
     for (int d = rank - 1; d >= 0; --d) {
@@ -33,7 +33,7 @@ struct View {
     }
     return true;
   }
-  /// Element offset of the row-major linear index, which is below count().
+  /// Element offset of a row-major linear index below count().
   POOLGRAD_HD std::int64_t offset(std::int64_t linear) const {
     std::int64_t sum = 0;
     for (int d = rank - 1; d > 0; --d) {

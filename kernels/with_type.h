@@ -1,5 +1,5 @@
-// From a DType at run time to a C++ type at compile time: with_type(dtype, [&]<class T>(T) { ... }), and the same for
-// the fewer types that a kernel has.
+// Maps a run-time DType to a compile-time C++ type: with_type(dtype, [&]<class T>(T) { ... }), and variants with fewer
+// types.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace poolgrad {
 
-/// Calls f(T{}) with the one of the types whose dtype it is; with the last where it is none of the others.
+/// Calls f(T{}) with the listed type of this dtype; with the last listed type if none matches.
 template <class T, class... Others, class F>
 decltype(auto) with_type_among(DType dtype, const F& f) {
   if constexpr (sizeof...(Others) == 0)
@@ -17,27 +17,27 @@ decltype(auto) with_type_among(DType dtype, const F& f) {
     return dtype == dtype_of<T> ? f(T{}) : with_type_among<Others...>(dtype, f);
 }
 
-/// The C++ type of a dtype.
+/// Calls f with the C++ type of a dtype.
 template <class F>
 decltype(auto) with_type(DType dtype, const F& f) {
   return with_type_among<double, float, Half, BFloat16, std::int64_t, std::int32_t, std::uint8_t, bool>(dtype, f);
 }
-/// The C++ type of a floating dtype.
+/// Calls f with the C++ type of a floating dtype.
 template <class F>
 decltype(auto) with_floating_type(DType dtype, const F& f) {
   return with_type_among<double, Half, BFloat16, float>(dtype, f);
 }
-/// The type in which elements of a dtype are computed: float, double or int64_t.
+/// Calls f with the compute type of a dtype: float, double or int64_t.
 template <class F>
 decltype(auto) with_compute_type(DType dtype, const F& f) {
   return with_type_among<double, float, std::int64_t>(is_floating(dtype) ? compute_dtype(dtype) : DType::i64, f);
 }
-/// The type in which elements of a floating dtype are computed: float or double.
+/// Calls f with the compute type of a floating dtype: float or double.
 template <class F>
 decltype(auto) with_floating_compute_type(DType dtype, const F& f) {
   return with_type_among<double, float>(dtype, f);
 }
-/// An unsigned integer of the size of an element: copying needs no more of a type.
+/// Calls f with the unsigned integer of an element's size, for copies.
 template <class F>
 decltype(auto) with_word(DType dtype, const F& f) {
   switch (size_of(dtype)) {
