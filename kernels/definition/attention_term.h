@@ -1,6 +1,5 @@
-// What attention schedules are made of: positions in arithmetic progression, intervals, bounds that move with a row;
-// and one summand of a pattern, with what it says of a single pair: the definition that strips are cut from. Host and
-// device.
+// Elements of attention schedules: positions in arithmetic progression, intervals, edges that move with a row. A term
+// is one summand of a pattern and defines each single pair. Strips implement that definition. Host and device.
 #pragma once
 
 #include <cstdint>
@@ -18,9 +17,9 @@ POOLGRAD_HD constexpr std::int64_t floor_div(std::int64_t a, std::int64_t b) { r
 POOLGRAD_HD constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return floor_div(a + b - 1, b); }
 POOLGRAD_HD constexpr std::int64_t floor_mod(std::int64_t a, std::int64_t b) { return a - floor_div(a, b) * b; }
 
-/// The absolute positions of the rows of a tensor: at most two pieces, each a progression of the same stride, and
-/// increasing throughout. Whole sequences are {offset, 1}; shards of a ring are chunks, pairs of chunks (zigzag) or
-/// every R-th position (striped). Queries before the first key have negative positions.
+/// Absolute positions of the rows of a tensor: at most two pieces, each a progression of the same stride, increasing
+/// throughout. Whole sequences are {offset, 1}. Shards of a ring are chunks, pairs of chunks (zigzag) or every R-th
+/// position (striped). Queries before the first key have negative positions.
 struct PositionMap {
   std::int64_t count = 0;   // rows
   std::int64_t split = 0;   // rows of the first piece
@@ -57,7 +56,7 @@ struct Progression {
 };
 
 struct Interval {
-  std::int64_t begin, end;  // half-open; empty where begin >= end
+  std::int64_t begin, end;  // half-open; empty if begin >= end
 
   POOLGRAD_HD constexpr bool empty() const { return begin >= end; }
   POOLGRAD_HD constexpr bool contains(std::int64_t x) const { return begin <= x && x < end; }
@@ -75,7 +74,8 @@ struct Edge {
   }
 };
 
-/// The document of a position: `count` of them lie between count + 1 ascending positions. Empty outside all of them.
+/// Returns the document that contains a position: `count` documents lie between count + 1 ascending positions. Empty
+/// outside all documents.
 POOLGRAD_HD inline Interval document_of(const std::int64_t* documents, int count, std::int64_t position) {
   if (position >= documents[count]) return {documents[count], documents[count]};
   if (position < documents[0]) return {documents[0], documents[0]};
@@ -87,15 +87,14 @@ POOLGRAD_HD inline Interval document_of(const std::int64_t* documents, int count
   return {documents[below], documents[above]};
 }
 
-/// The finaliser of SplitMix64 (Steele, Lea, Flood 2014).
+/// Finalizer of SplitMix64 (Steele, Lea, Flood 2014).
 POOLGRAD_HD constexpr std::uint64_t mix(std::uint64_t x) {
   x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
   x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
   return x ^ (x >> 31);
 }
 
-/// Tells lists that schedules point to from all others, as long as the process runs: every object has a number of its
-/// own, copies too.
+/// Identity of lists that schedules point to, unique during the process: every object has its own number, copies too.
 class ListIdentity {
  public:
   ListIdentity();
@@ -105,22 +104,22 @@ class ListIdentity {
     return *this;
   }
   std::uint64_t number() const { return number_; }
-  /// It is no part of what is listed.
+  /// Lists compare equal regardless of identity.
   friend bool operator==(const ListIdentity&, const ListIdentity&) { return true; }
 
  private:
   std::uint64_t number_;
 };
 
-/// Terms of one group are united: a pair that several admit counts once, for the first.
+/// One term of a pattern. Terms of one group form a union: a pair admitted by several counts once, for the first.
 struct AttentionTerm {
   enum class Kind : std::uint8_t { all, columns, rows, segment, residue, dilated, offsets, listed, random };
   static constexpr int max_branches = 16, max_runs = 32, max_sets = 8, max_period = 64;
 
   Kind kind = Kind::all;
-  bool visited = true;  // false: only keeps other terms of its group from counting a pair again
+  bool visited = true;  // false: only excludes its pairs from later terms of its group
   std::int16_t group = 0;
-  std::int64_t size = 0;  // columns, rows: how many; segment: length; residue: modulus; blocks: positions of a block
+  std::int64_t size = 0;  // columns, rows: count; segment: length; residue: modulus; blocks: positions per block
   std::int64_t left = unbounded, right = unbounded;  // the term's own band, -left <= key - query <= right
 
   // dilated; `nested`: w_1 | w_2 | ..., r_1 | r_2 | ..., r_b | w_b, phases h mod r_b, the last r <= max_period
@@ -129,8 +128,8 @@ struct AttentionTerm {
   std::uint32_t visited_branches = ~std::uint32_t{0};
   std::int64_t segment_length[max_branches] = {}, dilation_rate[max_branches] = {};
 
-  // offsets: head h takes runs of offsets, run[set_begin[s] .. set_begin[s + 1]) with s = h mod sets, ascending; of
-  // each run every step-th offset from the first on, the last among them
+  // offsets: head h takes the runs run[set_begin[s] .. set_begin[s + 1]) with s = h mod sets, ascending. Each run holds
+  // every step-th offset from `first` to `last`, both included.
   struct OffsetRun {
     std::int32_t first, last;
     friend bool operator==(const OffsetRun&, const OffsetRun&) = default;
@@ -139,35 +138,36 @@ struct AttentionTerm {
   std::int16_t set_begin[max_sets + 1] = {};
   OffsetRun run[max_runs] = {};
 
-  // listed: list l = h mod lists; its rows are row_begin[l * (block_rows + 1) ..], which index `columns`
+  // listed: list l = h mod lists. Its rows are row_begin[l * (block_rows + 1) ..], indices into `columns`.
   std::int32_t lists = 0, block_rows = 0, block_columns = 0;
   const std::int64_t *row_begin = nullptr, *column_begin = nullptr;
-  const std::int32_t *columns = nullptr, *rows = nullptr;  // the list, and its transposition
+  const std::int32_t *columns = nullptr, *rows = nullptr;  // the list and its transpose
   std::uint64_t lists_identity = 0;                        // a ListIdentity; 0: unknown
-  // Which bitmap says what counts in a listed block, by `columns` and by `rows`; -1, or no array: every pair. Of bitmap
-  // n the bit c of bits[n * size + r] is the pair of row r of the block with its column c; blocks are of 64 then.
+  // Bitmap of each listed block, indexed like `columns` and like `rows`. -1, or no array, admits every pair. In bitmap
+  // n, bit c of bits[n * size + r] is the pair of row r and column c of the block. Blocks then have size 64.
   const std::int32_t *column_bitmap = nullptr, *row_bitmap = nullptr;
   const std::uint64_t* bits = nullptr;
   std::int32_t bitmaps = 0;
 
   // random
-  std::uint64_t seed = 0, threshold = 0;  // kept where 53 bits of the hash are below
+  std::uint64_t seed = 0, threshold = 0;  // keeps a block if 53 bits of its hash are below `threshold`
 
   friend bool operator==(const AttentionTerm&, const AttentionTerm&) = default;
 
-  /// How many numbers the arrays of a listed term have.
+  /// Lengths of the arrays of a listed term.
   POOLGRAD_HD std::int64_t row_begins() const { return lists * (std::int64_t{block_rows} + 1); }
   POOLGRAD_HD std::int64_t column_begins() const { return lists * (std::int64_t{block_columns} + 1); }
   POOLGRAD_HD std::int64_t listed_blocks() const { return row_begins() > 0 ? row_begin[row_begins() - 1] : 0; }
-  /// Whether the pair counts in a block that has this bitmap.
+  /// Whether the pair counts in a block with this bitmap.
   POOLGRAD_HD bool has_bit(std::int64_t bitmap, std::int64_t query, std::int64_t key) const {
     return bitmap < 0 || (bits[bitmap * size + floor_mod(query, size)] >> floor_mod(key, size) & 1) != 0;
   }
 
-  /// How often the pair counts in head h of `heads`, other terms aside.
+  /// Multiplicity of the pair in head h of `heads`, ignoring other terms.
   POOLGRAD_HD std::int64_t multiplicity(std::int64_t h, std::int64_t heads, std::int64_t query, std::int64_t key) const;
 
-  /// The branch of head h in grouped mode: consecutive groups of heads, the first (heads mod branches) one head larger.
+  /// The branch of head h in grouped mode: consecutive groups of heads. The first (heads mod branches) groups have one
+  /// more head.
   POOLGRAD_HD std::int64_t branch_of(std::int64_t h, std::int64_t heads) const {
     const std::int64_t heads_each = heads / branches, larger = heads % branches;
     return h < larger * (heads_each + 1) ? h / (heads_each + 1) : larger + (h - larger * (heads_each + 1)) / heads_each;
@@ -184,7 +184,7 @@ struct AttentionTerm {
     return floor_div(i, w) == floor_div(j, w) && floor_mod(i, w) % r == p && floor_mod(j, w) % r == p;
   }
 
-  /// What random blocks are drawn with in head h, and whether a block is drawn.
+  /// Hash key of random blocks in head h, and whether a block is drawn.
   POOLGRAD_HD std::uint64_t draw_key(std::int64_t h) const {
     return mix(seed + mix(static_cast<std::uint64_t>(h) + 0x9E3779B97F4A7C15u));
   }

@@ -1,10 +1,10 @@
-// The scalar definition of every unary and binary operation, and of the derivatives of the unary ones, host and device
-// alike: functors F<V> with static functions for float, double, int64_t (where the operation makes sense on integers)
-// and vectors of these, so that the vectorised CPU path is this text too. Selections are written so that NaN stays NaN.
+// Scalar definitions of every unary and binary operation, and of the derivatives of the unary ones, for host and
+// device. They are functors F<V> with static functions for float, double, int64_t (if the operation supports integers)
+// and vectors of these. The vectorized CPU path therefore uses the same definitions. Selections keep NaN a NaN.
 //
-// A binary functor has value(x, y). A unary one has value(x, a, b) and gradient(g, x, y, a, b) = g * d op / dx, where
-// y = op(x); `reads_input` and `reads_output` say which of the two it looks at, `on_integers` whether value() exists
-// for int64_t.
+// A binary functor has value(x, y). A unary one has value(x, a, b) and gradient(g, x, y, a, b) = g * d op / dx with y =
+// op(x). `reads_input` and `reads_output` say whether the gradient reads x or y; `on_integers` says whether value()
+// exists for int64_t.
 #pragma once
 
 #include <cstdint>
@@ -19,14 +19,14 @@ namespace functors {
 template <class V>
 using Scalar = typename Math<V>::Scalar;
 
-/// Truth values are 0 and 1 of the operand's type.
+/// Truth value: 0 or 1 in the operand's type.
 template <class V, class Condition>
 POOLGRAD_HD V truth(Condition condition) {
   const V zero{}, one = zero + Scalar<V>(1);
   return condition ? one : zero;
 }
 
-/// What sums and products are computed in: integers wrap around at the ends of their range.
+/// Type for sums and products: integers wrap around at the ends of their range.
 template <class V, bool = std::is_integral_v<V>&& std::is_signed_v<V>>
 struct Wrapping {
   using type = V;
@@ -61,17 +61,17 @@ struct Div {
       return x / y;
   }
 };
-/// The rest of a division that truncates towards zero: it has the sign of x. Of integers, x is the rest of x / 0.
+/// Remainder of truncating division, with the sign of x. For integers and y = 0 it is x.
 template <class V>
 struct Fmod {
   static POOLGRAD_HD V value(V x, V y) {
     if constexpr (std::is_integral_v<V>)
-      return y == 0 ? x : (y == -1 ? 0 : x % y);  // the lowest number by -1 would trap
+      return y == 0 ? x : (y == -1 ? 0 : x % y);  // INT_MIN % -1 would trap
     else
       return Math<V>::fmod(x, y);
   }
 };
-/// The rest of a division that rounds down: it has the sign of y.
+/// Remainder of floor division, with the sign of y.
 template <class V>
 struct Remainder {
   static POOLGRAD_HD V value(V x, V y) {
@@ -96,7 +96,7 @@ template <class V>
 struct Minimum {
   static POOLGRAD_HD V value(V x, V y) { return x < y ? x : (x != x ? x : y); }
 };
-/// x * y, but 0 where x is 0 and y infinite or NaN (TensorFlow's multiply_no_nan).
+/// x * y, but 0 if x is 0 and y infinite or NaN (TensorFlow's multiply_no_nan).
 template <class V>
 struct MulNoNan {
   static POOLGRAD_HD V value(V x, V y) {
@@ -104,7 +104,7 @@ struct MulNoNan {
     return x == V{} ? (product == product ? product : V{}) : product;
   }
 };
-/// The share of x in the gradient of maximum(x, y): all where the result is x, half where it is both.
+/// Share of x in the gradient of maximum(x, y): 1 if x is the result, 1/2 if x equals y.
 template <class V>
 struct MaximumShare {
   static POOLGRAD_HD V value(V x, V y) { return of(x > y, x, y); }
@@ -261,7 +261,7 @@ template <class V>
 struct Asin : FloatOnly {
   static POOLGRAD_HD V value(V x, V, V) { return Math<V>::asin(x); }
   static POOLGRAD_HD V gradient(V g, V x, V, V, V) {
-    return g / Math<V>::sqrt((Scalar<V>(1) - x) * (Scalar<V>(1) + x));  // 1 - x^2 without its cancellation near 1
+    return g / Math<V>::sqrt((Scalar<V>(1) - x) * (Scalar<V>(1) + x));  // 1 - x^2 without cancellation near 1
   }
 };
 template <class V>
@@ -427,14 +427,14 @@ struct Affine : AnyType {
   static POOLGRAD_HD V gradient(V g, V, V, V a, V) { return a * g; }
 };
 
-/// Scales norms without rounding.
+/// Power of two for scaling norms without rounding.
 template <class V>
 struct PowerOfTwo : Flat<V> {
   static constexpr bool on_integers = false;
   static POOLGRAD_HD V value(V x, V, V) { return Math<V>::power_of_two(x); }
 };
 
-/// By a number, rounded once.
+/// Division by a number, rounded once.
 template <class V>
 struct Quotient : AnyType {
   static constexpr bool reads_input = false;
@@ -444,7 +444,7 @@ struct Quotient : AnyType {
 
 }  // namespace functors
 
-/// A functor that is not yet instantiated.
+/// Wraps a functor template before instantiation.
 template <template <class V> class F>
 struct Functor {
   template <class V>
@@ -473,7 +473,7 @@ decltype(auto) with_functor(BinaryOp op, const F& f) {
   __builtin_unreachable();
 }
 
-/// Whether a binary functor has a value for integers; most have.
+/// Whether a binary functor supports integers.
 template <class F>
 constexpr bool takes_integers() {
   if constexpr (requires { F::template on<float>::on_integers; })
@@ -482,7 +482,7 @@ constexpr bool takes_integers() {
     return true;
 }
 
-/// Calls f with the Functor of an operation that scatter_reduce() combines by.
+/// Calls f with the Functor of an operation of scatter_reduce().
 template <class F>
 void with_combination(BinaryOp op, const F& f) {
   switch (op) {

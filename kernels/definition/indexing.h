@@ -1,4 +1,4 @@
-// What gathers and scatters share, host and device alike: what an index means, and what is wrong with one.
+// Index rules of gathers and scatters, for host and device: negative indices, bounds and error messages.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ POOLGRAD_HD constexpr bool is_within(std::int64_t index, std::int64_t limit) {
   return static_cast<std::uint64_t>(index) < static_cast<std::uint64_t>(limit);
 }
 
-/// x at index 0 of dimension `dim`.
+/// Removes dimension `dim` from x, at its index 0.
 inline View without(View x, int dim) {
   for (int d = dim; d + 1 < x.rank; ++d) {
     x.shape[d] = x.shape[d + 1];
@@ -28,7 +28,7 @@ inline View without(View x, int dim) {
   return x;
 }
 
-/// The last dimension of x alone.
+/// Reduces x to its last dimension.
 inline View last_dimension(View x) {
   x.shape[0] = x.shape[x.rank - 1];
   x.strides[0] = x.strides[x.rank - 1];
@@ -36,7 +36,7 @@ inline View last_dimension(View x) {
   return x;
 }
 
-/// An index outside of [lowest, limit): its value and its row-major position among indices of that shape.
+/// An index outside [lowest, limit): its value and its row-major position among indices of that shape.
 struct IndexFault {
   const char* op = nullptr;
   const char* what = nullptr;
@@ -52,7 +52,7 @@ struct IndexFault {
   }
   /// "[embedding] index 300 at position (0, 17) is outside [0, 256)".
   std::string describe() const {
-    std::string text = "[";  // in pieces: GCC 12 warns of a sum
+    std::string text = "[";  // separate pieces: GCC 12 warns about a sum
     for (const char* piece : {op, "] ", what, " "}) text += piece;
     text += std::to_string(value);
     text += " at position (";
@@ -73,11 +73,11 @@ struct IndexFault {
   }
 };
 
-/// A scatter along a dimension has `lines` of `steps` indices each. On a GPU either a thread walks a line, or, where
-/// lines are few and long, all indices are sorted by what they point at. The order of additions is the same.
+/// A scatter along a dimension has `lines` lines of `steps` indices each. On a GPU one thread walks each line. If lines
+/// are few and long, the GPU sorts all indices by destination instead. Both add in the same order.
 constexpr bool scatter_walks(std::int64_t lines, std::int64_t steps) { return steps <= 128 || lines >= 4096; }
 
-/// Bytes in which `n` keys are sorted on a GPU.
+/// Bytes of scratch to sort `n` keys on a GPU.
 constexpr std::int64_t sorting_scratch(std::int64_t n) {
   return 2 * n * static_cast<std::int64_t>(sizeof(std::int64_t));
 }

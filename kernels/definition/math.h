@@ -1,5 +1,5 @@
-// Elementary functions by one name for every type that a functor of elementwise.h may be instantiated with: float,
-// double and int64_t here, on host and device; vectors in kernels/cpu/simd/vector_math.h.
+// Elementary functions under one name for every type of elementwise.h's functors: float, double and int64_t here, on
+// host and device; vectors in kernels/cpu/simd/vector_math.h.
 #pragma once
 
 #include <bit>
@@ -46,9 +46,9 @@ struct Math {
   static POOLGRAD_HD V pow(V x, V y) { return std::pow(x, y); }
   static POOLGRAD_HD V floor(V x) { return std::floor(x); }
   static POOLGRAD_HD V ceil(V x) { return std::ceil(x); }
-  /// Halves to even.
+  /// Rounds halves to even.
   static POOLGRAD_HD V round(V x) { return std::rint(x); }
-  /// The largest power of two up to |x|, or the least normal number; 1 for 0, infinities and NaN.
+  /// The largest power of two up to |x|, or the smallest normal number; 1 for 0, infinities and NaN.
   static POOLGRAD_HD V power_of_two(V x) {
     using Bits = std::conditional_t<sizeof(V) == 8, std::int64_t, std::int32_t>;
     constexpr V infinity = std::numeric_limits<V>::infinity(), least = std::numeric_limits<V>::min();
@@ -61,7 +61,7 @@ template <>
 struct Math<std::int64_t> {
   using V = std::int64_t;
   using Scalar = V;
-  /// By repeated squaring; a negative exponent truncates 1 / x^n.
+  /// Repeated squaring; a negative exponent truncates 1 / x^n.
   static POOLGRAD_HD V pow(V x, V y) {
     if (y < 0) return x == 1 ? 1 : (x == -1 ? (y % 2 ? -1 : 1) : 0);
     std::uint64_t result = 1, factor = static_cast<std::uint64_t>(x);

@@ -1,4 +1,4 @@
-// When a norm of a row takes care: host and device alike.
+// Overflow and underflow guards for norms of rows, for host and device.
 #pragma once
 
 #include <limits>
@@ -7,15 +7,14 @@
 
 namespace poolgrad::kernels {
 
-/// Whether a mean of squares, epsilon added, lost no square to the ends of T's range: neither overflowed nor so small
-/// that squares were subnormal. NaN gives false.
+/// Whether a mean of squares plus epsilon is accurate: no square overflowed or was subnormal. False for NaN.
 template <class T>
 POOLGRAD_HD bool squares_fit(T mean_of_squares) {
   using Range = std::numeric_limits<T>;
   return mean_of_squares >= Range::min() / Range::epsilon() && mean_of_squares <= Range::max();
 }
 
-/// The power of two by which a row is divided so that its squares and epsilon fit; 1 where `largest`, its largest
+/// Power of two that divides a row so that its squares and epsilon fit. Returns 1 if `largest`, the row's largest
 /// magnitude, is not finite.
 template <class T>
 POOLGRAD_HD T scale_of_squares(T largest, T epsilon) {

@@ -1,5 +1,5 @@
-// One step of an optimiser for one element, host and device alike, bit for bit: sums of products are written as fused.
-// V is a number of type T or a vector of them.
+// One optimizer step for one element, bitwise equal on host and device: sums of products use explicit fma. V is a
+// number of type T or a vector of them.
 #pragma once
 
 #include <cmath>
@@ -12,7 +12,7 @@
 
 namespace poolgrad::kernels {
 
-// take<States>(parameter, gradient, state, stored) is a step; stored(x) is x as the parameter's dtype holds it.
+// take<States>(parameter, gradient, state, stored) performs a step; stored(x) rounds x to the parameter's dtype.
 
 template <class T>
 struct AdamWStep {
@@ -37,7 +37,7 @@ struct AdamWStep {
     state[0] = Math<V>::fma(V{} + beta1, state[0], rest1 * g);
     state[1] = Math<V>::fma(V{} + beta2, state[1], rest2 * g * g);
     V second = state[1];
-    if constexpr (States == 3) second = state[2] = state[2] > second ? state[2] : second;  // a new NaN stays
+    if constexpr (States == 3) second = state[2] = state[2] > second ? state[2] : second;  // a new NaN is kept
     const V size = Math<V>::fma(Math<V>::sqrt(second), V{} + root, V{} + epsilon);
     parameter = Math<V>::fma(parameter, V{} + decay, -(rate * state[0] / size));
   }
@@ -58,7 +58,7 @@ struct SgdStep {
         nesterov(o.nesterov),
         first_step(o.first_step) {}
 
-  /// The buffer may hold anything before the first step.
+  /// Before the first step the buffer is uninitialized.
   template <std::size_t States, class V, class Stored>
   POOLGRAD_HD void take(V& parameter, V gradient, V* buffer, const Stored&) const {
     const V step = Math<V>::fma(V{} + decay, parameter, gradient * scale);
@@ -98,7 +98,7 @@ struct RmsPropStep {
       if (centered) {
         state[1] = Math<V>::fma(V{} + alpha, state[1], rest * g);
         square = Math<V>::fma(-state[1], state[1], square);
-        square = square < T{} ? V{} : square;  // by rounding alone; a NaN stays
+        square = square < T{} ? V{} : square;  // negative only by rounding; a NaN is kept
       } else {
         has_momentum = true;
       }
@@ -132,7 +132,7 @@ void with_states(const Options& options, const F& f) {
   f(std::integral_constant<std::size_t, States>{});
 }
 
-/// The numbers of a WeightedSum.
+/// Coefficients of a WeightedSum.
 template <class T>
 struct WeightedSumStep {
   double a, b;
@@ -144,7 +144,7 @@ struct WeightedSumStep {
   POOLGRAD_HD T of_y(double scale) const { return static_cast<T>(of_gradient ? b * scale : b); }
 };
 
-/// The same step for parameters of either compute type: what a replay writes to device memory.
+/// The step for both compute types of parameters, as a replay writes it to device memory.
 template <template <class> class Step>
 struct RecordedStep {
   template <class Options>
@@ -153,7 +153,7 @@ struct RecordedStep {
   Step<double> of_double;
 };
 
-/// Where the step for T is in a RecordedStep; nullptr where there is none.
+/// Returns the step for T in a RecordedStep; nullptr if there is none.
 template <template <class> class Step, class T>
 const Step<T>* recorded_step(const void* recorded) {
   if (recorded == nullptr) return nullptr;

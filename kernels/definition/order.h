@@ -1,5 +1,5 @@
-// The order in which sorts put elements, host and device alike: by key, and equal ones by place. No two are equal then,
-// so that whatever way of sorting gives the same, and the stable order.
+// Sort order for host and device: by key, and equal keys by place. No two elements compare equal, so every sort
+// algorithm gives the same, stable order.
 #pragma once
 
 #include <bit>
@@ -9,7 +9,7 @@
 
 namespace poolgrad::kernels {
 
-/// An element of a row: the whole number that it is ordered by, and its place.
+/// An element of a row: its sort key and its place.
 struct Placed {
   std::uint64_t key;
   std::int64_t place;
@@ -21,7 +21,7 @@ struct Placed {
 
 inline constexpr std::uint64_t sign_of_key = std::uint64_t{1} << 63;
 
-/// NaN comes last in either direction; -0 is 0.
+/// NaN comes last in either direction; -0 equals 0.
 POOLGRAD_HD inline std::uint64_t order_key(double x, bool descending) {
   if (x != x) return ~std::uint64_t{0};
   const auto bits = std::bit_cast<std::uint64_t>(x + 0.0);
@@ -36,10 +36,9 @@ POOLGRAD_HD inline std::uint64_t order_key(std::int64_t x, bool descending) {
   return descending ? ~key : key;
 }
 
-/// Elements that a block of a GPU sorts by itself. Longer rows are sorted in such runs, which are then merged two by
-/// two.
+/// Elements that one GPU block sorts. Longer rows are sorted in such runs and merged in pairs.
 inline constexpr std::int64_t sorted_run = 256;
-/// Bytes that a GPU needs for that: from where the runs are merged, and to where.
+/// Bytes of GPU scratch for merging runs: source and destination.
 constexpr std::int64_t argsort_scratch(std::int64_t columns, std::int64_t count) {
   return columns <= sorted_run ? 0 : 2 * count * static_cast<std::int64_t>(sizeof(Placed));
 }

@@ -1,5 +1,5 @@
-// What random words become, host and device alike, bit for bit: whatever could round in two ways is written out as a
-// fused operation, and no library is asked for a logarithm or a cosine. V is double or a vector of them.
+// Maps random words to numbers, bitwise equal on host and device. Every product and sum with ambiguous rounding is an
+// explicit fma, and no library computes logarithms or cosines. V is double or a vector of them.
 #pragma once
 
 #include <bit>
@@ -16,26 +16,26 @@
 
 namespace poolgrad::kernels {
 
-/// The key itself, where a step was recorded: for kernels.
+/// Resolves the key of a recorded step, in kernels.
 POOLGRAD_HD constexpr RandomKey key_of_replay(const RandomKey& key) {
   if (key.replayed == nullptr) return key;
   const RandomKey& now = key.replayed->key;
   return {now.seed, now.use, now.offset + key.offset};
 }
 
-/// The words of a kind of numbers: element i owns the `words_each` words that begin at word (key.offset + i) *
-/// words_each of this stream. Ranges of elements that are disjoint would overlap as ranges of words if kinds with
-/// different needs shared a stream, so each need has its own.
+/// Words of a kind of numbers: element i owns the `words_each` words from word (key.offset + i) * words_each of this
+/// stream. Each `words_each` has its own stream: otherwise disjoint ranges of elements could overlap as ranges of
+/// words.
 POOLGRAD_HD constexpr RandomKey stream_of_words(const RandomKey& key, int words_each) {
   return {key.seed, key.use ^ (static_cast<std::uint64_t>(words_each) << 60), key.offset, key.replayed};
 }
 
-/// Uniform in [low, high) as a number of `dtype`, from one in [0, 1).
+/// Uniform in [low, high), rounded to `dtype`, from a number in [0, 1).
 struct UniformNumber {
   static constexpr int words = 2;
   double low, span, last;
 
-  /// Rounding to the dtype may reach `high`: half a spacing below, and a little more, it does not.
+  /// Rounding to the dtype could reach `high`. `last` limits the value to a little more than half a spacing below it.
   UniformNumber(double from, double high, DType dtype) : low(from), span(high - from) {
     const double spacing = dtype == DType::f64   ? 0x1p-52
                            : dtype == DType::f32 ? 0x1p-23
@@ -50,7 +50,7 @@ struct UniformNumber {
   }
 };
 
-/// Normal numbers from two in [0, 1) (Box & Muller 1958): mean + deviation sqrt(-2 log(1 - u)) cos(2 pi v).
+/// Normal numbers from two numbers in [0, 1) (Box & Muller 1958): mean + deviation sqrt(-2 log(1 - u)) cos(2 pi v).
 struct NormalNumber {
   static constexpr int words = 4;
   double mean, deviation;
@@ -62,8 +62,8 @@ struct NormalNumber {
   }
 
  private:
-  // x = 2^e m in (0, 1], m in [sqrt(1/2), sqrt(2)): log x = e ln 2 + 2 atanh((m - 1) / (m + 1)), the series so far that
-  // what is left out is below half an ulp.
+  // x = 2^e m in (0, 1], m in [sqrt(1/2), sqrt(2)): log x = e ln 2 + 2 atanh((m - 1) / (m + 1)). The truncated terms of
+  // the series are below half an ulp.
   template <class V>
   static POOLGRAD_HD V logarithm(V x) {
     using I = trigonometry::Integer<V>;
@@ -75,22 +75,22 @@ struct NormalNumber {
     const V f = m - 1.0, s = f / (m + 1.0), square = s * s;
     V series = V{} + 1.0 / 23;
     for (int k = 10; k >= 1; --k) series = Math<V>::fma(series, square, V{} + 1.0 / (2 * k + 1));
-    // 2 s = f - s f, so that the largest term is exact.
+    // 2 s = f - s f keeps the largest term exact.
     const V correction = s * Math<V>::fma(2.0 * square, series, -f);
     const V low = f + Math<V>::fma(e, V{} + 0x1.cf79abc9e3b39p-40, correction);
     return Math<V>::fma(e, V{} + 0x1.62e42fefap-1, low);
   }
 
-  // cos(2 pi v) for v in [0, 1): quarters of a turn are taken off exactly.
+  // cos(2 pi v) for v in [0, 1); subtracts quarter turns exactly.
   template <class V>
   static POOLGRAD_HD V cosine_of_turns(V v) {
-    const V shifted = 4.0 * v + 0x1.8p52;  // the nearest whole number is in the lowest bits
+    const V shifted = 4.0 * v + 0x1.8p52;  // the low bits hold the nearest integer
     const V angle = (4.0 * v - (shifted - 0x1.8p52)) * (std::numbers::pi / 2);
     return trigonometry::of_quarters(std::bit_cast<trigonometry::Integer<V>>(shifted), angle).cosine;
   }
 };
 
-/// What stays is scaled: kept with probability 1 - p, p < 1.
+/// Dropout: keeps a number with probability 1 - p, p < 1, and scales it.
 template <class T>
 struct DroppedNumber {
   static constexpr int words = 1;

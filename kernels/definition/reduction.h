@@ -1,5 +1,5 @@
-// What a reduction is, host and device alike: the functor of an operation folds value(x) of all elements with
-// combine(), starting from `identity`. Numbers and vectors of them go through the same text.
+// Definitions of reductions for host and device. The functor of an operation folds value(x) of all elements with
+// combine(), starting from `identity`. The same code serves numbers and vectors.
 #pragma once
 
 #include <limits>
@@ -46,7 +46,7 @@ struct All : Minimum {
 
 }  // namespace reductions
 
-/// Calls f with the functor of `op`; that of a mean is the sum.
+/// Calls f with the functor of `op`; a mean uses that of the sum.
 template <class F>
 decltype(auto) with_functor(ReduceOp op, const F& f) {
   switch (op) {

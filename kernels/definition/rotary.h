@@ -1,5 +1,5 @@
-// The angles of rotary positions (RoPE, Su et al. 2021), also where contexts are longer than a model was trained on.
-// Host and device.
+// Angles of rotary positions (RoPE, Su et al. 2021), with extensions to contexts longer than in training. Host and
+// device.
 #pragma once
 
 #include "kernels/definition/attention_term.h"
@@ -7,11 +7,11 @@
 
 namespace poolgrad::kernels {
 
-/// Pair d of D / 2 turns by of(base^(-2 d / D), d) at each position, and is made longer by `magnitude`.
+/// Pair d of D / 2 rotates by of(base^(-2 d / D), d) per position and is scaled by `magnitude`.
 struct RotaryFrequencies {
   double base = 10000;
-  /// Pairs up to `kept` keep their frequency, those from `stretched` on have it multiplied by `stretch`. The factor is
-  /// linear in the pair between them.
+  /// Pairs up to `kept` keep their frequency. Pairs from `stretched` on multiply theirs by `stretch`. In between, the
+  /// factor is linear in the pair index.
   double stretch = 1, kept = -1, stretched = -1;
   double magnitude = 1;
 
@@ -26,7 +26,7 @@ struct RotaryFrequencies {
   }
 };
 
-/// Where the steps of a sequence lie: one after another from a position on, or as a map of its rows says.
+/// Positions of the steps of a sequence: consecutive from a first position, or given by a map of its rows.
 struct RotaryPositions {
   PositionMap map;
 

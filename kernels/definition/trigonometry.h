@@ -1,5 +1,5 @@
-// Sine and cosine, host and device alike, bit for bit, and of any argument: those of a GPU's library keep a table for
-// large arguments in memory of each thread. V is double or a vector of them; errors are below two and a half ulps.
+// Sine and cosine of any argument, bitwise equal on host and device. A GPU library would need per-thread memory for a
+// table for large arguments. V is double or a vector of them. Errors are below 2.5 ulps.
 #pragma once
 
 #include <bit>
@@ -22,11 +22,11 @@ struct SineCosine {
 
 namespace trigonometry {
 
-/// What comparisons of vectors give: as many integers of that size.
+/// Result type of vector comparisons: as many integers of the same size.
 template <class V>
 using Integer = std::conditional_t<std::is_same_v<V, double>, std::int64_t, decltype(V{} < V{})>;
 
-/// Of `quarters` quarter turns and an angle in [-pi / 4, pi / 4], by Taylor series.
+/// Sine and cosine of `quarters` quarter turns plus an angle in [-pi / 4, pi / 4], by Taylor series.
 template <class V>
 POOLGRAD_HD SineCosine<V> of_quarters(Integer<V> quarters, V angle) {
   const V square = angle * angle;
@@ -46,13 +46,14 @@ POOLGRAD_HD SineCosine<V> of_quarters(Integer<V> quarters, V angle) {
   return {(quarters & two) == two ? -a : a, ((quarters + one) & two) == two ? -b : b};
 }
 
-/// Up to here pi / 2 in three parts is enough: quarter turns fit the 20 bits that the first two leave free.
+/// Up to this argument, pi / 2 in three parts is enough: quarter turns fit the 20 bits that the first two parts leave
+/// free.
 inline constexpr double near = 1e6;
 
-/// Of |x| <= near: whole quarter turns are taken off (Cody & Waite 1980).
+/// For |x| <= near: subtracts whole quarter turns (Cody & Waite 1980).
 template <class V>
 POOLGRAD_HD SineCosine<V> of_near(V x) {
-  // The nearest whole number is in the lowest bits.
+  // The low bits hold the nearest integer.
   const V shifted = Math<V>::fma(x, V{} + 2 / std::numbers::pi, V{} + 0x1.8p52), turned = -(shifted - 0x1.8p52);
   V angle = Math<V>::fma(turned, V{} + 0x1.921fb544p+0, x);
   angle = Math<V>::fma(turned, V{} + 0x1.0b4611a6p-34, angle);
@@ -60,8 +61,8 @@ POOLGRAD_HD SineCosine<V> of_near(V x) {
   return of_quarters(std::bit_cast<Integer<V>>(shifted), angle);
 }
 
-/// Of |x| > near: x times those bits of 2 / pi that are no multiples of four quarter turns and reach far enough beyond
-/// the point (Payne & Hanek 1983). Not finite: NaN.
+/// For |x| > near: multiplies x by the relevant bits of 2 / pi (Payne & Hanek 1983). It skips bits that give multiples
+/// of four quarter turns and keeps enough bits after the point. Returns NaN if x is not finite.
 POOLGRAD_HD inline SineCosine<double> of_far(double x) {
   // 2 / pi after 64 zeros, most significant first: enough for the largest double.
   static constexpr std::uint64_t words[] = {
@@ -73,17 +74,17 @@ POOLGRAD_HD inline SineCosine<double> of_far(double x) {
   const auto exponent = static_cast<unsigned>(bits >> 52) & 0x7ff;
   if (exponent == 0x7ff) return {x - x, x - x};
   const std::uint64_t mantissa = (bits & 0xfffffffffffff) | 0x10000000000000;
-  // x = mantissa * 2^(exponent - 1075). What is left of the bit that is worth two quarter turns for the last bit of the
-  // mantissa is worth multiples of four.
+  // x = mantissa * 2^(exponent - 1075). Bits of 2 / pi above the one worth two quarter turns for the last mantissa bit
+  // contribute only multiples of four quarter turns.
   const unsigned skipped = exponent - 1075 + 62, shift = skipped % 64;
   const std::uint64_t* word = words + skipped / 64;
   const auto window = [&](int i) { return shift == 0 ? word[i] : word[i] << shift | word[i + 1] >> (64 - shift); };
 
-  // The lowest 192 bits of the product are turns, as a fraction.
+  // The lowest 192 bits of the product are the fraction of a turn.
   using Wide = unsigned __int128;
   const Wide low = Wide{mantissa} * window(2), middle = Wide{mantissa} * window(1) + (low >> 64);
   const std::uint64_t high = mantissa * window(0) + static_cast<std::uint64_t>(middle >> 64);
-  // Two bits of quarters; the rest to the nearest, so that it may be negative.
+  // Two bits give the quarters. The rest is rounded to nearest, so it may be negative.
   const Wide fraction =
       Wide{high} << 66 | Wide{static_cast<std::uint64_t>(middle)} << 2 | static_cast<std::uint64_t>(low) >> 62;
   const bool up = static_cast<std::int64_t>(fraction >> 64) < 0;

@@ -10,7 +10,7 @@ namespace poolgrad::kernels {
 
 namespace {
 
-/// Heads h and h + n see the same of a term.
+/// Returns n such that the term admits the same pairs in heads h and h + n.
 std::int64_t head_period_of(const AttentionTerm& term, std::int64_t heads) {
   using Kind = AttentionTerm::Kind;
   std::int64_t period = 1;
@@ -43,7 +43,7 @@ std::int64_t AttentionSchedule::head_period() const {
 }
 
 RowTiling::RowTiling(const AttentionSchedule& schedule, std::int64_t limit, bool short_first) : map_(schedule.queries) {
-  // More classes than rows would be empty.
+  // Limits classes to the number of rows: more would be empty.
   const std::int64_t most = std::max({std::int64_t{1}, map_.piece(0).count, map_.piece(1).count});
   classes_ = std::min(most, schedule.modulus / std::gcd(schedule.modulus, map_.stride));
   const std::int64_t unit = classes_ * map_.stride;  // positions per row of a tile
@@ -90,12 +90,12 @@ ListIdentity::ListIdentity() {
   number_ = ++made;
 }
 
-// How many pairs a schedule visits, without going through its rows: between two rows at which the same edges decide,
-// the number of keys of a row is affine.
+// Counts the pairs of a schedule without a loop over its rows. Between two rows bounded by the same edges, the number
+// of keys per row is affine.
 
 namespace {
 
-/// The pairs of a tile's rows with one run.
+/// Counts the pairs of a tile's rows with one run.
 class RunPairs {
  public:
   RunPairs(const AttentionProgram& program, const Progression& tile, const AttentionRun& run)
@@ -104,13 +104,12 @@ class RunPairs {
   double count() const { return sum(run_.rows.begin, at(run_.rows.begin), run_.rows.end - 1, at(run_.rows.end - 1)); }
 
  private:
-  /// One end of a row's interval: the larger (for lows, negated for highs: the smaller) of a moving and a resting
-  /// bound.
+  /// One end of a row's interval: the tighter of a moving and a resting bound, i.e. the larger low or the smaller high.
   struct End {
     std::int64_t resting;
     bool moves;
-    std::int64_t step;  // of the run, clamped
-    int clamped;        // -1 below the run, 1 beyond
+    std::int64_t step;  // step in the run, clamped
+    int clamped;        // -1 below the run, 1 beyond it, 0 inside
   };
   struct Row {
     End begin, end;
@@ -153,7 +152,7 @@ class RunPairs {
   const AttentionRun& run_;
 };
 
-/// Masked pairs: all of them, or what a fixed sample of many says.
+/// Counts the kept pairs of a masked run exactly, or estimates them from a fixed sample if there are many.
 double count_kept(const AttentionProgram& program, std::int64_t h, const Progression& tile, const AttentionRun& run) {
   constexpr std::int64_t enough = std::int64_t{1} << 20, samples = std::int64_t{1} << 16;
   const auto kept = [&](std::int64_t t, std::int64_t s) {
@@ -177,8 +176,7 @@ double count_kept(const AttentionProgram& program, std::int64_t h, const Progres
   return count / static_cast<double>(samples) * static_cast<double>(height) * static_cast<double>(run.keys.count);
 }
 
-/// Every how many blocks of rows are looked at where drawing all of them would take long: the count is then an
-/// estimate.
+/// Stride over blocks of rows if drawing all of them would take long: the count is then an estimate. 1: exact.
 std::int64_t sampled_blocks(const AttentionSchedule& schedule, const AttentionTerm& term) {
   constexpr double enough = 1 << 22;
   if (term.kind != AttentionTerm::Kind::random || !term.visited) return 1;

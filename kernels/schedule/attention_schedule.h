@@ -1,9 +1,9 @@
-// Which keys the rows of a tile visit: the one mechanism below every attention pattern. A schedule is a small value
-// that says it by rules; kernels read what it comes to, tile by tile (kernels/schedule/program.h).
+// Mask specification of an attention call: the keys that each tile of rows visits, for every attention pattern. A
+// schedule is a small value made of rules. Kernels read its expansion, tile by tile (kernels/schedule/program.h).
 //
-//   tiling       cuts the rows of one side into tiles, whose positions are arithmetic progressions
-//   strips       what a tile of rows visits: progressions of key positions, each with an interval per row
-//   runs         a strip's keys as indices of a tensor, through the map of positions (a shard has a part of them)
+//   tiling       cuts the rows of one side into tiles; their positions are arithmetic progressions
+//   strips       keys of a tile of rows: progressions of key positions, each with an interval per row
+//   runs         a strip's keys as tensor indices, through the position map (a shard holds a part of them)
 //   transposed   the same with queries and keys exchanged, for the gradients of keys and values
 #pragma once
 
@@ -11,12 +11,12 @@
 
 namespace poolgrad::kernels {
 
-/// The whole of it. The pairs are those that the band and the documents admit and that the terms count.
+/// A whole mask specification. It admits pairs inside the band and the documents that its terms admit.
 struct AttentionSchedule {
   static constexpr int max_terms = 4;
 
-  PositionMap queries, keys;                         // of rows and of what they visit; exchanged by transposed()
-  std::int64_t heads = 1;                            // query heads: phases and lists depend on the head
+  PositionMap queries, keys;  // positions of rows and of visited keys; transposed() exchanges them
+  std::int64_t heads = 1;     // query heads: phases and lists depend on the head
   std::int64_t left = unbounded, right = unbounded;  // -left <= key - row <= right
   const std::int64_t* documents = nullptr;           // document_count + 1 ascending positions
   std::uint64_t documents_identity = 0;              // a ListIdentity; 0: unknown
@@ -24,22 +24,22 @@ struct AttentionSchedule {
   std::int32_t term_count = 1;
   bool flipped = false;
   AttentionTerm term[max_terms];
-  /// Rows of a tile agree mod `modulus`, so that one set of strips serves them all, and lie between two multiples of
-  /// `cut` (0: anywhere).
+  /// Rows of a tile agree mod `modulus`, so one set of strips serves them all. They lie between two multiples of `cut`
+  /// (0: no limit).
   std::int64_t modulus = 1, cut = 0;
 
   AttentionSchedule transposed() const;
 
-  /// Whether a pair counts for branch `part` of term number `t`, whose strips have it: whether no bitmap leaves it out,
-  /// and no earlier term of the group, nor an earlier branch of a united term, has counted it. What masked runs are
-  /// asked for, pair by pair.
+  /// Whether a pair of a masked run counts for branch `part` of term `t`, pair by pair. A pair does not count if a
+  /// bitmap excludes it. Nor does it count if an earlier term of the group, or an earlier branch of a united term, has
+  /// counted it.
   POOLGRAD_HD bool keeps(int t, int part, std::int64_t h, std::int64_t row, std::int64_t key) const;
 
-  /// Head h sees what head h mod head_period() sees, of as many as there are: 1 where all see the same.
+  /// Period of the pattern over heads: h and h mod head_period() admit the same pairs. 1 if all heads are alike.
   std::int64_t head_period() const;
 
-  /// Pairs that are visited, over all heads; what a call costs. An estimate from a fixed sample where millions of
-  /// masked pairs or drawn blocks would have to be looked at one by one, exact otherwise.
+  /// Number of visited pairs over all heads: the cost of a call. It is exact, or an estimate from a fixed sample if it
+  /// would have to inspect millions of masked pairs or drawn blocks.
   double count_pairs() const;
 };
 
@@ -55,9 +55,8 @@ POOLGRAD_HD inline bool AttentionSchedule::keeps(int t, int part, std::int64_t h
   return true;
 }
 
-/// Tiles of at most `limit` rows of a schedule's queries. Tile numbers are ordered by position; a tile may be empty.
-/// Where rows may lie anywhere, all tiles of a piece are equally long but the last one, or the first where
-/// `short_first`.
+/// Tiles of at most `limit` rows of a schedule's queries, ordered by position; a tile may be empty. Without a cut, all
+/// tiles of a piece have equal length except the last one, or the first one with `short_first`.
 class RowTiling {
  public:
   RowTiling(const AttentionSchedule& schedule, std::int64_t limit, bool short_first = false);
@@ -66,10 +65,10 @@ class RowTiling {
 
  private:
   PositionMap map_;
-  std::int64_t classes_;      // progressions of rows that interleave
-  std::int64_t cut_, parts_;  // parts of a cut, each part_ positions long but the last
+  std::int64_t classes_;      // interleaved progressions of rows
+  std::int64_t cut_, parts_;  // parts of a cut, each part_ positions long except the last
   std::int64_t part_;
-  std::int64_t origin_[2], first_part_[2], tiles_[2];  // of a piece: where cuts count from; its parts and tiles
+  std::int64_t origin_[2], first_part_[2], tiles_[2];  // per piece: origin of cuts, its parts and tiles
 };
 
 }  // namespace poolgrad::kernels

@@ -18,8 +18,8 @@
 namespace poolgrad::kernels {
 namespace {
 
-/// Arrays one after another at `to`, or nowhere, where only their size is asked for; and where each of them lies once
-/// the bytes are copied to `base`.
+/// Packs arrays one after another at `to`, or only counts bytes if `to` is null. Returns the address of each array
+/// after a copy of the bytes to `base`.
 class Packing {
  public:
   explicit Packing(std::byte* to = nullptr, const std::byte* base = nullptr)
@@ -66,7 +66,7 @@ AttentionProgram Packing::add(const AttentionProgram& from) {
   to.tile = add(from.tile, from.tiles);
   to.tile_begin = add(from.tile_begin, numbers + 1);
   to.longest_first = add(from.longest_first, numbers);
-  to.level_begin = nullptr;  // kernels do not ask
+  to.level_begin = nullptr;  // kernels do not read it
   to.run = add(from.run, runs);
   to.log_multiplicity = add(from.log_multiplicity, logarithms);
   return to;
@@ -78,18 +78,19 @@ std::size_t packed_bytes(const AttentionProgram& program) {
   return packing.size();
 }
 
-/// Which stream it really is: per_thread_stream is another in each thread, and nothing orders the work of two of them.
-/// (Their names in pools go on to later threads, these numbers do not.)
+/// Returns a number for the calling thread's per_thread_stream, 0 for other streams. per_thread_stream is a different
+/// stream in each thread, and nothing orders their work. Pools reuse the names of ended threads; these numbers are
+/// never reused.
 std::uint64_t thread_of(Stream stream) {
   static std::atomic<std::uint64_t> threads{0};
   thread_local const std::uint64_t number = ++threads;
   return stream.device.is_cuda() && stream.id == per_thread_stream ? number : 0;
 }
 
-/// The copies on one device.
+/// Cache of the programs copied to one device.
 class KeptPrograms final : public ReclaimClient {
  public:
-  /// Those of a device, made when first asked for; they outlive whatever is kept in them.
+  /// Returns the cache of a device, created on first use; it outlives its entries.
   static KeptPrograms& of(Device device) {
     static std::mutex mutex;
     static auto* const all = new std::unordered_map<Device, std::shared_ptr<KeptPrograms>>;
@@ -112,7 +113,7 @@ class KeptPrograms final : public ReclaimClient {
   }
 
   std::string name() const override { return "attention programs"; }
-  double price_per_byte() const override { return 1; }  // expanded and copied again
+  double price_per_byte() const override { return 1; }  // a later call expands and copies it again
   std::size_t estimate() override { return static_cast<std::size_t>(copies_.statistics().bytes); }
   std::size_t reclaim(std::size_t) override {
     const std::size_t freed = estimate();
@@ -138,7 +139,7 @@ GpuForwardPlan GpuForwardPlan::make(const AttentionProgram& program, const View&
   plan.rows = q.shape[0] * q.shape[1] * q.shape[2];
   if (q.shape[1] == 1 && group <= gpu_tile_rows(compute) && program.head_period == 1) plan.stacked = group;
   plan.chunks = std::max<std::int64_t>(1, ceil_div(v.shape[3], gpu_result_columns(compute)));
-  // Blocks for two rounds of a large GPU; of so many keys that a part is worth more than what it adds to be joined.
+  // Enough blocks for two rounds of a large GPU. A part has enough keys to outweigh the cost of joining it.
   constexpr std::int64_t enough_blocks = 256, worthwhile_keys = 256;
   const std::int64_t blocks = q.shape[0] * (q.shape[2] / plan.stacked) * program.tiles * plan.chunks,
                      longest = program.longest_first[0];
@@ -169,7 +170,7 @@ bool mma_takes(std::initializer_list<const View*> operands) {
   if (!mma_allowed()) return false;
   const DType dtype = (*operands.begin())->dtype;
   if (dtype != DType::f16 && dtype != DType::bf16 && dtype != DType::f32) return false;
-  constexpr std::int64_t together = 16;  // bytes
+  constexpr std::int64_t together = 16;  // bytes of one vector load
   const auto elements = together / static_cast<std::int64_t>(size_of(dtype));
   for (const View* x : operands) {
     if (!x->data) continue;
@@ -213,7 +214,7 @@ DeviceProgram::DeviceProgram(Stream stream, std::shared_ptr<const WholeProgram> 
 std::shared_ptr<const DeviceProgram> program_on_device(Stream stream, const AttentionSchedule& schedule,
                                                        std::int64_t limit) {
   std::shared_ptr<const WholeProgram> whole = ProgramCache::global().get(schedule, limit, false);
-  // Lists without an identity are nobody's but this call's; what is too large to be kept is made anew.
+  // Lists without an identity belong to this call alone. Programs too large for the cache are rebuilt.
   const bool kept = whole && whole.use_count() > 1;
   constexpr std::size_t most = std::size_t{1} << 30;
   if (!whole) whole = WholeProgram::make(schedule, RowTiling(schedule, limit), most);
@@ -223,7 +224,7 @@ std::shared_ptr<const DeviceProgram> program_on_device(Stream stream, const Atte
                      std::to_string(schedule.keys.count) + " keys)");
   auto program = kept ? KeptPrograms::of(stream.device).get(stream, whole)
                       : std::make_shared<const DeviceProgram>(stream, std::move(whole));
-  if (StreamCapture* const capture = StreamCapture::current()) capture->keep(program);  // longer than the cache does
+  if (StreamCapture* const capture = StreamCapture::current()) capture->keep(program);  // outlives the cache entry
   return program;
 }
 

@@ -1,7 +1,7 @@
-// From a schedule to the runs of keys that a tile visits: terms give strips, unions take strips away from strips, the
-// map of positions makes them runs of a tensor, and of the bounds of a strip those are kept that matter to rows of the
-// tile. Host only: compiled for a device it would take every register and 12 KB of stack. Kernels read what becomes of
-// it, kernels/schedule/program.h.
+// Expands a schedule into the runs of keys of a tile. Terms produce strips, and unions subtract strips from strips. The
+// position map turns strips into runs of a tensor. A run keeps only the bounds that affect rows of the tile. Host only:
+// compiled for a device it would use every register and 12 KB of stack. Kernels read the result,
+// kernels/schedule/program.h.
 #pragma once
 
 #include <array>
@@ -12,14 +12,14 @@
 
 namespace poolgrad::kernels {
 
-/// The term's own band, on the rows' side.
+/// Adds the term's own band, seen from the rows.
 inline void add_band(const AttentionTerm& term, bool flipped, Strip& strip) {
   const std::int64_t left = flipped ? term.right : term.left, right = flipped ? term.left : term.right;
   if (left != unbounded) strip.add_low({1, -left});
   if (right != unbounded) strip.add_high({1, right + 1});
 }
 
-/// The terms of the group of term[t] that come before it, as regions where they are few, else as a mask.
+/// Earlier terms in the group of term[t]: as regions if they are few, otherwise as a mask.
 class EarlierTerms {
  public:
   static constexpr int max_regions = 8;
@@ -29,8 +29,8 @@ class EarlierTerms {
       if (term[e].group == term[t].group) take_in(term[e], tile);
   }
 
-  /// Calls f(const Strip&) for disjoint strips that make up `strip` without the earlier terms. May set strip.masked;
-  /// leaves its edges alone, from which more strips may be made.
+  /// Calls f(const Strip&) for disjoint strips that make up `strip` without the earlier terms. It may set strip.masked,
+  /// but keeps the strip's edges, so the caller can derive more strips.
   template <class F>
   void subtract(Strip& strip, const Progression& tile, F&& f) const {
     if (masked_) strip.masked = true;
@@ -59,8 +59,8 @@ class EarlierTerms {
     });
   }
 
-  /// Takes the regions from n on away. Each constraint of a region splits off the part that breaks it and keeps to
-  /// those before, so the parts are disjoint whatever the edges do.
+  /// Subtracts the regions from n on. Each constraint of a region splits off the part that violates it and satisfies
+  /// the constraints before it. The parts are therefore disjoint.
   template <class F>
   void carve(Strip& strip, int n, const Progression& tile, F& f) const {
     while (n < count_ && apart(strip, region_[n], tile)) ++n;
@@ -88,7 +88,7 @@ class EarlierTerms {
       part([&](Strip& piece) { piece.keys = piece.keys & Interval{region.keys.end, far_away}; });
       strip.keys.end = region.keys.end;
     }
-    if (strip.lows + strip.highs + region.lows + region.highs > Strip::max_edges) {  // no room: pair by pair
+    if (strip.lows + strip.highs + region.lows + region.highs > Strip::max_edges) {  // no room: decide pair by pair
       strip.masked = true;
       return f(whole);
     }
@@ -102,7 +102,7 @@ class EarlierTerms {
     }
   }
 
-  /// Whether the tile's rows see nothing in common.
+  /// Whether strip and region share no pair in the tile's rows.
   static bool apart(const Strip& strip, const Region& region, const Progression& tile) {
     const Interval rows = steps_at(strip.rows & region.rows, tile);
     if (rows.empty()) return true;
@@ -117,7 +117,7 @@ class EarlierTerms {
   Region region_[max_regions];
 };
 
-/// y with x y = 1 (mod m), for x and m without a common factor; below m.
+/// Returns y below m with x y = 1 (mod m), for coprime x and m.
 constexpr std::int64_t inverse_modulo(std::int64_t x, std::int64_t m) {
   std::int64_t a = x % m, b = m, u = 1, v = 0;  // a = u x, b = v x (mod m)
   while (a > 1) {
@@ -127,7 +127,7 @@ constexpr std::int64_t inverse_modulo(std::int64_t x, std::int64_t m) {
   return m == 1 ? 0 : floor_mod(u, m);
 }
 
-/// x y mod m for x and y from 0 to m, and m below 2^62.
+/// Returns x y mod m for x and y from 0 to m, and m below 2^62.
 constexpr std::int64_t multiply_modulo(std::int64_t x, std::int64_t y, std::int64_t m) {
   if (m < std::int64_t{1} << 31) return x * y % m;
   std::int64_t product = 0;
@@ -141,7 +141,7 @@ constexpr std::int64_t multiply_modulo(std::int64_t x, std::int64_t y, std::int6
 /// Calls f(const Progression&) for the keys of a strip with positions in [hull), at most once per piece of the map.
 template <class F>
 void for_each_run(const PositionMap& keys, const Strip& strip, Interval hull, F&& f) {
-  // Rows t of a piece with position + t * stride = phase (mod modulus): every `period`-th from some start on.
+  // Rows t of a piece with position + t * stride = phase (mod modulus): every `period`-th row from a first one on.
   const std::int64_t common = keys.stride == 1 ? 1 : std::gcd(strip.modulus, keys.stride);
   const std::int64_t period = strip.modulus / common, inverse = inverse_modulo(keys.stride / common, period);
   for (int n = 0; n < 2; ++n) {
@@ -162,8 +162,8 @@ void for_each_run(const PositionMap& keys, const Strip& strip, Interval hull, F&
   }
 }
 
-/// Calls f(const Strip&) for everything that rows of `tile`, a tile of the schedule's tiling, visit in query head h. A
-/// pair comes up once per multiplicity, or once with its logarithm.
+/// Calls f(const Strip&) for every strip that rows of `tile` visit in query head h. `tile` is from the schedule's
+/// tiling. A pair occurs once per multiplicity, or once with the logarithm of its multiplicity.
 template <class F>
 void for_each_strip(const AttentionSchedule& s, std::int64_t h, const Progression& tile, F&& f) {
   if (tile.count == 0 || s.keys.count == 0) return;
@@ -184,8 +184,8 @@ void for_each_strip(const AttentionSchedule& s, std::int64_t h, const Progressio
   }
 }
 
-/// Calls f(strip, rows, run) for all runs of keys that some row of `tile` sees in query head h; `rows` are the steps of
-/// the tile that the strip is for.
+/// Calls f(strip, rows, run) for all runs of keys that some row of `tile` visits in query head h; `rows` are the tile's
+/// steps in the strip.
 template <class F>
 void for_each_run_of_tile(const AttentionSchedule& schedule, std::int64_t h, const Progression& tile, F&& f) {
   for_each_strip(schedule, h, tile, [&](const Strip& strip) {
@@ -196,12 +196,12 @@ void for_each_run_of_tile(const AttentionSchedule& schedule, std::int64_t h, con
   });
 }
 
-/// The lows (or highs) of a strip that matter between two rows: where the least step of the run that a row sees is not
-/// the run's own end whatever the row, and no other bound is the tighter one for all of them.
+/// Lows (or highs) of a strip that matter between two rows. A bound matters if it is tighter than the run's own end for
+/// some row. It is dropped if another bound is tighter for all rows.
 class TightEdges {
  public:
-  /// What `tightness` says of a bound grows with how tight it is: x itself for lows, -x for highs. `first` and `last`
-  /// are positions of rows, `resting` is a bound that all of them have.
+  /// `sign` is 1 for lows and -1 for highs, so a larger sign * x is tighter. `first` and `last` are positions of rows,
+  /// `resting` is a bound common to all rows.
   TightEdges(const Edge* edges, int count, std::int64_t sign, std::int64_t first, std::int64_t last,
              std::int64_t resting) {
     const std::int64_t tightest = sign > 0 ? last : first, loosest = sign > 0 ? first : last;
@@ -226,7 +226,7 @@ class TightEdges {
   }
   bool fits() const { return blocks_ <= 1; }
   bool none() const { return !moves_ && blocks_ == 0; }
-  /// Into the two bounds of a run.
+  /// Writes the bounds into those of a run.
   void put(std::int64_t& moving, Edge& block) const {
     if (moves_) moving = moving_;
     if (blocks_ > 0) block = block_;
@@ -239,14 +239,14 @@ class TightEdges {
   Edge block_;
 };
 
-/// Calls f(strip, run) for the runs of `keys`; several, one after another for fewer rows each, where more than one
-/// bound of blocks matters on a side.
+/// Calls f(strip, run) for the runs of `keys`. If several block bounds matter on one side, it splits the rows until one
+/// bound per side is enough.
 template <class F>
 void expand_run(const Strip& strip, const Progression& tile, Interval rows, const Progression& keys, const F& f) {
   const std::int64_t first = tile.position + rows.begin * tile.step, last = tile.position + (rows.end - 1) * tile.step;
   const TightEdges lows(strip.low, strip.lows, 1, first, last, keys.position),
       highs(strip.high, strip.highs, -1, first, last, keys.last_position() + 1);
-  if (!lows.fits() || !highs.fits()) {  // for a single row one bound is the tightest
+  if (!lows.fits() || !highs.fits()) {  // for a single row, one bound is the tightest
     const std::int64_t middle = rows.begin + (rows.end - rows.begin) / 2;
     expand_run(strip, tile, {rows.begin, middle}, keys, f);
     return expand_run(strip, tile, {middle, rows.end}, keys, f);
@@ -259,7 +259,7 @@ void expand_run(const Strip& strip, const Progression& tile, Interval rows, cons
     const Interval of_first = document_of(strip.documents, strip.document_count, first),
                    of_last = document_of(strip.documents, strip.document_count, last);
     documents = of_first.begin != of_last.begin || of_first.end != of_last.end;
-    // Keys that other rows of the tile see may lie beyond the one document that all of these rows are in.
+    // Even if all these rows share one document, other rows of the tile may see keys outside it.
     documents = documents || of_first.begin > keys.position || of_first.end <= keys.last_position();
   }
   const bool whole = rows.begin == 0 && rows.end == tile.count && lows.none() && highs.none() && !documents;
@@ -271,8 +271,8 @@ void expand_run(const Strip& strip, const Progression& tile, Interval rows, cons
   f(strip, run);
 }
 
-/// Calls f(strip, run) for everything that rows of `tile` visit in query head h, in the order of visits. The table of
-/// run.period logarithms is the strip's.
+/// Calls f(strip, run) for every run of `tile` in query head h, in the order of visits. The strip owns the table of
+/// run.period logarithms.
 template <class F>
 void expand_tile(const AttentionSchedule& schedule, std::int64_t h, const Progression& tile, const F& f) {
   for_each_run_of_tile(schedule, h, tile, [&](const Strip& strip, Interval rows, const Progression& keys) {

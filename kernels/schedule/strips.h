@@ -1,5 +1,5 @@
-// Strips: keys that the rows of a tile visit together, of which every row sees an interval; and those of each term of a
-// pattern. Host only: what kernels read is made of them once, kernels/schedule/program.h.
+// Strips: keys that the rows of a tile visit together, with an interval per row; and the strips of each kind of term.
+// Host only: kernels read programs made of strips, kernels/schedule/program.h.
 #pragma once
 
 #include <algorithm>
@@ -8,22 +8,23 @@
 
 namespace poolgrad::kernels {
 
-/// Rows x keys between edges, none of which ever decreases from one row to the next.
+/// Pairs of rows and keys between edges. No edge decreases from one row to the next.
 struct Region {
   static constexpr int max_edges = 8;
-  Interval rows = everywhere;  // positions of rows that it is for
+  Interval rows = everywhere;  // positions of rows in the region
   Interval keys = everywhere;
   int lows = 0, highs = 0;
   Edge low[max_edges], high[max_edges];  // key >= every low.at(row), key < every high.at(row)
 
-  /// Key positions that a row of `rows` sees. May end before it begins: then none.
+  /// Key positions that a row of `rows` sees. Empty if it ends before it begins.
   Interval interval(std::int64_t row) const {
     Interval seen = keys;
     for (int e = 0; e < lows; ++e) seen.begin = std::max(seen.begin, low[e].at(row));
     for (int e = 0; e < highs; ++e) seen.end = std::min(seen.end, high[e].at(row));
     return seen;
   }
-  /// key >= edge.at(row), key < edge.at(row). Of two edges of one step the tighter stays. False: no room.
+  /// Adds key >= edge.at(row), or key < edge.at(row). Of two edges with one step the tighter stays. Returns false if
+  /// full.
   bool add_low(Edge edge) { return add(low, lows, edge, 1); }
   bool add_high(Edge edge) { return add(high, highs, edge, -1); }
 
@@ -40,18 +41,18 @@ struct Region {
   }
 };
 
-/// Keys that the rows of a tile visit together: positions = phase (mod modulus), of which each row sees an interval.
+/// Keys that the rows of a tile visit together: positions = phase (mod modulus). Each row sees an interval of them.
 struct Strip : Region {
   static constexpr int max_period = AttentionTerm::max_period;
   std::int64_t modulus = 1, phase = 0;
   const std::int64_t* documents = nullptr;
   int document_count = 0;
   bool masked = false;     // AttentionSchedule::keeps() decides pair by pair
-  int term = 0, part = 0;  // of the schedule; of the term: the branch
-  int period = 0;          // log_multiplicity[floor_mod(key position, period)] is added to the scores; 0: nothing
+  int term = 0, part = 0;  // term of the schedule; branch of the term
+  int period = 0;          // log_multiplicity[floor_mod(key position, period)] is added to scores; 0: none
   double log_multiplicity[max_period];
 
-  /// As that of the region, within the document of the row.
+  /// The region's interval, limited to the document of the row.
   Interval interval(std::int64_t row) const {
     const Interval seen = Region::interval(row);
     return documents ? seen & document_of(documents, document_count, row) : seen;
@@ -64,10 +65,10 @@ inline Interval steps_at(const Interval& rows, const Progression& tile) {
   const std::int64_t last = ceil_div(rows.end - tile.position, tile.step);
   return Interval{first, last} & Interval{0, tile.count};
 }
-/// Those that the strip is for.
+/// The steps of the tile whose rows belong to the strip.
 inline Interval rows_of(const Strip& strip, const Progression& tile) { return steps_at(strip.rows, tile); }
 
-/// The positions between which everything lies that the tile's rows see of the strip.
+/// Smallest interval of positions that holds all keys of the strip seen by the tile's rows.
 inline Interval hull_of(const Strip& strip, const Progression& tile) {
   const Interval rows = rows_of(strip, tile);
   if (rows.empty()) return {0, 0};
@@ -75,15 +76,15 @@ inline Interval hull_of(const Strip& strip, const Progression& tile) {
           strip.interval(tile.position + (rows.end - 1) * tile.step).end};
 }
 
-/// A tile of rows in one head: what strips are made for.
+/// A tile of rows in one head: the input for strips.
 struct TileOfHead {
   Progression rows;
   std::int64_t h, heads;
-  bool flipped;   // rows are keys, and what they visit are queries
-  Interval keys;  // between these positions lies everything that can be visited
+  bool flipped;   // rows are keys and visit queries
+  Interval keys;  // positions that can be visited
 };
 
-// Blocks: at fixed offsets, listed, or drawn. Neighbouring blocks are one strip.
+// Blocks at fixed offsets, listed blocks, or random blocks. Neighbouring blocks share one strip.
 
 template <class F>
 void for_each_offset_strip(const AttentionTerm& term, const TileOfHead& tile, const Strip& base, F&& f) {
@@ -95,7 +96,7 @@ void for_each_offset_strip(const AttentionTerm& term, const TileOfHead& tile, co
     f(strip);
   };
   const Interval hull = term.step > 1 ? hull_of(base, tile.rows) & tile.keys : Interval{};
-  for (int n = 0; n < end - begin; ++n) {  // ascending in what is visited
+  for (int n = 0; n < end - begin; ++n) {  // in ascending order of visited positions
     const auto run = term.run[tile.flipped ? end - 1 - n : begin + n];
     std::int64_t first = tile.flipped ? -run.last : run.first, last = tile.flipped ? -run.first : run.last;
     if (term.step == 1) {
@@ -103,7 +104,7 @@ void for_each_offset_strip(const AttentionTerm& term, const TileOfHead& tile, co
       continue;
     }
     if (hull.empty()) return;
-    // Runs may be longer than any sequence: only what is there is walked through.
+    // Runs may be longer than any sequence: the loop covers only existing blocks.
     const std::int64_t nearest = floor_div(hull.begin, term.size) - floor_div(tile.rows.last_position(), term.size);
     const std::int64_t farthest = floor_div(hull.end - 1, term.size) - floor_div(tile.rows.position, term.size);
     if (first < nearest) first += ceil_div(nearest - first, term.step) * term.step;
@@ -111,7 +112,7 @@ void for_each_offset_strip(const AttentionTerm& term, const TileOfHead& tile, co
   }
 }
 
-/// Calls f(block, strip) for the blocks of rows of the tile; the strip is for the rows of the block.
+/// Calls f(block, strip) for the blocks of rows of the tile; the strip is limited to the rows of the block.
 template <class F>
 void for_each_row_block(const AttentionTerm& term, const TileOfHead& tile, const Strip& base, F&& f) {
   Strip strip = base;
@@ -167,10 +168,10 @@ void for_each_random_strip(const AttentionTerm& term, const TileOfHead& tile, co
   });
 }
 
-// Dilated branches (LongNet, Ding et al. 2023): the rows of a tile are one residue class, which a fixed set of branches
-// covers; each of these adds the keys of its own residue in the row's segment.
+// Dilated branches (LongNet, Ding et al. 2023). The rows of a tile are one residue class, so a fixed set of branches
+// covers them. Each branch adds the keys of its own residue in the row's segment.
 
-/// log n for as many branches as there can be.
+/// log n for n up to the maximum number of branches.
 inline double log_of_count(int n) {
   constexpr double logs[AttentionTerm::max_branches + 1] = {0.0,
                                                             0.0,
@@ -192,9 +193,9 @@ inline double log_of_count(int n) {
   return logs[n];
 }
 
-/// Nested branches: the class belongs to a prefix of them, and the keys of a branch that lie in the segment of the one
-/// before are a part of that one's. So branch b visits only the rest of its segment, and every key counts as often as
-/// branches from b on have it, which is periodic.
+/// Nested branches: the row class belongs to a prefix of the branches. In the segment of the previous branch, the keys
+/// of a branch are a subset of the previous branch's keys. So branch b visits only the rest of its segment. A key's
+/// multiplicity is the number of branches from b on that have it: periodic in the key position.
 template <class F>
 void for_each_shell(const AttentionTerm& term, const TileOfHead& tile, const Strip& base, F&& f) {
   int active = 0;
@@ -252,7 +253,7 @@ void for_each_dilated_strip(const AttentionTerm& term, const TileOfHead& tile, c
       if (floor_mod(tile.rows.position, r) == phase) f(strip);
       continue;
     }
-    // Phases begin anew with every segment.
+    // Phases restart with every segment.
     for (std::int64_t s = floor_div(tile.rows.position, w); s <= floor_div(tile.rows.last_position(), w); ++s) {
       strip.phase = floor_mod(s * w + phase, r);
       strip.rows = base.rows & Interval{s * w, s * w + w};
@@ -262,7 +263,7 @@ void for_each_dilated_strip(const AttentionTerm& term, const TileOfHead& tile, c
   }
 }
 
-/// Calls f(const Strip&) for what the tile's rows visit for `term`, all cut from `base` (the bands and documents).
+/// Calls f(const Strip&) for the strips of `term` on the tile's rows, all derived from `base` (bands and documents).
 template <class F>
 void for_each_term_strip(const AttentionTerm& term, const TileOfHead& tile, const Strip& base, F&& f) {
   using Kind = AttentionTerm::Kind;

@@ -26,7 +26,7 @@ std::pmr::memory_resource* program_memory() {
     bool do_is_equal(const memory_resource& other) const noexcept override { return this == &other; }
     CachingAllocator pool_;
   };
-  static Memory* const memory = new Memory;  // outlives whatever is kept in it
+  static Memory* const memory = new Memory;  // outlives its entries
   return memory;
 }
 
@@ -43,7 +43,7 @@ void RunList::clear() {
   table_begin_.clear();
 }
 
-/// There are few: a head has one for every branch and number of branches.
+/// Linear search: a head has one table for every branch and number of branches.
 std::int32_t RunList::table_of(const double* entries, int count) {
   for (std::size_t n = 0; n < table_begin_.size(); ++n) {
     const auto begin = tables_.begin() + table_begin_[n];
@@ -64,7 +64,7 @@ std::shared_ptr<const WholeProgram> WholeProgram::make(const AttentionSchedule& 
 
 bool WholeProgram::expand(const RowTiling& tiling, std::size_t most) {
   const std::int64_t period = schedule_.head_period(), tiles = tiling.tiles();
-  constexpr auto per_tile = static_cast<std::int64_t>(sizeof(AttentionRun));  // most have a run
+  constexpr auto per_tile = static_cast<std::int64_t>(sizeof(AttentionRun));  // most tiles have a run
   if (tiles > static_cast<std::int64_t>(most) / per_tile / period) return false;
   tiles_.reserve(static_cast<std::size_t>(tiles));
   for (std::int64_t n = 0; n < tiles; ++n) tiles_.push_back(tiling.tile(n));
@@ -108,7 +108,7 @@ void WholeProgram::sort_by_length() {
   level_begin_.push_back(static_cast<std::int32_t>(length.size()));
 }
 
-/// Whoever gave the lists and documents may be gone when the program is read.
+/// Copies lists and documents: their owners may be gone when the program is read.
 void WholeProgram::own_lists() {
   const auto runs = list_.runs();
   const auto any = [&](AttentionRun::Flag flag) {
@@ -148,7 +148,7 @@ std::size_t WholeProgram::bytes() const {
 
 namespace {
 
-/// Of lists, the identity stands for what is pointed to.
+/// Lists are compared by identity, not by content.
 bool has_identity(const AttentionSchedule& schedule) {
   const bool documents = !schedule.documents || schedule.documents_identity != 0;
   return documents && std::all_of(schedule.term, schedule.term + schedule.term_count, [](const AttentionTerm& term) {

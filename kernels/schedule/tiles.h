@@ -1,5 +1,5 @@
-// The tiles of a schedule for one call, each with the runs that it visits: out of a program that is made once and kept,
-// or, where that would be large, expanded tile by tile.
+// The tiles of a schedule for one call, each with its runs. They come from a cached program. A program too large for
+// the cache is expanded tile by tile instead.
 #pragma once
 
 #include <cstddef>
@@ -16,14 +16,14 @@
 
 namespace poolgrad::kernels {
 
-/// Where programs lie: a pool of their own on the host, so that what is kept from call to call neither counts as
-/// anybody's tensors nor changes what the devices' pools are asked for.
+/// Memory of cached programs: a separate host pool. Cached programs neither count as tensors nor change the allocations
+/// of the devices' pools.
 std::pmr::memory_resource* program_memory();
 
-/// Runs, one tile's after another's, and the tables that they name.
+/// Runs of consecutive tiles, and the tables that they refer to.
 class RunList {
  public:
-  /// Appends what rows of `tile` visit in head h.
+  /// Appends the runs that rows of `tile` visit in head h.
   void append(const AttentionSchedule& schedule, std::int64_t h, const Progression& tile);
   void clear();
   std::span<const AttentionRun> runs() const { return runs_; }
@@ -38,12 +38,12 @@ class RunList {
   std::pmr::vector<std::int32_t> table_begin_{program_memory()};
 };
 
-/// A program with all tiles of a schedule, and its arrays.
+/// A program with all tiles of a schedule. It owns its arrays.
 class WholeProgram {
   struct Only {};
 
  public:
-  /// Null where it would take more than `most` bytes.
+  /// Returns null if the program would take more than `most` bytes.
   static std::shared_ptr<const WholeProgram> make(const AttentionSchedule& schedule, const RowTiling& tiling,
                                                   std::size_t most);
   WholeProgram(Only, const AttentionSchedule& schedule) : schedule_(schedule) {}
@@ -72,7 +72,7 @@ class WholeProgram {
   Array<Array<std::uint64_t>> bits_{program_memory()};
 };
 
-/// A program and what it is made of. Null where it would be too large.
+/// A program and its cache key. A null program means that it would be too large.
 struct KeptProgram {
   AttentionSchedule schedule;
   std::int64_t limit;
@@ -81,45 +81,45 @@ struct KeptProgram {
   std::size_t bytes() const { return sizeof(KeptProgram) + (program ? program->bytes() : 0); }
 };
 
-/// Programs by what they are made of: the schedule (of its lists and documents the identity), the size of tiles, and
-/// which tile is the short one. A program is at most a quarter of the bytes; one that is larger is remembered as such.
+/// Cache of programs. Keys are the schedule (lists and documents by identity), the tile size and the position of the
+/// short tile. A program may take a quarter of the bytes; the cache remembers larger ones as too large.
 class ProgramCache : public Lru<KeptProgram> {
  public:
   explicit ProgramCache(std::size_t byte_limit, std::size_t entries = 256)
       : Lru(byte_limit, entries, program_memory()) {}
   static ProgramCache& global();
 
-  /// Null where the program is not made whole. Programs of lists without an identity are made anew for every call.
+  /// Returns null for a program that is too large. Rebuilds programs of lists without an identity in every call.
   std::shared_ptr<const WholeProgram> get(const AttentionSchedule& schedule, std::int64_t limit, bool short_first);
 };
 
-/// AttentionSchedule::count_pairs(), counted once: layers and steps ask for the same schedules. Lists without an
-/// identity are counted anew each time.
+/// Cached AttentionSchedule::count_pairs(): layers and steps repeat the same schedules. Lists without an identity are
+/// counted again each time.
 double kept_pairs(const AttentionSchedule& schedule);
 
 class AttentionTiles {
  public:
-  /// As RowTiling; `schedule` must outlive it.
+  /// Tiles as in RowTiling. `schedule` must outlive it.
   AttentionTiles(const AttentionSchedule& schedule, std::int64_t limit, bool short_first = false);
-  /// The same, without a program: for a look at some tiles.
+  /// The same without a program, for access to some tiles.
   static AttentionTiles one_by_one(const AttentionSchedule& schedule, std::int64_t limit, bool short_first = false);
 
   std::int64_t count() const { return tiling_.tiles(); }
   std::int64_t head_period() const { return head_period_; }
   Progression tile(std::int64_t n) const { return whole_ ? whole_->program().tile[n] : tiling_.tile(n); }
   const AttentionSchedule& schedule() const { return schedule_; }
-  /// Null where tiles are expanded one by one.
+  /// Null if tiles are expanded one by one.
   const AttentionProgram* whole() const { return whole_ ? &whole_->program() : nullptr; }
 
   struct Runs {
-    const AttentionProgram& program;  // that they are of
+    const AttentionProgram& program;  // program that owns the runs
     std::span<const AttentionRun> runs;
   };
-  /// What one thread reads with: a window of one tile where there is no more.
+  /// Per-thread reader: it holds a window of one tile if there is no whole program.
   class Reader {
    public:
     explicit Reader(const AttentionTiles& tiles) : tiles_(tiles) {}
-    /// What tile n visits in head h, valid until the next call.
+    /// Returns the runs of tile n in head h, valid until the next call.
     Runs operator()(std::int64_t h, std::int64_t n) {
       const AttentionProgram* whole = tiles_.whole();
       if (!whole) return expand(h, n);
