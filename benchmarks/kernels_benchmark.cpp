@@ -1,4 +1,4 @@
-// Elementwise, row, indexing and optimiser kernels at the sizes of a training step, against the machine's memory:
+// Elementwise, row, indexing and optimizer kernels at the sizes of a training step, against the machine's memory:
 // `bytes_per_second` counts what is read plus written, to be compared with the benchmark Copy of the same size. Run
 // with --benchmark_repetitions=5 and read the medians; POOLGRAD_THREADS sets the threads. --device=cuda:0 runs them on
 // a GPU, at 64 and 256 MiB an array, where `of_copy` is the share of what the driver's own copies between two such

@@ -22,8 +22,8 @@ constexpr std::pair<Checkpointing::Kind, const char*> checkpointing_names[] = {
     {Checkpointing::Kind::sqrt, "sqrt"},
     {Checkpointing::Kind::revolve, "revolve"}};
 
-/// The longest chain that is reversed with `slots` kept inputs by computing no stage ahead more than `repeats` times:
-/// (slots + repeats) choose slots.
+/// Returns the number of stages of the longest chain that can be reversed with `slots` kept inputs, when no stage is
+/// recomputed more than `repeats` times: (slots + repeats) choose slots.
 std::int64_t longest_chain(std::int64_t slots, std::int64_t repeats) {
   if (repeats < 0 || slots < 0) return 0;
   std::int64_t chain = 1;
@@ -31,15 +31,15 @@ std::int64_t longest_chain(std::int64_t slots, std::int64_t repeats) {
   return chain;
 }
 
-/// How often some stage of a chain has to be computed ahead, at the least.
+/// Returns the smallest possible maximum of recomputations of a stage.
 std::int64_t repeats_of(std::int64_t stages, std::int64_t slots) {
   std::int64_t repeats = 0;
   while (longest_chain(slots, repeats) < stages) ++repeats;
   return repeats;
 }
 
-/// Where the first piece of a chain of two stages or more ends, so that it, which has the slots for itself later, and
-/// the rest, which has one less, are both as long as their slots allow.
+/// Returns the end of the first piece of a chain of at least two stages. The first piece later has all slots, the rest
+/// has one less. Neither is longer than its slots allow.
 std::int64_t split_of(std::int64_t stages, std::int64_t slots) {
   const std::int64_t repeats = repeats_of(stages, slots);
   return std::max<std::int64_t>({1, longest_chain(slots, repeats - 2), stages - longest_chain(slots - 1, repeats)});
@@ -58,8 +58,8 @@ Tensor run_in_segments(const Stages& stages, Tensor x, std::size_t segments) {
   return x;
 }
 
-/// Each piece is run again with what is free then: the pieces after it have been reversed before. The last stage is
-/// reversed at once, so that it is no checkpoint.
+/// The backward pass runs each piece again with the slots that are free then: the later pieces are already reversed.
+/// The last stage is reversed at once, so it is no checkpoint.
 Tensor run_revolving(const Stages& stages, Tensor x, std::size_t first, std::size_t last, std::int64_t slots) {
   for (; last - first > 1; --slots) {
     const std::size_t middle =
@@ -71,7 +71,7 @@ Tensor run_revolving(const Stages& stages, Tensor x, std::size_t first, std::siz
 }
 
 std::int64_t slots_for(const Checkpointing& policy, std::int64_t stages) {
-  if (policy.slots > 0) return std::min(policy.slots, std::max<std::int64_t>(stages, 1));  // more are of no use
+  if (policy.slots > 0) return std::min(policy.slots, std::max<std::int64_t>(stages, 1));  // more slots save nothing
   std::int64_t slots = 1;
   for (std::int64_t reach = 1; reach < stages; reach *= 2) ++slots;
   return slots;

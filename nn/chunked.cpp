@@ -24,11 +24,11 @@ namespace {
 
 using State = LanguageModel::State;
 
-/// A sequence in chunks. Each takes the state that it begins with and leaves it as the next one finds it.
+/// A sequence in chunks. Each chunk updates the state that the chunk before it left.
 struct Chunks {
   LanguageModel& model;
   ChunkedOptions options;
-  RandomLog& numbers;  // of the whole sequence: every chunk draws its part of the same ranges
+  RandomLog& numbers;  // of the whole sequence; every chunk draws its part of the same ranges
   Tensor tokens, targets;
 
   std::int64_t length() const { return tokens.size(1); }
@@ -45,7 +45,7 @@ struct Chunks {
   }
 
  private:
-  /// run(), which must ask for every range of the sequence.
+  /// Calls run(). Throws Error unless it draws every range of the sequence.
   template <class F>
   Tensor drawing(RandomLogGuard::Mode mode, const F& run) const {
     RandomLog drawn;
@@ -59,7 +59,7 @@ struct Chunks {
   }
 };
 
-/// The sums that the backward pass builds up.
+/// Accumulates the gradients of the backward pass.
 class ChunkedGradients {
  public:
   ChunkedGradients(const Chunks& chunks, const FunctionContext& context, const Tensor& loss_gradient)
@@ -73,7 +73,7 @@ class ChunkedGradients {
       }
   }
 
-  /// Runs chunk c from the state that it began with; chunks come in reverse order.
+  /// Runs chunk c again from its first state, and its backward pass. Chunks come in reverse order.
   void add(std::int64_t c, State state) {
     const std::vector<Tensor> before = leaves_of(state);
     std::vector<Tensor> inputs = wanted_, outputs, seeds{loss_gradient_};
@@ -91,7 +91,7 @@ class ChunkedGradients {
         if (!gradient.defined() || !tensor.requires_grad()) continue;
         const auto same = [&](const Tensor& leaf) { return leaf.is_same(tensor); };
         const auto leaf = std::find_if(before.begin(), before.end(), same);
-        if (leaf != before.end()) {  // handed on: nothing to run
+        if (leaf != before.end()) {  // the state passes the tensor on: nothing to run
           carried[static_cast<std::size_t>(leaf - before.begin())] = gradient;
         } else {
           outputs.push_back(tensor);
@@ -131,12 +131,13 @@ class ChunkedGradients {
   const Chunks& chunks_;
   Tensor loss_gradient_;
   std::vector<Tensor> wanted_;      // parameters
-  std::vector<std::size_t> place_;  // among all of them
+  std::vector<std::size_t> place_;  // indices in the list of all parameters
   std::vector<GradientSum> sums_;
-  std::vector<Tensor> carried_;  // for the state behind the next chunk, in the compute dtype
+  std::vector<Tensor> carried_;  // gradients of the state after the next chunk, in the compute dtype
 };
 
-/// Of the parameters. Saves them, to notice that one was written, then tokens and targets, then the states' tensors.
+/// The parameters are its operands. Saves them, to detect writes, then tokens and targets, then the tensors of the
+/// states.
 class ChunkedLoss : public Function {
  public:
   ChunkedLoss(LanguageModel& model, const Tensor& tokens, const Tensor& targets, const ChunkedOptions& options)
@@ -187,7 +188,7 @@ class ChunkedLoss : public Function {
  private:
   struct Stored {
     State state;  // with undefined tensors
-    int first;    // of the saved tensors, from the first of any state
+    int first;    // index in the saved tensors, counted from the first tensor of a state
   };
 
   void save(FunctionContext& context, State state) {
@@ -206,7 +207,7 @@ class ChunkedLoss : public Function {
       for (Tensor& tensor : one.tensors) tensor = context.saved(next++);
     return state;
   }
-  /// The chunks would be run with others than those that the gradients are for.
+  /// The backward pass runs chunks again. It must use the parameters of the forward pass.
   void check_parameters() const {
     {
       const EnableGradGuard as_when_recorded;
@@ -230,11 +231,11 @@ class ChunkedLoss : public Function {
   }
 
   LanguageModel& model_;
-  Tensor tokens_, targets_;  // until forward
+  Tensor tokens_, targets_;  // until forward() has run
   ChunkedOptions options_;
   std::optional<DType> autocast_ = AutocastScope::current();
   RandomLog numbers_;
-  std::vector<std::weak_ptr<Storage>> parameters_;  // in the forward pass
+  std::vector<std::weak_ptr<Storage>> parameters_;  // as of the forward pass
   std::vector<Stored> stored_;
   int state_tensors_ = 0;
 };

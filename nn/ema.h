@@ -1,12 +1,12 @@
-// The exponential moving average of a model's parameters, which often does better than the last ones (Polyak & Juditsky
-// 1992; as in Tarvainen & Valpola 2017).
+// The exponential moving average of a model's parameters, which often has a lower loss than the last parameters (Polyak
+// & Juditsky 1992; as in Tarvainen & Valpola 2017).
 //
 //   nn::EMA average(model);
 //   for (...) {
 //     loss.backward(); optimizer.step(); optimizer.zero_grad();
 //     average.update();
 //   }
-//   const nn::Substitution averaged(model, average.tensors());  // evaluate; the model is itself again at its end
+//   const nn::Substitution averaged(model, average.tensors());  // evaluate; its end restores the model
 #pragma once
 
 #include <cstdint>
@@ -26,30 +26,30 @@ struct EMAOptions {
 /// average = d * average + (1 - d) * parameter, in the compute dtype: f32 for half types. Buffers are not averaged.
 class EMA {
  public:
-  /// Begins with copies of the parameters, tagged Category::optimizer_state. Throws ValueError for a decay outside
-  /// [0, 1), and for a parameter called "updates", as the number of them is in state().
+  /// Copies the parameters, tagged Category::optimizer_state. Throws ValueError for a decay outside [0, 1), and for a
+  /// parameter called "updates", which names a count in state().
   explicit EMA(const Module& module, EMAOptions options = {}, CallSite = {});
   EMA(const EMA&) = delete;
   EMA& operator=(const EMA&) = delete;
 
-  /// After a step. Throws DeviceError, DTypeError or ShapeError, changing nothing, where a parameter was moved, cast or
-  /// given another shape meanwhile.
+  /// Call it after a step. Throws DeviceError, DTypeError or ShapeError, changing nothing, if a parameter was moved,
+  /// cast or reshaped since construction.
   void update(CallSite = {});
   std::int64_t updates() const { return updates_; }
 
-  /// The averages under their parameters' names and in their dtypes, for Substitution and functional_call(), or to be
-  /// loaded into a module. They share memory with this, but for half types.
+  /// Returns the averages under the names of their parameters and in their dtypes, for Substitution, functional_call()
+  /// or Module::load(). The tensors share memory with this object, except those of half types.
   NamedTensors tensors(CallSite = {}) const;
 
-  /// What is to be saved (save_safetensors(path, {average.state(), {}})): the averages, which share memory with this,
-  /// and how many "updates" there were (i64).
+  /// Returns the state to save, by save_safetensors(path, {average.state(), {}}): the averages, which share memory with
+  /// this object, and the number of "updates" (i64).
   NamedTensors state() const;
-  /// Copies such a state in. Throws ValueError, changing nothing, where a name, shape or dtype does not fit, and for an
+  /// Copies a state() in. Throws ValueError, changing nothing, if a name, shape or dtype does not fit, and for an
   /// undefined tensor.
   void load(const NamedTensors& state);
-  /// Throws what load() would, except for the number of updates: reads no element.
+  /// Throws the errors of load(), except for the number of updates: reads no element.
   void check(const NamedTensors& state) const;
-  /// The number that a state has as "updates". Throws ValueError if it is not from 0 to 2^53.
+  /// Returns the number in the entry "updates" of a state. Throws ValueError if it is not from 0 to 2^53.
   static std::int64_t updates_in(const Tensor& updates);
 
  private:

@@ -51,7 +51,7 @@ std::unique_ptr<Part> given(std::unique_ptr<Part> part, const std::string& name)
   return part;
 }
 
-/// What comes next: behind what a state has seen, of the rows that are here.
+/// Returns the part after the positions of a state, with the rows that are here.
 SequencePart next_part(const SequenceState* state, const SequencePart& here) {
   if (!state) return here;
   return {.begin = state->length, .whole = state->whole, .first_row = here.first_row, .rows = here.rows};

@@ -18,22 +18,22 @@ struct TransformerBlockOptions {
   NormKind norm = NormKind::rms_norm;
   bool bias = false;  // of the norms; the layers bring their own
   double dropout = 0.0;
-  /// Positions that norm2 and the feed-forward layer take at a time (checkpoint_tiled()), which both must act on
-  /// positions alone; 0: all.
+  /// Positions in one tile of norm2 and the feed-forward layer (checkpoint_tiled()); 0: all. Both must treat each
+  /// position by itself.
   std::int64_t tile = 0;
 };
 
 /// A pre-norm block: h = x + dropout(mixer(norm1(x))), out = h + dropout(feed_forward(norm2(h))); x is (B, T, width).
 class TransformerBlock : public Module {
  public:
-  /// Throws ValueError where there is no mixer or no feed-forward layer.
+  /// Throws ValueError for a null mixer or feed-forward layer.
   TransformerBlock(std::int64_t width, std::unique_ptr<SequenceMixer> mixer, std::unique_ptr<Layer> feed_forward,
                    TransformerBlockOptions options = {}, const ParameterOptions& parameters = {}, CallSite = {});
 
   Tensor forward(const Tensor& x, SequenceState* state = nullptr, CallSite = {});
   bool continues() const { return mixer_->continues(); }
   bool looks_ahead() const { return mixer_->looks_ahead(); }
-  /// The mixer's weights() where the block is given x.
+  /// Returns the weights() of the mixer for the block's input x.
   Tensor mixing_weights(const Tensor& x, CallSite = {});
   /// See LanguageModel::set_part().
   void set_part(const SequencePart& part);
@@ -53,12 +53,12 @@ enum class Positions { rope, learned };
 
 struct LanguageModelConfig {
   std::int64_t vocabulary = 256;
-  /// Positions that are trained on, and the most that learned positions have.
+  /// Positions in training, and the size of the table of learned positions.
   std::int64_t context = 4096;
   std::int64_t layers = 2;
   std::int64_t width = 128;
   std::int64_t heads = 4;
-  std::int64_t kv_heads = 0;  // that queries share in groups; 0: as many as heads
+  std::int64_t kv_heads = 0;  // shared by groups of queries; 0: as many as heads
   FeedForwardKind feed_forward = FeedForwardKind::gelu;
   double feed_forward_multiplier = 4.0;  // hidden units per width; see hidden_units()
   NormKind norm = NormKind::rms_norm;
@@ -68,7 +68,7 @@ struct LanguageModelConfig {
   double dropout = 0.0;      // of embeddings and residual branches
   DType dtype = DType::f32;  // of activations; parameters are f64 for f64 and f32 otherwise
   std::int64_t tile = 0;     // positions that feed-forward layers take at a time; 0: all
-  /// Mixers may see later positions: an encoder. The loss then says nothing of how well tokens are predicted.
+  /// Mixers may see later positions: an encoder. The loss then does not measure prediction.
   bool looks_ahead = false;
 
   /// Throws ValueError, one sentence: sizes below 1, width not divisible by heads, heads not a multiple of kv_heads, an
@@ -89,50 +89,52 @@ using MixerFactory = std::function<std::unique_ptr<SequenceMixer>(const Language
 /// config.parameter_dtype(); options.generator feeds dropout and must outlive the model.
 class LanguageModel : public Module {
  public:
-  /// Throws ValueError for what config.check() refuses, where `mixer` makes none, and where one looks ahead but
-  /// config.looks_ahead does not say that it may.
+  /// Throws ValueError for a config that check() refuses, for a null mixer, and for a mixer that looks ahead without
+  /// config.looks_ahead.
   LanguageModel(const LanguageModelConfig& config, const MixerFactory& mixer, ParameterOptions options = {},
                 CallSite = {});
 
-  /// What all blocks remember.
+  /// The states of all blocks.
   using State = std::vector<SequenceState>;
   /// Whether the mixers of all blocks take a state.
   bool continues() const;
-  /// One empty SequenceState per block, of the model's context; `whole` positions will come chunk by chunk (0: in any
-  /// other way).
+  /// Returns one empty SequenceState per block, for the model's context. `whole` is the length of a sequence that comes
+  /// chunk by chunk; 0: no chunks.
   State new_state(std::int64_t whole = 0) const;
 
-  /// tokens (B, T) i64 -> (B, T, width) after the final norm. T may exceed the context, but ShapeError where positions
-  /// are learned and those of the state and T do. ValueError for the state of a model with another number of blocks.
+  /// tokens (B, T) i64 -> (B, T, width) after the final norm. T may exceed the context. With learned positions, throws
+  /// ShapeError if the state's length plus T exceeds it. Throws ValueError for the state of a model with another number
+  /// of blocks.
   Tensor hidden(const Tensor& tokens, State* state = nullptr, CallSite = {});
-  /// hidden (..., width), all positions of it or some -> (..., vocabulary).
+  /// hidden (..., width), some or all positions -> (..., vocabulary).
   Tensor logits_of(const Tensor& hidden, CallSite = {});
   /// tokens (B, T) -> (B, T, vocabulary).
   Tensor logits(const Tensor& tokens, State* state = nullptr, CallSite = {});
-  /// Mean (or sum) over all positions of -log p(target | tokens so far), in nats; targets (B, T) i64. The logits are
-  /// never whole in memory.
+  /// Returns the mean (or sum) over all positions of -log p(target | tokens so far), in nats. targets is (B, T) i64.
+  /// The logits are never all in memory.
   Tensor loss(const Tensor& tokens, const Tensor& targets, bool sum = false, State* state = nullptr, CallSite = {});
 
-  /// tokens (B, T), targets (B, T) -> (B, T): -log p of every target in f32 (f64 for f64). Without a gradient; the
-  /// logits of at most 1024 positions exist at once.
+  /// tokens (B, T), targets (B, T) -> (B, T): -log p of every target in f32 (f64 for f64). Has no gradient. At most
+  /// 1024 positions have logits in memory at once.
   Tensor losses(const Tensor& tokens, const Tensor& targets, State* state = nullptr, CallSite = {});
-  /// tokens (B, T) -> for each block the weights() of its mixer, (B, heads, T, T), where it has any. Without a
-  /// gradient.
+  /// tokens (B, T) -> the weights() of each block's mixer, (B, heads, T, T), undefined for a mixer without weights. Has
+  /// no gradient.
   std::vector<Tensor> mixing_weights(const Tensor& tokens, CallSite = {});
 
-  /// Over embedding, blocks and final norm, each a stage; the results stay the same bits. With a state all is kept.
+  /// Checkpoints embedding, blocks and final norm, each as a stage. Results have the same bits. With a state,
+  /// everything is kept.
   void set_checkpointing(Checkpointing policy) { checkpointing_ = policy; }
-  /// From now on tokens are this part of a batch, of which other ranks have the rest: positions count, and dropout
-  /// drops, as in the whole. {}: whole batches again. A backward pass needs the part of its forward pass. Throws
-  /// ValueError for positions where the mixers take whole sequences alone.
+  /// Later tokens are this part of a batch that several ranks share. Positions and dropout are as in the whole batch.
+  /// {}: whole batches again. A backward pass needs the part of its forward pass. Throws ValueError for a part of the
+  /// positions if a mixer needs whole sequences.
   void set_part(const SequencePart& part);
 
-  /// With the number of kv_heads.
+  /// Returns the config with kv_heads filled in.
   const LanguageModelConfig& config() const { return config_; }
 
  private:
   const Tensor& head_weight() const;
-  /// What the first block is given of tokens behind `seen` others.
+  /// Returns the input of the first block for tokens that follow `seen` others.
   Tensor embed(const Tensor& tokens, std::int64_t seen, const SequencePart& part);
 
   LanguageModelConfig config_;

@@ -1,4 +1,4 @@
-// Layers: one operator each, with its parameters, the feed-forward layer made of them, and chains of any.
+// Layers: one operator each, with its parameters; the feed-forward layer, and chains of layers.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +32,7 @@ class Linear : public Layer {
   Tensor forward(const Tensor& x) override;
 
   const Tensor& weight() const { return weight_; }
-  /// Undefined where there is none.
+  /// Undefined without a bias.
   const Tensor& bias() const { return bias_; }
 
  private:
@@ -88,8 +88,8 @@ class Dropout : public Layer {
   explicit Dropout(double p, Generator& generator = default_generator());
 
   Tensor forward(const Tensor& x) override;
-  /// x (B, n, ...) as a part of a sequence, of which the same elements are zeroed as by one call for the whole; by
-  /// itself where the part's `whole` is 0.
+  /// x (B, n, ...) is a part of a sequence; zeroes the same elements as one call for the whole sequence. If the part's
+  /// `whole` is 0, x is a sequence by itself.
   Tensor forward(const Tensor& x, SequencePart part, CallSite = {});
 
  private:
@@ -135,7 +135,7 @@ class Lambda : public Layer {
   std::function<Tensor(const Tensor&)> function_;
 };
 
-// Functions of autograd/ as values, with what else they are told: parts of a Sequential, under PyTorch's names.
+// Operators of autograd/ with their options, as parts of a Sequential, under PyTorch's names.
 
 struct ReLU {
   Tensor operator()(const Tensor& x) const { return relu(x); }
@@ -168,14 +168,14 @@ struct LogSoftmax {
   std::int64_t dim = -1;
   Tensor operator()(const Tensor& x) const { return log_softmax(x, dim); }
 };
-/// Merges dimensions [first, last]; all but the batch's.
+/// Merges dimensions [first, last]; by default all but the batch's.
 struct Flatten {
   std::int64_t first = 1, last = -1;
   Tensor operator()(const Tensor& x) const { return flatten(x, first, last); }
 };
 
-/// Layers one after another; the identity where there are none. Its parts are layers, which it owns, and functions of a
-/// tensor, which become Lambdas. They are called "0", "1", ... by their place, or as add() is told.
+/// Layers one after another; without parts, the identity. Owns its layers; functions of a tensor become Lambdas. Parts
+/// are named "0", "1", ... by position, or as add() says.
 ///
 ///   nn::Sequential mlp(std::make_unique<nn::Linear>(784, 128), nn::GELU(), std::make_unique<nn::Linear>(128, 10));
 class Sequential : public Layer {
@@ -185,15 +185,15 @@ class Sequential : public Layer {
     (add(std::move(parts)), ...);
   }
 
-  /// Appends a part and returns it. Throws ValueError for a null pointer, and as add_module() for the name.
+  /// Appends a part and returns it. Throws ValueError for a null pointer, and the errors of add_module() for the name.
   Layer& add(std::unique_ptr<Layer> layer, const std::string& name = "");
   Layer& add(std::function<Tensor(const Tensor&)> function, const std::string& name = "");
-  /// gelu itself, of its usual kind.
+  /// Appends gelu itself, with its default kind.
   Layer& add(Tensor (*function)(Argument, GeluKind), const std::string& name = "");
 
   Tensor forward(const Tensor& x) override;
 
-  /// In order: what checkpoint_sequential() takes.
+  /// Returns the layers in order, for checkpoint_sequential().
   std::vector<Layer*> layers() const;
 
  private:

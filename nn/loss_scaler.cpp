@@ -78,7 +78,7 @@ void LossScaler::load(const State& state) {
 }
 
 void LossScaler::set_scale(double scale) {
-  state_.scale = static_cast<float>(scale);  // what gradients are divided by is what the loss was multiplied by
+  state_.scale = static_cast<float>(scale);  // scales loss and gradients by the same f32 number
   scale_.fill(state_.scale);
   state_.good_steps = 0;
 }

@@ -1,5 +1,5 @@
-// Loss scaling for f16 (Micikevicius et al. 2018): gradients below 6e-8 vanish in f16, so the loss is multiplied by a
-// large number before the backward pass, and the gradients are divided by it in the optimiser.
+// Loss scaling for f16 (Micikevicius et al. 2018). Gradients below 6e-8 vanish in f16. The loss is multiplied by a
+// large number before the backward pass, and the optimizer divides the gradients by it.
 #pragma once
 
 #include <cstdint>
@@ -14,18 +14,18 @@ struct LossScalerOptions {
   double growth = 2;                    // after `growth_interval` steps without a skipped one; 1: a constant scale
   double backoff = 0.5;                 // after a skipped step
   std::int64_t growth_interval = 2000;  // steps
-  double least = 1;                     // a scale that would fall below it ends the training
+  double least = 1;                     // a scale that would fall below it throws
 };
 
-/// A dynamic scale: steps whose gradients are not finite are skipped and lower it, many good ones in a row raise it.
+/// A dynamic scale. A step whose gradients are not finite is skipped and lowers the scale; many good steps in a row
+/// raise it.
 ///
 ///   scaler.scaled(loss).backward();
-///   scaler.step(optimizer, gradient_norm(parameters), 1.0);  // the norm is the one number read from the device
+///   scaler.step(optimizer, gradient_norm(parameters), 1.0);  // reads one number from the device: the norm
 ///   optimizer.zero_grad();
 class LossScaler {
  public:
-  /// The scale is a number on `device`, () f32, and always one of f32. Throws ValueError for options that do not fit
-  /// together.
+  /// The scale is a number on `device`, () f32. Throws ValueError for contradictory options.
   explicit LossScaler(Device device = cpu, LossScalerOptions options = {}, CallSite = {});
   LossScaler(const LossScaler&) = delete;
   LossScaler& operator=(const LossScaler&) = delete;
@@ -34,24 +34,24 @@ class LossScaler {
   Tensor scaled(const Tensor& loss, CallSite = {}) const;
   /// The scale that gradients carry until the next step().
   double scale() const { return state_.scale; }
-  /// Takes the optimiser's step with the gradients divided by the scale and clipped at the global norm `clip_norm` (0:
-  /// never); `scaled_norm` is that of the gradients as they are. Where it is not finite, the step is skipped and the
-  /// scale lowered; returns whether it was taken. Throws ValueError, changing nothing, where the scale can go no lower.
+  /// Takes the optimizer's step with gradients divided by the scale and clipped at the global norm `clip_norm` (0:
+  /// never). `scaled_norm` is the norm of the undivided gradients. If it is not finite, skips the step and lowers the
+  /// scale. Returns whether the step was taken. Throws ValueError, changing nothing, if the scale cannot go lower.
   bool step(Optimizer& optimizer, double scaled_norm, double clip_norm = 0.0, CallSite = {});
-  /// The same in two halves, for steps that the device takes before anybody reads the norm: what it multiplies
-  /// gradients by, NaN for a step to be skipped; and what the norm, once it was read, means for the scale. The
-  /// optimiser is told of a skipped step by whoever has read.
+  /// step() in two halves, for a step that the device takes before the host reads the norm. gradient_scale() returns
+  /// the factor for gradients, NaN for a skipped step. settle() later updates the scale by the norm. The caller that
+  /// reads the norm tells the optimizer of a skipped step.
   Tensor gradient_scale(const Tensor& scaled_norm, double clip_norm = 0.0, CallSite = {}) const;
   bool settle(double scaled_norm);
 
-  /// What a checkpoint holds.
+  /// The part of the scaler that a checkpoint holds.
   struct State {
     double scale = 0;
     std::int64_t good_steps = 0;  // since the scale changed
     std::int64_t skipped = 0;     // steps, in all
   };
   const State& state() const { return state_; }
-  /// Throws ValueError for a state that no training leads to.
+  /// Throws ValueError for a state that training cannot reach.
   void load(const State& state);
 
  private:

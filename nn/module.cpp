@@ -20,7 +20,7 @@ auto first_name_of(const Tensor& tensor, const NamedTensors& all) {
   return std::find_if(all.begin(), all.end(), [&](const auto& entry) { return entry.second.is_same(tensor); });
 }
 
-/// Each tensor under the first of its names.
+/// Returns each tensor once, under the first of its names.
 NamedTensors each_once(const NamedTensors& all) {
   NamedTensors found;
   for (const auto& [name, tensor] : all)
@@ -82,7 +82,7 @@ std::int64_t Module::parameter_count() const {
 
 namespace {
 
-/// The first faults of a state in words, and how many more there are: a file may have a million.
+/// Describes the first faults of a state and counts the others: a file may have a million.
 class Faults {
  public:
   void add(const std::string& fault) {
@@ -134,7 +134,7 @@ void Module::load(const NamedTensors& state) {
   check(state);
   NoGradGuard no_grad;
   const NamedTensors own = named_tensors();
-  std::vector<Tensor> sources;  // a copy of what is memory of another one, which may be written first
+  std::vector<Tensor> sources;  // a copy if it is memory of another tensor, which may be written first
   for (const auto& [name, tensor] : own) {
     const Tensor& source = *entry_of(state, name);
     const bool is_anothers = std::any_of(own.begin(), own.end(), [&, &tensor = tensor](const auto& other) {
@@ -230,7 +230,7 @@ void Module::check_name(const std::string& name) const {
 
 namespace {
 
-/// Puts change(tensor) in the place of every tensor and its gradient, where it is another one.
+/// Replaces every tensor, and its gradient, by change(tensor), unless that returns the same tensor.
 void replace_tensors(const Module& module, const std::function<Tensor(const Tensor&)>& change) {
   const NoGradGuard no_grad;
   struct Change {
@@ -245,7 +245,7 @@ void replace_tensors(const Module& module, const std::function<Tensor(const Tens
     const Tensor gradient = tensor.grad();
     changes.push_back({tensor, now, gradient.defined() ? change(gradient) : gradient});
   }
-  for (Change& each : changes) {  // all of the new memory is there
+  for (Change& each : changes) {  // all new memory is allocated
     swap_tensors(each.tensor, each.now);
     if (TapeRecord* record = tape_record(each.now)) record->leave_graphs();
     each.tensor.set_grad_record(each.now.grad_record());
@@ -280,7 +280,7 @@ Substitution::Substitution(const Module& module, const NamedTensors& tensors)
     } else if (!fits(tensor, *entry) || tensor.device() != entry->device()) {
       faults += "; " + name + " is " + describe(tensor) + " where the module has " + describe(*entry);
     } else {
-      // Another handle on the same tensor: memory and gradient record, so that `tensor` itself stays what it is.
+      // Another handle with the same memory and gradient record, so that `tensor` itself does not change.
       Tensor stand_in = tensor.detach();
       stand_in.set_grad_record(tensor.grad_record());
       pairs.emplace_back(*entry, std::move(stand_in));

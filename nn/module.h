@@ -1,4 +1,4 @@
-// Module: named parameters, buffers and submodules. What a model is made of, saved as and trained through.
+// Module: named parameters, buffers and submodules, for saving, loading and training.
 #pragma once
 
 #include <cstdint>
@@ -14,23 +14,22 @@
 
 namespace poolgrad::nn {
 
-/// Tensors in a fixed order with dotted names: "block0.mixer.output.weight". The form in which safetensors files hold
-/// them.
+/// Tensors in a fixed order with dotted names, such as "block0.mixer.output.weight", as in safetensors files.
 using NamedTensors = std::vector<std::pair<std::string, Tensor>>;
-/// The first tensor of that name; nullptr where there is none.
+/// Returns the first tensor of that name, or nullptr.
 const Tensor* entry_of(const NamedTensors& state, const std::string& name);
-/// Whether `given`, which may be undefined, has the shape and dtype of `own`.
+/// Returns whether `given`, which may be undefined, has the shape and dtype of `own`.
 bool fits(const Tensor& given, const Tensor& own);
-/// Of the first; the CPU where there is none.
+/// Returns the device of the first tensor; without tensors, the CPU.
 Device device_of(const std::vector<Tensor>& tensors);
 
-/// How a module makes its parameters. `generator` must outlive the call only, except for Dropout, which keeps it.
+/// Options for making parameters. `generator` must outlive the call only; Dropout keeps it.
 struct ParameterOptions {
   DType dtype = DType::f32;
   Device device = cpu;
   Generator* generator = &default_generator();
 
-  /// Where random numbers come from: default_generator() where `generator` is null.
+  /// Returns *generator, or default_generator() if it is null.
   Generator& numbers() const { return generator ? *generator : default_generator(); }
 };
 
@@ -43,59 +42,61 @@ class Module {
   /// Own parameters in order of registration, then those of submodules; a tensor shared by two owners appears once.
   NamedTensors named_parameters() const;
   std::vector<Tensor> parameters() const;
-  /// What belongs to the module but is not trained (register_buffer()), in the same order.
+  /// Registered tensors that are not trained (register_buffer()), in the same order.
   NamedTensors named_buffers() const;
-  /// Parameters, then buffers: what is saved and loaded.
+  /// Parameters, then buffers: the tensors that are saved and loaded.
   NamedTensors named_tensors() const;
   /// Number of elements of all parameters.
   std::int64_t parameter_count() const;
 
-  /// Copies values into parameters and buffers; a tied weight's come under the first of its names, as they are saved.
-  /// Throws ValueError, changing nothing, that lists what is missing, unexpected, there twice, undefined or of another
-  /// shape or dtype, and own tensors whose elements share places (a broadcast).
+  /// Copies values into parameters and buffers. A tied weight has the first of its names, as in a saved file. Throws
+  /// ValueError, changing nothing, that lists missing, unexpected, duplicate and undefined tensors, other shapes or
+  /// dtypes, and own tensors whose elements share places (a broadcast).
   void load(const NamedTensors& state);
-  /// Throws what load() would.
+  /// Throws the errors of load().
   void check(const NamedTensors& state) const;
-  /// To and from a safetensors file. Throw FileError; load_file() also what load() throws. A disk that fails while
-  /// parameters are read may leave some of them changed. save_file() throws ValueError, writing nothing, for a module
-  /// without tensors: its layers were never registered.
+  /// Write and read a safetensors file. Throw FileError; load_file() also throws the errors of load(). If the disk
+  /// fails during the read, some parameters may have changed. save_file() throws ValueError, writing nothing, for a
+  /// module without tensors: its layers were never registered.
   void save_file(const std::string& path, CallSite = {}) const;
   void load_file(const std::string& path, CallSite = {});
 
-  /// Training mode switches dropout on; new modules are in training mode. Includes submodules.
+  /// Training mode switches dropout on. New modules are in training mode. Includes submodules.
   void train(bool on = true);
   void eval() { train(false); }
   bool training() const { return training_; }
-  /// Sets every gradient to none, which gives its memory back.
+  /// Frees every gradient.
   void zero_grad();
 
-  /// Parameters, those of submodules included, that require no gradient: backward passes do not compute theirs,
-  /// optimisers pass them over. What they have is dropped. unfreeze() lets all of them learn again. freeze()
-  /// throws Error, changing nothing, where one is no leaf: what stands in for it under a Substitution.
+  /// Parameters, those of submodules included, require no gradient any more: backward passes do not compute it and
+  /// optimizers skip them. Drops existing gradients. unfreeze() undoes it. freeze() throws Error, changing nothing, for
+  /// a tensor that is not a leaf, such as a substitute under a Substitution.
   void freeze() { set_trainable(false); }
   void unfreeze() { set_trainable(true); }
 
  protected:
   Module() = default;
-  /// A parameter of normal numbers with mean 0, or of one value; registered under `name`, tagged Category::parameter.
+  /// Makes a parameter of normal numbers with mean 0, or of one value. Registers it under `name`, tagged
+  /// Category::parameter.
   Tensor normal_parameter(const std::string& name, const Shape& shape, double deviation,
                           const ParameterOptions& options, CallSite = {});
   Tensor constant_parameter(const std::string& name, const Shape& shape, double value, const ParameterOptions& options,
                             CallSite = {});
-  /// An existing tensor: one of your own, or another module's (tied weights). Only one that requires a gradient is
-  /// trained. Throws ValueError for one that is undefined, not floating, or the output of an operator.
+  /// Registers an existing tensor: the module's own, or another module's (tied weights). It is trained only if it
+  /// requires a gradient. Throws ValueError if it is undefined, not floating, or the output of an operator.
   void share_parameter(const std::string& name, const Tensor& parameter);
-  /// Makes `tensor` a buffer, and returns it: running statistics, tables. Of any dtype, without a gradient (Error).
-  /// Write into it (copy_from); a member that is assigned another tensor is no longer the buffer.
+  /// Makes `tensor` a buffer, and returns it: running statistics, tables. Any dtype. Throws Error for a tensor with a
+  /// gradient record. Write into the buffer by copy_from(): a member that is assigned another tensor is no longer the
+  /// buffer.
   Tensor register_buffer(const std::string& name, const Tensor& tensor);
-  /// `module` is a member of this object, or owned by one. Like those that register tensors, throws ValueError for a
-  /// name that a tensor or a submodule of this object has already, and for one that is empty or has a dot.
+  /// `module` is a member of this object, or owned by one. Like the functions that register tensors, throws ValueError
+  /// for a name that this object already uses, and for a name that is empty or has a dot.
   void add_module(const std::string& name, Module& module);
 
  private:
   void check_name(const std::string& name) const;
   void collect(NamedTensors Module::*kind, const std::string& prefix, NamedTensors& all) const;
-  /// named_tensors(), a shared one under all of its names.
+  /// named_tensors(), with a shared tensor under each of its names.
   NamedTensors all_names() const;
   void set_trainable(bool on);
 
@@ -104,28 +105,28 @@ class Module {
   bool training_ = true;
 };
 
-/// Moves a module's parameters, buffers and gradients to a device, or casts the floating ones of them. The tensors stay
-/// the same ones, with their hooks, wherever somebody holds them, and tied weights stay tied; only what they consist of
-/// is new. Changes nothing where memory does not suffice (OutOfMemoryError). An optimiser that was made before refuses
-/// its next step, as its state is what the parameters were: move a module before it has one. So does a backward pass
-/// over a graph that was made before, when it comes to a parameter that is another one now.
+/// Moves a module's parameters, buffers and gradients to a device, or casts the floating ones. Tensors keep their
+/// identity and hooks, so other handles see the change, and tied weights stay tied. Changes nothing if memory does not
+/// suffice (OutOfMemoryError). Call it before making an optimizer: an earlier optimizer refuses its next step, because
+/// its state fits the old parameters. The backward pass of an earlier graph throws Error when it reaches a changed
+/// parameter.
 void to(Module& module, Device device, CallSite = {});
 /// Throws DTypeError for a dtype that is not floating.
 void to(Module& module, DType dtype, CallSite = {});
 
-/// While alive, the module's parameters and buffers of these names are the given tensors: gradients flow to those, and
-/// those without a gradient record are constants. Names may be left out; the module then uses its own.
+/// While alive, replaces the named parameters and buffers of the module by the given tensors. Gradients flow to those;
+/// tensors without a gradient record are constants. For names left out, the module uses its own tensors.
 ///
 ///   {
 ///     const Substitution averaged(model, average.tensors());  // nn/ema.h
 ///     loss = trainer.validate(8);
 ///   }
 ///
-/// Nothing is copied. Functions that a backward pass would run again (checkpoint(), chunked_loss()) refuse to be run
-/// meanwhile, unless grad mode is off, and to be run again. What is done to the module meanwhile, to() or freeze() or
-/// a step, is done to the tensors that stand in. Substitutions nest and end in reverse order. The module must outlive
-/// it, and no other thread may use it. Throws ValueError, changing nothing, that lists what the module has no such
-/// tensor for, or one of another shape, dtype or device.
+/// Copies nothing. Functions that a backward pass runs again (checkpoint(), chunked_loss()) throw under a Substitution
+/// unless grad mode is off, in the forward and in the backward pass. to(), freeze() or a step under a Substitution
+/// apply to the substitutes. Substitutions nest and end in reverse order. The module must outlive it, and no other
+/// thread may use the module. Throws ValueError, changing nothing, that lists names without a tensor in the module, and
+/// other shapes, dtypes or devices.
 class Substitution {
  public:
   Substitution(const Module& module, const NamedTensors& tensors);
@@ -134,7 +135,7 @@ class Substitution {
   Substitution& operator=(const Substitution&) = delete;
 
  private:
-  std::vector<std::pair<Tensor, Tensor>> swapped_;  // of the module, what stands in for it
+  std::vector<std::pair<Tensor, Tensor>> swapped_;  // a tensor of the module, its substitute
   NoSecondRunGuard no_second_run_;
 };
 
@@ -144,46 +145,46 @@ class Substitution {
 Tensor functional_call(const Module& module, const NamedTensors& tensors, const std::function<Tensor()>& call,
                        CallSite = {});
 
-/// A module from one tensor to one tensor.
+/// A module that maps a tensor to a tensor.
 class Layer : public Module {
  public:
   virtual Tensor forward(const Tensor& x) = 0;
-  /// How a layer is called: its memory is put down to the line of the call, which forward() cannot know.
+  /// Call a layer by this operator: memory reports then show the line of the call, which forward() cannot know.
   Tensor operator()(const Tensor& x, CallSite = {}) { return forward(x); }
 };
 
 /// layer(x) with `tensors` in place of the layer's own.
 Tensor functional_call(Layer& layer, const NamedTensors& tensors, const Tensor& x, CallSite = {});
 
-/// What one mixer remembers of the positions it has seen, so that a sequence can be continued: byte by byte, or chunk
-/// by chunk (nn/chunked.h). Then `whole` is the number of positions that it will have in the end, and the mixer keeps
-/// only what later ones still see, in tensors that it never writes to again: copies of the state share them. With grad
-/// mode on they are differentiable functions of the chunk and of the tensors before.
+/// The memory of one mixer, for a sequence that continues byte by byte or chunk by chunk (nn/chunked.h). With chunks,
+/// `whole` is the final number of positions. The mixer then keeps only the tensors that later positions see, and never
+/// writes to them again: copies of the state share them. With grad mode on, they are differentiable functions of the
+/// chunk and of the earlier tensors.
 struct SequenceState {
   std::int64_t length = 0;  // positions seen
   std::int64_t whole = 0;   // 0: not in chunks
-  /// Longest sequence, whose length mixers go by that treat every length differently; 0: not known.
+  /// The longest sequence, for mixers that depend on the length; 0: unknown.
   std::int64_t context = 0;
   std::vector<Tensor> tensors;          // the mixer's own: keys and values
-  std::vector<std::int64_t> positions;  // the mixer's own: where they lie
+  std::vector<std::int64_t> positions;  // the mixer's own: positions of the tensors
 };
 
-/// What moves information between positions, (B, T, width) -> (B, T, width): attention, or anything else with this
-/// shape. Blocks take one from outside, so they know nothing of attention.
+/// A layer that moves information between positions, (B, T, width) -> (B, T, width), such as attention. The caller
+/// gives blocks their mixer, so blocks do not depend on attention.
 class SequenceMixer : public Module {
  public:
-  /// With a state, x holds the positions that follow the `state->length` ones seen before; the state is extended.
+  /// With a state, x holds the positions that follow the `state->length` earlier ones, and the state is extended.
   virtual Tensor forward(const Tensor& x, SequenceState* state = nullptr) = 0;
   Tensor operator()(const Tensor& x, SequenceState* state = nullptr, CallSite = {}) { return forward(x, state); }
-  /// Whether forward() takes a state; where not, x is always a whole sequence.
+  /// Returns whether forward() takes a state; if not, x is always a whole sequence.
   virtual bool continues() const { return true; }
-  /// Whether what comes out at a position depends on later ones: language models refuse such a mixer.
+  /// Returns whether the output at a position depends on later ones. Language models refuse such a mixer.
   virtual bool looks_ahead() const { return false; }
-  /// x (B, T, width) -> (B, heads, T, T): how much position i of a whole sequence takes of position j, in row i. Of
-  /// attention: its probabilities. A mixer that has no such weights returns an undefined tensor.
+  /// x (B, T, width) -> (B, heads, T, T): the weight of position j for position i of a whole sequence, in row i.
+  /// Attention returns its probabilities. A mixer without such weights returns an undefined tensor.
   virtual Tensor weights(const Tensor&) { return {}; }
-  /// From now on x is this part of longer sequences, of which others have the rest; {}: whole sequences again. Throws
-  /// ValueError for positions where the mixer knows no others.
+  /// Later inputs x are this part of longer sequences, shared with other ranks. {}: whole sequences again. Throws
+  /// ValueError for a part of the positions if the mixer needs whole sequences.
   virtual void set_part(const SequencePart& part);
 };
 

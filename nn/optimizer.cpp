@@ -30,7 +30,7 @@ namespace poolgrad::nn {
 
 namespace {
 
-/// Kernels write each element of a parameter once.
+/// Throws ShapeError for a broadcast parameter: kernels write each element once.
 void refuse_broadcast(const std::string& name, const Tensor& parameter) {
   if (repeats_elements(parameter.geometry()))
     throw ShapeError("[optimizer] several elements of a parameter share one place: " + name + " " +
@@ -89,7 +89,7 @@ bool Optimizer::step(const GradientScale& gradient_scale, CallSite) {
   }
   const NoGradGuard no_grad;
   const MemoryScope scope(Category::temp);
-  Graph* const graph = Graph::recording();  // whose replays are the steps
+  Graph* const graph = Graph::recording();  // each replay is a step
   const auto count = [&](std::function<void()> action) {
     graph != nullptr ? graph->before_replay(std::move(action)) : action();
   };
@@ -114,8 +114,8 @@ bool Optimizer::step(const GradientScale& gradient_scale, CallSite) {
     Tensor& parameter = parameters_[i].second;
     const Tensor gradient = parameter.grad();
     if (!gradient.defined()) continue;
-    // Kernels walk row-major memory. A view is updated through a copy, a half type through its master: neither waits
-    // for others.
+    // Kernels walk row-major memory. A view is updated through a copy, a half type through its master: neither depends
+    // on other parameters.
     const Tensor dense = masters_[i].value.defined() ? masters_[i].value : contiguous(parameter);
     updates.push_back({i, parameter_steps_[i] + 1, dense, contiguous(to(gradient, dense.dtype()))});
     const bool copied = !dense.is_same(parameter);

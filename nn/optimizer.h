@@ -1,4 +1,4 @@
-// Optimisers and clipping by the global norm.
+// Optimizers and clipping by the global norm.
 #pragma once
 
 #include <cstdint>
@@ -17,17 +17,18 @@ namespace poolgrad::nn {
 
 using ParameterPredicate = std::function<bool(const std::string& name, const Tensor& parameter)>;
 
-/// Parameters that learn in another way than the rest: `.groups = {{.applies = is_a_norm, .weight_decay = 0.0}}`. Of
-/// several groups that apply the first counts.
+/// Parameters with their own learning rate or weight decay: `.groups = {{.applies = is_a_norm, .weight_decay = 0.0}}`.
+/// If several groups apply, the first counts.
 struct ParameterGroup {
   ParameterPredicate applies;
-  double rate = 1.0;                        // times the optimiser's learning rate
-  std::optional<double> weight_decay = {};  // in place of the optimiser's own
+  double rate = 1.0;                        // times the optimizer's learning rate
+  std::optional<double> weight_decay = {};  // in place of the optimizer's own
 };
 
-/// What optimisers share: the parameters, the step count, the state that a checkpoint holds. A parameter of a half type
-/// has a master weight, unless options.master_weights is false: its steps are taken in f32, where they are not lost to
-/// rounding, and it is the result, rounded. An element that somebody else has written counts from the next step on.
+/// The common part of optimizers: the parameters, the step count, and the state that a checkpoint holds. A parameter of
+/// a half type has an f32 master weight, unless options.master_weights is false. Steps update the master, where
+/// rounding does not lose them, and the parameter is the rounded master. The next step adopts an element that other
+/// code has written.
 class Optimizer {
  public:
   virtual ~Optimizer() = default;
@@ -54,16 +55,17 @@ class Optimizer {
   void set_learning_rate(double rate) { learning_rate_ = rate; }
   /// Steps taken so far.
   std::int64_t steps() const { return steps_; }
-  /// In how many of them each parameter had a gradient and was updated, in the order of the parameters.
+  /// Returns for each parameter the number of steps in which it had a gradient and was updated, in the order of the
+  /// parameters.
   const std::vector<std::int64_t>& parameter_steps() const { return parameter_steps_; }
 
-  /// The state tensors, "<parameter>.<what>", sharing memory with the optimiser.
+  /// Returns the state tensors, "<parameter>.<name>", which share memory with the optimizer.
   const NamedTensors& state() const { return state_; }
-  /// Copies `state` in and sets the step counts; without `parameter_steps` every parameter has taken all of them.
-  /// Throws ValueError, changing nothing, where names, shapes, dtypes or the number of counts do not fit, and for
-  /// counts that are negative or above `steps`.
+  /// Copies `state` in and sets the step counts. Without `parameter_steps`, each parameter has taken all steps. Throws
+  /// ValueError, changing nothing, if names, shapes, dtypes or the number of counts do not fit, and for counts that are
+  /// negative or above `steps`.
   void load(const NamedTensors& state, std::int64_t steps, const std::vector<std::int64_t>& parameter_steps = {});
-  /// Throws what load() would.
+  /// Throws the errors of load().
   void check(const NamedTensors& state, std::int64_t steps,
              const std::vector<std::int64_t>& parameter_steps = {}) const;
 
@@ -76,45 +78,44 @@ class Optimizer {
   };
   /// Throws ValueError for no parameters, an undefined one, two of one name, one tensor twice, and a group without a
   /// predicate or with a negative number. Throws ShapeError for a parameter whose elements share places (a broadcast).
-  /// Frozen parameters may learn later. With `master_weights` parameters of a half type have their f32 value among the
-  /// state,
-  /// "<parameter>.master".
+  /// Accepts frozen parameters. With `master_weights`, the state holds the f32 value of each parameter of a half type
+  /// as "<parameter>.master".
   Optimizer(NamedTensors parameters, const Common& common, CallSite = {});
-  /// Of one parameter, by its group.
+  /// The rates of one parameter, by its group.
   struct Pace {
-    double rate, weight_decay;  // the rate times that of the optimiser
+    double rate, weight_decay;  // the rate is that of the group times the optimizer's
     auto operator<=>(const Pace&) const = default;
   };
   const Pace& pace(std::size_t index) const { return paces_[index]; }
   /// Zeros shaped like parameter `index` in its compute dtype, tagged Category::optimizer_state.
   Tensor add_state(std::size_t index, const std::string& what, CallSite = {});
-  /// The same of another shape.
+  /// The same with a given shape.
   Tensor add_state(std::size_t index, const std::string& what, const Shape& shape, CallSite = {});
   const NamedTensors& parameters() const { return parameters_; }
-  /// Parameter `index`, whose own steps, this one included, number `step`. Both tensors are row-major.
+  /// Parameter `index` at its own step number `step`, this one included. Both tensors are row-major.
   struct Update {
     std::size_t index;
     std::int64_t step;
     Tensor parameter, gradient;
   };
   virtual void update(std::span<const Update> updates, const GradientScale& scale) = 0;
-  /// Does update() ask for memory for this parameter? It is then updated by itself, after those that need none: where
-  /// there is no memory, it is as it was, and what was updated before it has been counted.
+  /// Returns whether update() allocates for this parameter. Such a parameter is updated by itself, after all others. If
+  /// memory runs out, it keeps its value, and the updates before it are counted.
   virtual bool needs_memory(std::size_t) const { return false; }
 
  private:
-  /// Takes into the masters what others wrote into their parameters.
+  /// Copies values that other code wrote into parameters to their masters.
   void adopt_writes();
-  /// A replay cannot: throws Error where there are any.
+  /// Throws Error if there are such writes: a replay cannot adopt them.
   void refuse_writes() const;
-  /// Throws Error where the state no longer fits a parameter, or a gradient does not.
+  /// Throws Error if the state or a gradient does not fit its parameter.
   void refuse_changed() const;
   void note_versions();
 
   NamedTensors parameters_;
-  std::vector<TensorMeta> made_with_;  // what each parameter was like
+  std::vector<TensorMeta> made_with_;  // shape, dtype and device of each parameter
   std::vector<Pace> paces_;
-  /// The f32 value of a parameter, undefined where there is none, and the memory that is it, rounded, at which version.
+  /// The f32 value of a parameter (undefined without one), and the memory and version of its rounded copy.
   struct Master {
     Tensor value;
     std::weak_ptr<Storage> storage;
@@ -127,7 +128,7 @@ class Optimizer {
   double learning_rate_;
   std::int64_t steps_ = 0;
   std::vector<std::int64_t> parameter_steps_;
-  std::optional<std::vector<std::int64_t>> before_;  // the last step: those of the parameters
+  std::optional<std::vector<std::int64_t>> before_;  // counts of the parameters before the last step
 };
 
 struct SGDOptions {
@@ -174,7 +175,7 @@ class AdamW : public Optimizer {
   explicit AdamW(NamedTensors parameters, AdamWOptions options = {}, CallSite = {});
 
  protected:
-  /// Moments of those parameters alone for which `takes` holds. With `coupled`, the decay is added to the gradient.
+  /// Keeps moments only for parameters for which `takes` returns true. With `coupled`, adds the decay to the gradient.
   AdamW(NamedTensors parameters, AdamWOptions options, const char* op, const ParameterPredicate& takes,
         bool coupled = false);
   void update(std::span<const Update> updates, const GradientScale& scale) override;
@@ -226,11 +227,11 @@ class RMSprop : public Optimizer {
   void update(std::span<const Update> updates, const GradientScale& scale) override;
 
   RMSpropOptions options_;
-  std::vector<Tensor> square_, mean_, momentum_;  // the last two are empty unless asked for
+  std::vector<Tensor> square_, mean_, momentum_;  // mean_ and momentum_ are empty unless asked for
 };
 
 struct AdafactorOptions {
-  double learning_rate = 1e-2;  // of the size of a parameter
+  double learning_rate = 1e-2;  // relative to the size of a parameter
   double beta2_decay = -0.8;
   std::optional<double> epsilon1 = {};  // least root of a variance; none: 2^-23 in f32, 2^-52 in f64
   double epsilon2 = 1e-3;               // least size of a parameter
@@ -255,11 +256,11 @@ class Adafactor : public Optimizer {
   bool needs_memory(std::size_t) const override { return true; }
 
   AdafactorOptions options_;
-  std::vector<Tensor> rows_, columns_, variances_;  // undefined where the parameter has the others
+  std::vector<Tensor> rows_, columns_, variances_;  // undefined if the parameter uses the other kind
 };
 
 struct LionOptions {
-  double learning_rate = 1e-4;  // a tenth of AdamW's, with as much more decay; small models: usual_learning_rate()
+  double learning_rate = 1e-4;  // a tenth of AdamW's, with ten times the decay; small models: usual_learning_rate()
   double beta1 = 0.9, beta2 = 0.99;
   double weight_decay = 0.1;
   bool decay_matrices_only = false;
@@ -267,8 +268,8 @@ struct LionOptions {
   std::vector<ParameterGroup> groups = {};
 };
 
-/// p -= rate * (sign(beta1 m + (1 - beta1) g) + weight_decay * p), then m = beta2 m + (1 - beta2) g (Chen et al. 2023):
-/// every element moves by the rate, whatever its gradient, and there is one moment to keep.
+/// p -= rate * (sign(beta1 m + (1 - beta1) g) + weight_decay * p), then m = beta2 m + (1 - beta2) g (Chen et al. 2023).
+/// Every element moves by the rate. Keeps one moment.
 class Lion : public Optimizer {
  public:
   /// Throws ValueError for negative options and betas outside [0, 1).
@@ -284,11 +285,11 @@ class Lion : public Optimizer {
 };
 
 struct MuonOptions {
-  AdamWOptions adamw = {};  // of all other parameters; learning rate, decay and groups are those of the matrices, too
+  AdamWOptions adamw = {};  // of all other parameters; learning rate, decay and groups are those of the matrices
   double momentum = 0.95;
   bool nesterov = true;
   int newton_schulz_steps = 5;
-  /// Matrices that AdamW takes all the same, being no maps between activations: embeddings, heads.
+  /// Selects matrices that AdamW updates because they are no maps between activations: embeddings, heads.
   ParameterPredicate left_to_adamw = {};
 };
 
@@ -306,7 +307,7 @@ class Muon : public AdamW {
   bool needs_memory(std::size_t index) const override { return momentum_[index].defined(); }
 
   MuonOptions options_;
-  std::vector<Tensor> momentum_;  // undefined for what AdamW takes
+  std::vector<Tensor> momentum_;  // undefined for parameters of AdamW
 };
 
 /// Returns x (m, n), floating, with its singular values brought near 1: `steps` rounds of y = a y + (b G + c G^2) y
@@ -317,11 +318,11 @@ class Muon : public AdamW {
 Tensor newton_schulz(const Tensor& x, int steps = 5, CallSite = {});
 
 enum class OptimizerKind { adamw, sgd, lion, muon };
-/// "adamw", "sgd", "lion" or "muon". Throws ValueError.
+/// Parses "adamw", "sgd", "lion" or "muon". Throws ValueError.
 OptimizerKind parse_optimizer(const std::string& text);
 std::string to_string(OptimizerKind kind);
-/// The peak rate that a small language model learns well with: Muon 2e-2, AdamW and Lion 3e-3, SGD 0.1
-/// (docs/measurements.md has the runs).
+/// Returns a good peak rate for a small language model: Muon 2e-2, AdamW and Lion 3e-3, SGD 0.1 (docs/measurements.md
+/// has the runs).
 double usual_learning_rate(OptimizerKind kind);
 
 }  // namespace poolgrad::nn

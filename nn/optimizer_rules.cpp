@@ -26,23 +26,23 @@ namespace poolgrad::nn {
 
 namespace {
 
-/// An option under its name.
+/// The name and value of an option.
 using Option = std::pair<const char*, double>;
 
 std::string said(const Option& option) { return fmt::format("{} {}", option.first, option.second); }
 
-/// Throws ValueError that names the first of the options that is negative, or no number.
+/// Throws ValueError that names the first option that is negative or NaN.
 void refuse_negative(const std::string& op, std::initializer_list<Option> options) {
   for (const Option& option : options)
     if (!(option.second >= 0)) throw ValueError("[" + op + "] must not be negative: " + said(option));
 }
-/// The same outside [0, 1).
+/// Throws ValueError that names the first option outside [0, 1).
 void refuse_outside(const std::string& op, std::initializer_list<Option> options) {
   for (const Option& option : options)
     if (!(option.second >= 0 && option.second < 1)) throw ValueError("[" + op + "] must be in [0, 1): " + said(option));
 }
 
-/// Calls f(kind, pointers) for items of one kind together, in the order of the first of each.
+/// Calls f(kind, pointers) once for all items of a kind, in the order of the first item of each kind.
 template <class Items, class Kind, class F>
 void for_each_alike(const Items& items, const Kind& kind, const F& f) {
   std::vector<bool> done(items.size());
@@ -58,7 +58,7 @@ void for_each_alike(const Items& items, const Kind& kind, const F& f) {
   }
 }
 
-/// The options of an update; while a step is recorded, such that each replay asks `options` for them anew.
+/// Returns the options of an update. While a Graph records, each replay calls `options` again.
 template <class Options>
 auto options_of_each_step(const Options& options) {
   auto now = options();
@@ -68,8 +68,8 @@ auto options_of_each_step(const Options& options) {
   return now;
 }
 
-/// Calls `kernel` for the parameters of one device whose same(update) is equal, with options(index) of the first and
-/// the states that states(index) returns.
+/// Calls `kernel` once for all parameters of one device with equal same(update). Passes options(index) of the first
+/// parameter, and states(index) of each.
 template <class Updates, class Same, class States, class Options, class Kernel>
 void update_together(const Kernel& kernel, const Updates& updates, const GradientScale& scale, const Same& same,
                      const States& states, const Options& options) {
@@ -88,7 +88,7 @@ void update_together(const Kernel& kernel, const Updates& updates, const Gradien
   });
 }
 
-/// The view of a state that there may not be.
+/// Returns the view of an optional state.
 View view_of(const std::vector<Tensor>& all, std::size_t index) { return all.empty() ? View{} : all[index].view(); }
 
 }  // namespace
@@ -110,13 +110,13 @@ SGD::SGD(NamedTensors parameters, SGDOptions options, CallSite)
 
 namespace {
 
-/// out = a x + b y, where y is the gradient or what became of it: of a gradient, b is multiplied by the scale.
+/// out = a x + b y. With numbers.of_gradient, y is the gradient itself, and b is multiplied by the scale.
 void blend(const View& out, const GradientScale& scale, kernels::WeightedSum numbers, const View& x, const View& y,
            Device device) {
   const Stream stream = current_stream(device);
   numbers.device_scale = scale.on(device);
   if (numbers.of_gradient) numbers.b *= scale.number();
-  kernels::weighted_sum(stream, out, numbers, x, y);  // always this one: replays have the bits of eager steps
+  kernels::weighted_sum(stream, out, numbers, x, y);  // also for eager steps, so that replays have the same bits
 }
 
 }  // namespace
@@ -353,7 +353,7 @@ void Muon::update(std::span<const Update> updates, const GradientScale& scale) {
       return kernels::WeightedSum{.a = 1 - rate * decay, .b = -rate * size};
     });
     const View p = u.parameter.view(), g = u.gradient.view(), m = momentum_[u.index].view();
-    Tensor direction = Tensor::empty_like(u.parameter);  // the momentum is kept where there is no memory to go on
+    Tensor direction = Tensor::empty_like(u.parameter);  // first, so that the momentum stays if memory is short
     blend(direction.view(), scale, momentum, m, g, device);
     if (options_.nesterov) blend(direction.view(), scale, momentum, direction.view(), g, device);
     direction = newton_schulz(direction, options_.newton_schulz_steps);
@@ -365,8 +365,8 @@ void Muon::update(std::span<const Update> updates, const GradientScale& scale) {
 
 namespace {
 
-/// x / |x|, and 0 for 0. Divides by the largest magnitude first, so that no norm overflows or loses digits. That
-/// divisor is a constant: the result does not depend on it.
+/// Returns x / |x|, and 0 for 0. First divides by the largest magnitude, so that no norm overflows or loses digits.
+/// That divisor is treated as a constant, since the result does not depend on it.
 Tensor normalised(const Tensor& x) {
   if (x.count() == 0) return x;
   const Tensor wide = to(x, compute_dtype(x.dtype()));
@@ -381,7 +381,7 @@ Tensor normalised(const Tensor& x) {
 Tensor newton_schulz(const Tensor& x, int steps, CallSite) {
   if (x.rank() != 2) throw ShapeError("[newton_schulz] x must be a matrix: x " + describe(x));
   constexpr double a = 3.4445, b = -4.7750, c = 2.0315;
-  const bool tall = x.size(0) > x.size(1);  // the smaller of the two products
+  const bool tall = x.size(0) > x.size(1);  // takes the smaller of the two products
   Tensor y = normalised(tall ? transpose(x, 0, 1) : x);
   for (int i = 0; i < steps; ++i) {
     const Tensor gram = matmul(y, transpose(y, 0, 1));

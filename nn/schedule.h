@@ -6,14 +6,14 @@
 
 namespace poolgrad::nn {
 
-/// A linear warm-up over `warmup` steps to `peak`, and what follows it. Steps count from 1; without warm-up the first
-/// is at the peak, and beyond the last the rate stays, also where that one is within the warm-up.
+/// A linear warm-up over `warmup` steps to `peak`, followed by a decay. Steps count from 1; without warm-up, step 1 has
+/// the peak. After the last step the rate stays constant, even if that step is within the warm-up.
 struct Schedule {
   enum class Kind {
     cosine,    // half a cosine down to floor * peak at the last step (Loshchilov & Hutter 2017)
-    linear,    // a line down to there
-    constant,  // the peak
-    wsd,       // warm-up, stable, decay: the peak, and over the last `decay` of the steps a line down (Hu et al. 2024)
+    linear,    // a line down to floor * peak
+    constant,  // stays at the peak
+    wsd,       // warm-up, stable, decay: the peak, then a line down over the last `decay` of the steps (Hu et al. 2024)
   };
   Kind kind = Kind::cosine;
   double peak = 3e-3;

@@ -1,7 +1,7 @@
 // Checkpoints: everything a training run needs to go on bit for bit, in one safetensors file: parameters
-// and buffers as "model.<name>", optimiser state as "optimizer.<name>", averages of the parameters as "ema.<name>", the
+// and buffers as "model.<name>", optimizer state as "optimizer.<name>", averages of the parameters as "ema.<name>", the
 // pairs that a tokenizer merges as "tokenizer.merges" (merges, 2) i32, and the counters as metadata. A file written
-// before parameters counted their own steps is read as if each had taken every step of the optimiser.
+// before parameters counted their own steps is read as if each had taken every step of the optimizer.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@
 
 namespace poolgrad::nn {
 
-/// What is neither parameter nor optimiser state.
+/// What is neither parameter nor optimizer state.
 struct TrainingState {
   std::int64_t step = 0;                             // steps done
   std::int64_t data_position = 0;                    // examples drawn
@@ -30,7 +30,7 @@ struct TrainingState {
   std::map<std::string, std::string> metadata = {};  // the caller's own: configuration
 };
 
-/// What a checkpoint has of an optimiser.
+/// What a checkpoint has of an optimizer.
 struct OptimizerState {
   NamedTensors tensors;
   std::int64_t steps = 0;
@@ -42,10 +42,10 @@ void save_training_state(const std::string& path, const Module& model, const Opt
                          const TrainingState& state, CallSite = {});
 void save_training_state(const std::string& path, const Module& model, const Optimizer& optimizer,
                          const TrainingState& state, CallSite = {});
-/// Reads the metadata, the counters and the tensors of model and optimiser; model, optimiser and averages change only
+/// Reads the metadata, the counters and the tensors of model and optimizer; model, optimizer and averages change only
 /// if everything fits, and `accept`, if given, does not throw at what the counters are. Throws FileError for a
 /// malformed file and ValueError for one of another model. A disk that fails while tensors are read may leave some of
-/// them changed. An optimiser of some of the model's parameters (`own`, their numbers) takes theirs. `averages`, if
+/// them changed. An optimizer of some of the model's parameters (`own`, their numbers) takes theirs. `averages`, if
 /// given, are read with the rest, and ValueError if there are none.
 TrainingState load_training_state(const std::string& path, Module& model, Optimizer& optimizer,
                                   const std::optional<std::vector<std::size_t>>& own = std::nullopt,

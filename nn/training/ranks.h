@@ -61,7 +61,7 @@ class Ranks {
   virtual void agree(const std::vector<std::pair<std::string, std::string>>& values) = 0;
 };
 
-/// Which rank updates each parameter where optimiser states are divided (ZeRO stage 1, Rajbhandari et al. 2020): whole
+/// Which rank updates each parameter where optimizer states are divided (ZeRO stage 1, Rajbhandari et al. 2020): whole
 /// parameters, the largest first, each to the rank that has least. No rank has more elements than its equal share and
 /// the largest parameter.
 std::vector<int> owners_of(const std::vector<Tensor>& parameters, int ranks);

@@ -30,17 +30,17 @@ struct StepRecord {
   std::uint64_t device_allocations = 0;  // since the step before
 };
 
-/// Forward, backward, clipped update. Model and optimiser must outlive it.
+/// Forward, backward, clipped update. Model and optimizer must outlive it.
 class TrainingStep {
  public:
   /// Gradients are clipped at the global norm `clip_norm` (0: never). Errors begin with "[operation]". A scaler, which
   /// must outlive it too, scales the mean loss; steps whose gradients are not finite are then skipped. With ranks,
   /// which must outlive it as well, loss, gradients and norm are those of all of them; `owners` says which rank's
-  /// optimiser has each of the model's parameters, which the others take over from it (none: every rank's has all).
+  /// optimizer has each of the model's parameters, which the others take over from it (none: every rank's has all).
   TrainingStep(const Module& model, Optimizer& optimizer, double clip_norm = 1.0, std::string operation = "train",
                LossScaler* scaler = nullptr, Ranks* ranks = nullptr, std::vector<int> owners = {});
 
-  /// `loss` returns the sum of the losses of `tokens` tokens (or their mean, with tokens = 1); the optimiser's gradient
+  /// `loss` returns the sum of the losses of `tokens` tokens (or their mean, with tokens = 1); the optimizer's gradient
   /// scale takes the mean; with ranks, the sum of those that are here, of `tokens` on all ranks. Updates at the rate
   /// and drops the gradients, also where it throws. The device is read once. Throws ValueError, updating nothing, where
   /// the loss is not finite, and where gradients are not, unless the scaler skips the step.

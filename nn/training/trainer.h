@@ -34,7 +34,7 @@ struct TrainerOptions {
   std::int64_t chunk = 0;  // positions of a chunk, nn/chunked.h; 0: all at once
   std::int64_t store_every = 1;
   std::int64_t steps = 1000;
-  /// At its peak, after a warm-up of min(20, steps / 2) steps; 0: usual_learning_rate() of the optimiser.
+  /// At its peak, after a warm-up of min(20, steps / 2) steps; 0: usual_learning_rate() of the optimizer.
   double learning_rate = 0;
   double clip_norm = 1.0;                       // 0: no clipping
   double weight_decay = 0.1;                    // of matrices
@@ -49,7 +49,7 @@ struct TrainerOptions {
   /// Those that train with this one, each with a trainer of the same model, text and options, of whose methods all call
   /// the same ones. They share batches and sequences; must outlive the trainer. Null: none.
   Ranks* ranks = nullptr;
-  bool shard_optimizer = false;  // each rank has the optimiser's state of its share of the parameters alone
+  bool shard_optimizer = false;  // each rank has the optimizer's state of its share of the parameters alone
   bool graph = false;            // steps are recorded once and replayed: TrainingStep::record()
 };
 
@@ -66,7 +66,7 @@ class Trainer {
   Trainer& operator=(const Trainer&) = delete;
 
   /// Throws as TrainingStep::run(), and what reading the text throws. All is then as before the step, unless it was the
-  /// optimiser that found no memory, which says what it had updated (Optimizer::step()).
+  /// optimizer that found no memory, which says what it had updated (Optimizer::step()).
   StepRecord step();
   /// While the result lives, the model has the averages of its parameters in their place; null where there are none.
   std::unique_ptr<Substitution> averaged() const;
@@ -88,9 +88,9 @@ class Trainer {
   /// FileError says which.
   void save(const std::string& path, std::map<std::string, std::string> metadata = {},
             const std::vector<std::string>& otherwise = {}, CallSite = {}) const;
-  /// What the tensors in it take, without the optimiser's state of other ranks.
+  /// What the tensors in it take, without the optimizer's state of other ranks.
   std::uint64_t checkpoint_bytes() const;
-  /// Goes on from a checkpoint, bit for bit. Throws ValueError where it is of another model, tokenizer, optimiser or
+  /// Goes on from a checkpoint, bit for bit. Throws ValueError where it is of another model, tokenizer, optimizer or
   /// average, of another text or other weights (unless `other_text`), or beyond the last step, and FileError; nothing
   /// changes then.
   void resume(const std::string& path, bool other_text = false, CallSite = {});
@@ -100,7 +100,7 @@ class Trainer {
   LanguageModel& model() { return *model_; }
   const Corpus& corpus() const { return corpus_; }
   Device device() const { return device_; }
-  /// Of the optimiser, on this rank.
+  /// Of the optimizer, on this rank.
   std::uint64_t optimizer_bytes() const;
   CachingAllocator& pool() const { return step_.pool(); }
   /// Of the pool of recorded steps.
@@ -110,7 +110,7 @@ class Trainer {
   /// What is here of the windows, of which the model is told.
   TextWindows share_of(std::vector<WindowPlace> places, std::int64_t length);
   BatchShare share(std::int64_t length) const;
-  /// The numbers of the parameters that rank `rank` updates, where optimiser states are divided.
+  /// The numbers of the parameters that rank `rank` updates, where optimizer states are divided.
   std::vector<std::size_t> owned_by(int rank) const;
   std::unique_ptr<Optimizer> optimizer_of(int rank) const;
   /// That of all ranks, on rank 0.
