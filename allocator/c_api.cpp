@@ -25,7 +25,7 @@ namespace {
 
 using namespace poolgrad;
 
-// What cudaMalloc promises; code that was written for it may rely on that.
+// The alignment of cudaMalloc, which callers may rely on.
 constexpr std::size_t device_alignment = 256;
 constexpr std::size_t host_alignment = 64;
 
@@ -33,7 +33,7 @@ static_assert(POOLGRAD_CPU == static_cast<int>(DeviceType::cpu));
 static_assert(POOLGRAD_CUDA == static_cast<int>(DeviceType::cuda));
 static_assert(POOLGRAD_SIM == static_cast<int>(DeviceType::sim));
 
-// Small on purpose: a library that is loaded late shares little room for thread-local variables with all others.
+// Small on purpose: libraries loaded at run time share little space for thread-local variables.
 struct LastError {
   std::string text;
   bool out_of_memory = false;
@@ -42,14 +42,14 @@ struct LastError {
     out_of_memory = memory_is_out;
     try {
       text = what;
-    } catch (...) {  // no memory for a sentence
+    } catch (...) {  // out of memory for the message
       text.clear();
     }
   }
 };
 thread_local LastError last_error;
 
-// What `work` returns, or `failed` with the sentence kept: nothing is thrown to the caller.
+// Returns the result of `work`. On an exception, stores its message and returns `failed`.
 template <class Work, class Result>
 Result guarded(Result failed, const Work& work) noexcept {
   try {
@@ -85,7 +85,7 @@ Device device_of(int kind, int index) {
 
 CachingAllocator& pool_of(int kind, int index) { return allocator_for(device_of(kind, index)); }
 
-// As pools call it: private ones tell the streams of threads apart, too.
+// Translates to the pool's stream, so that private pools also tell per-thread streams apart.
 Stream stream_of(const CachingAllocator& pool, void* stream) {
   return ThreadCaches::named({pool.device(), reinterpret_cast<std::uintptr_t>(stream)});
 }
@@ -126,7 +126,7 @@ void deallocate(int kind, void* pointer, ssize_t size, int index, void* stream) 
   });
 }
 
-// "fill_cache+0x1c in libmodel.so", of the code at `address`.
+// Describes the code at `address`, such as "fill_cache+0x1c in libmodel.so".
 std::string describe_code(void* address) {
   std::ostringstream text;
   Dl_info info{};
@@ -141,7 +141,7 @@ std::string describe_code(void* address) {
   return text.str();
 }
 
-// The report of a pool, which knows callers in C++ alone, with the caller in C.
+// Adds the caller in C to a pool's report, which knows only callers in C++.
 std::string asked_for_by(void* caller, std::string report) {
   const std::string line = "\n  asked for by ";
   const std::size_t begin = report.find(line);
@@ -150,7 +150,7 @@ std::string asked_for_by(void* caller, std::string report) {
   return report.replace(text, report.find('\n', text) - text, describe_code(caller));
 }
 
-// `caller`: where the function of this interface returns to.
+// `caller`: the return address of the C function.
 void* allocate_or_null(int kind, ssize_t size, int index, void* stream, void* caller) noexcept {
   return guarded(static_cast<void*>(nullptr), [&] {
     try {
@@ -161,8 +161,8 @@ void* allocate_or_null(int kind, ssize_t size, int index, void* stream, void* ca
   });
 }
 
-// c10::OutOfMemoryError, made where the program has loaded PyTorch. Returns if it has not. It is a c10::Error, whose
-// constructor is in libc10.so, with a table of functions of its own; not every version has its own constructor there.
+// Throws a c10::OutOfMemoryError if the program has loaded PyTorch; else returns. The class derives from c10::Error,
+// whose constructor is in libc10.so, and has its own vtable. Only some versions export its own constructor.
 void throw_torch_out_of_memory(const std::string& text) {
   struct SourceLocation {
     const char* function;
@@ -171,14 +171,14 @@ void throw_torch_out_of_memory(const std::string& text) {
   };
   using Construct = void (*)(void* self, SourceLocation where, std::string what);
   using Destroy = void (*)(void* self);
-  void* library = dlopen("libc10_cuda.so", RTLD_LAZY | RTLD_NOLOAD);  // finds what is in libc10.so, too
+  void* library = dlopen("libc10_cuda.so", RTLD_LAZY | RTLD_NOLOAD);  // also finds symbols in libc10.so
   if (library == nullptr) return;
   const auto construct_base = reinterpret_cast<Construct>(
       dlsym(library, "_ZN3c105ErrorC2ENS_14SourceLocationENSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE"));
   auto* type = static_cast<std::type_info*>(dlsym(library, "_ZTIN3c1016OutOfMemoryErrorE"));
   auto** table = static_cast<void**>(dlsym(library, "_ZTVN3c1016OutOfMemoryErrorE"));
   if (construct_base == nullptr || type == nullptr || table == nullptr) return;
-  void** functions = table + 2;  // after the object's offset and its type; the first is the destructor
+  void** functions = table + 2;  // after the offset to top and the type info; the first entry is the destructor
   constexpr std::size_t large_enough = 1024;
   void* error = abi::__cxa_allocate_exception(large_enough);
   try {
@@ -191,7 +191,7 @@ void throw_torch_out_of_memory(const std::string& text) {
   abi::__cxa_throw(error, type, reinterpret_cast<Destroy>(functions[0]));
 }
 
-// For functions that PyTorch calls: what went wrong is thrown.
+// For functions that PyTorch calls: throws the stored error.
 void thrown_if_failed(int result) {
   if (result != 0) throw std::runtime_error(last_error.text);
 }
@@ -253,7 +253,7 @@ void poolgrad_torch_memory_fraction(double fraction, int device) {
                        std::to_string(fraction));
     }
     CachingAllocator& pool = pool_of(POOLGRAD_CUDA, device);
-    // A budget of 0 would mean that there is none.
+    // A budget of 0 would mean no limit.
     const double bytes = fraction * static_cast<double>(pool.memory().info().total);
     pool.set_budget(std::max<std::size_t>(static_cast<std::size_t>(bytes), 1));
   }));
@@ -270,7 +270,7 @@ void poolgrad_torch_end_pool(int device, poolgrad_pool_id id) {
 }
 
 void poolgrad_torch_release_pool(int device, poolgrad_pool_id id) {
-  // PyTorch calls this from destructors, also for a pool that nothing was allocated in.
+  // PyTorch calls this from destructors, also for a pool without any allocation.
   thrown_if_failed(done([&] { private_pools().release(pool_of(POOLGRAD_CUDA, device), id_of(id)); }));
 }
 

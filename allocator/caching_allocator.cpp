@@ -92,7 +92,7 @@ namespace {
 
 constexpr std::size_t default_capacity = std::size_t{8} << 30;
 
-// Never destroyed, so that static tensors can be released at any time; reachable, so leak checkers are content.
+// Never destroyed, so that static tensors can be released at any time. Reachable, so leak checkers do not report it.
 struct Registry {
   std::mutex mutex;
   std::array<std::atomic<CachingAllocator*>, 3 * 256> pools{};
@@ -112,7 +112,7 @@ CachingAllocator* pool_on(std::unique_ptr<DeviceMemory> memory, const AllocatorC
   return new CachingAllocator(std::move(memory), config);
 }
 
-// Called with the registry's mutex held.
+// Requires the registry's mutex.
 CachingAllocator* make_pool(Device device, std::size_t simulated_capacity, const SimulationOptions& simulation = {}) {
   const AllocatorConfig config = AllocatorConfig::from_environment();
   switch (device.type) {
@@ -146,7 +146,7 @@ std::mutex& registry_mutex() { return registry().mutex; }
 
 namespace {
 
-// What is at the place, made at first use.
+// Returns the pool in the slot; makes it at first use.
 template <class Make>
 CachingAllocator& known_or_made(std::atomic<CachingAllocator*>& pool, const Make& make) {
   if (CachingAllocator* known = pool.load(std::memory_order_acquire)) return *known;
@@ -169,8 +169,8 @@ CachingAllocator& pinned_allocator_for(Device device) {
     throw DeviceError("[allocator] memory of the host is pinned for CUDA devices, got " + to_string(device));
   return known_or_made(registry().pinned[device.index], [&] {
     AllocatorConfig config = AllocatorConfig::from_environment();
-    config.budget = 0;     // which is the device's
-    config.races = false;  // what the host does is done before whatever it queues then, which no event tells
+    config.budget = 0;     // the device has its own
+    config.races = false;  // host work ends before the host queues device work, without an event
     return pool_on(std::make_unique<PinnedMemory>(device.index), config);
   });
 }

@@ -60,7 +60,7 @@ std::size_t parse_bytes(const std::string& text) {
   for (char& c : suffix) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
   for (const Unit& unit : units) {
     if (suffix != unit.name) continue;
-    // A plain integer is exact; anything else is rounded down to a byte.
+    // A plain integer is exact; other numbers are rounded down to a byte.
     if (integer.ptr == stop && unit.bytes == 1.0) {
       if (integer.ec != std::errc()) throw refuse("more bytes than 64 bits can count");
       return whole;
@@ -91,7 +91,7 @@ namespace {
 
 constexpr std::array<std::string_view, 4> mode_names = {"default", "lightweight", "none", "planned"};
 
-// How the value of a key is read, and its text.
+// How to read the value of a key, and how to write it.
 
 std::size_t read_bytes(std::string_view, std::string_view value) { return parse_bytes(std::string(value)); }
 

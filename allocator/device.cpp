@@ -42,7 +42,7 @@ std::string to_string(Device device) {
 
 namespace {
 
-// Streams other than the default that are current on this thread: a handful at most, so a list is the fastest map.
+// The current streams of this thread, without default streams: a handful, so a list is the fastest map.
 std::vector<Stream>& overrides() {
   thread_local std::vector<Stream> streams;
   return streams;

@@ -24,7 +24,7 @@ struct Device {
   bool is_cuda() const { return type == DeviceType::cuda; }
   bool is_sim() const { return type == DeviceType::sim; }
 
-  /// Of both bytes at once, where compilers would compare one after the other.
+  /// Compares both bytes at once; compilers would compare one after the other.
   friend constexpr bool operator==(Device a, Device b) noexcept {
     return std::bit_cast<std::uint16_t>(a) == std::bit_cast<std::uint16_t>(b);
   }

@@ -1,5 +1,5 @@
-// The exceptions of poolgrad. Every message reads `[operator] reason: all operands`, and is the same on every device
-// because shapes, dtypes and devices are checked before any dispatch. After any of them the library stays usable.
+// The exceptions of poolgrad. Every message reads `[operator] reason: all operands`. It is the same on every device,
+// because shapes, dtypes and devices are checked before dispatch. The library stays usable after any of them.
 #pragma once
 
 #include <stdexcept>
@@ -7,7 +7,7 @@
 
 namespace poolgrad {
 
-/// Base of every exception that poolgrad throws on purpose.
+/// Base of all exceptions of poolgrad.
 struct Error : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
@@ -17,12 +17,12 @@ struct ShapeError : Error {
   using Error::Error;
 };
 
-/// A dtype is not supported by the operator, or operands differ in dtype.
+/// The operator does not support a dtype, or operands differ in dtype.
 struct DTypeError : Error {
   using Error::Error;
 };
 
-/// Operands live on different devices, or a device does not exist or cannot do what is asked.
+/// Operands are on different devices, or a device does not exist or does not support the request.
 struct DeviceError : Error {
   using Error::Error;
 };
@@ -32,12 +32,12 @@ struct IndexError : Error {
   using Error::Error;
 };
 
-/// A value (option, probability, file content given by the caller) is not allowed.
+/// An invalid value (option, probability, file content given by the caller).
 struct ValueError : Error {
   using Error::Error;
 };
 
-/// No memory within the budget after every rung of the emergency ladder. `what()` is the whole report.
+/// The request does not fit after all stages of the emergency ladder. `what()` is the whole report.
 struct OutOfMemoryError : Error {
   using Error::Error;
 };
@@ -47,7 +47,7 @@ struct CudaError : Error {
   using Error::Error;
 };
 
-/// A file cannot be read or written, or its content is malformed. Names the path and the offset where there is one.
+/// A file cannot be read or written, or is malformed. The message has the path and, where known, the offset.
 struct FileError : Error {
   using Error::Error;
 };

@@ -128,7 +128,7 @@ std::string scope_name(std::uint32_t scope) { return scope_table().path(scope); 
 
 namespace {
 
-/// A source_location of our own making: a pointer to the four fields that one made by the compiler points to.
+/// A source_location of our own: a pointer to four fields, laid out as the compiler's.
 struct Place {
   const char* file;
   const char* function;
@@ -161,7 +161,8 @@ std::mutex& places_mutex() { return place_table().mutex; }
 
 namespace {
 
-/// The folder of the standard library's headers, which call what a program hands to std::make_unique and the like.
+/// The folder of the standard library's headers. Their code makes allocations for a program's std::make_unique and
+/// similar calls.
 const std::string& standard_library() {
   struct Made {
     explicit Made(std::source_location here = std::source_location::current()) : at(here) {}
@@ -204,13 +205,13 @@ std::source_location CallSite::of(std::source_location inside) noexcept {
   try {
     return std::bit_cast<std::source_location>(
         place_table().find_or_add(at, backward ? *backward + " backward" : function_name(inside.function_name())));
-  } catch (const std::bad_alloc&) {  // less is said
+  } catch (const std::bad_alloc&) {  // a shorter description
     return at;
   }
 }
 
 std::string function_name(std::string_view signature) {
-  int depth = 0;  // of < >
+  int depth = 0;  // of nested < >
   std::size_t begin = 0;
   for (std::size_t i = 0; i < signature.size(); ++i) {
     const char c = signature[i];

@@ -1,5 +1,5 @@
-// Tags: what a byte is for (`Category`) and where it came from: the names of the scopes alive on this thread, and, in
-// traces and reports, the line of the program that asked for it and the operator that made it.
+// Tags of allocations: the `Category`, the names of the thread's active scopes, and, in traces and reports, the
+// requesting line of the program and the operator.
 #pragma once
 
 #include <cstddef>
@@ -35,34 +35,35 @@ inline constexpr std::size_t category_count = 17;
 
 std::string_view to_string(Category category);
 
-/// Long-lived memory (parameters, optimiser state) is placed apart from transients so that it never pins their pages.
+/// Long-lived memory (parameters, optimizer state) is placed apart from transient blocks, so that it never pins their
+/// pages.
 constexpr bool is_long_lived(Category category) {
   return category == Category::parameter || category == Category::optimizer_state;
 }
 
-/// What an allocation is tagged with. `scope` is an interned path id, 0 for none; see scope_name().
+/// The tag of an allocation. `scope` is an interned path id, 0 for none; see scope_name().
 struct Tag {
   Category category = Category::unknown;
   std::uint32_t scope = 0;
 };
 
-/// Hears of the scopes with a name as they begin and end, each on its own thread.
+/// Receives the begin and end of named scopes, on the thread of the scope.
 class ScopeListener {
  public:
   virtual ~ScopeListener() = default;
-  /// The scope's own name; of a tag of another time, the whole path. current_tag() is that of the scope.
+  /// `name`: the scope's own name; the whole path for a restored tag. current_tag() is already the scope's.
   virtual void begins(std::string_view name) noexcept = 0;
   virtual void ends() noexcept = 0;
 };
 
-/// From now on scopes that begin are told to `listener`, which must outlive them; nullptr: to nobody. Returns who was
-/// told before. At the start of a program that is nobody, or, under POOLGRAD_NVTX=1, nvtx_listener().
+/// Sets the listener of scopes that begin from now on, which must outlive them; nullptr: none. Returns the previous
+/// one. A program starts with none, or with nvtx_listener() under POOLGRAD_NVTX=1.
 ScopeListener* listen_to_scopes(ScopeListener* listener);
-/// Makes them ranges of the NVTX domain "poolgrad", which Nsight Systems shows. nullptr in a build without NVTX 3.
+/// Shows scopes as ranges of the NVTX domain "poolgrad" in Nsight Systems. nullptr in a build without NVTX 3.
 ScopeListener* nvtx_listener();
 
-/// Tags everything that this thread allocates while it is alive. Scopes nest: names join with '.', and the inner
-/// category wins. Cheap: entering an already known scope is one hash lookup.
+/// Tags all allocations of this thread during its lifetime. Scopes nest: names join with '.', and the inner category
+/// wins. Entering a known scope costs one hash lookup.
 class MemoryScope {
  public:
   MemoryScope(std::string_view name, Category category);
@@ -70,7 +71,7 @@ class MemoryScope {
   explicit MemoryScope(Category category);
   /// Changes the name only.
   explicit MemoryScope(std::string_view name);
-  /// The tag of another time or thread, in place of the one in force.
+  /// Restores a tag from another time or thread.
   explicit MemoryScope(Tag tag);
   ~MemoryScope();
   MemoryScope(const MemoryScope&) = delete;
@@ -83,32 +84,32 @@ class MemoryScope {
   ScopeListener* told_ = nullptr;
 };
 
-/// The tag in force on this thread.
+/// The current tag of this thread.
 Tag current_tag();
 
 /// "block3.attention" for an interned scope id; "" for 0.
 std::string scope_name(std::uint32_t scope);
 
-/// The line of the program that what this thread allocates is put down to in traces and reports, and by the race
-/// detector, as long as it lives. What a program calls takes one as its last parameter, `CallSite = {}`, which is the
-/// line of the call, or with its first tensor (Argument). The outermost one alive counts, so that the operators inside
-/// a module or an operator are put down to the line that called it. A program may also declare one: `const CallSite
-/// here;`. A line of the standard library does not count: what std::make_unique makes is put down to its parts.
+/// Attributes the allocations of this thread during its lifetime to a line of the program, in traces, reports and the
+/// race detector. Public functions take one as their last parameter, `CallSite = {}`, which is the line of the call, or
+/// with their first tensor (Argument). The outermost one wins: operators inside a module or an operator belong to the
+/// line that called it. A program may also declare one: `const CallSite here;`. Lines of the standard library do not
+/// count: allocations inside std::make_unique belong to the line of the constructor's parts.
 class CallSite {
  public:
   CallSite(std::source_location at = std::source_location::current());  // NOLINT: made from {}
-  /// The backward of operator `name`, which a trace then calls "name backward", put down to `forward`, the line that
-  /// called the operator; where that is unknown (line 0), to the line in force. `name` must outlive it.
+  /// For the backward of operator `name`: traces show "name backward" at `forward`, the line that called the operator,
+  /// or at the current line if that is unknown (line 0). `name` must outlive it.
   CallSite(const std::string& name, std::source_location forward);
   ~CallSite();
   CallSite(const CallSite&) = delete;
   CallSite& operator=(const CallSite&) = delete;
 
-  /// The line in force on this thread; line 0 for none.
+  /// The current line of this thread; line 0 for none.
   static std::source_location current();
-  /// What a trace records of an allocation made in the code at `inside`, which is an operator if its pages come from
-  /// Tensor::empty: the function is that operator, or the backward that runs; file and line are those in force, or its
-  /// own. Lives for ever.
+  /// The location that a trace records for an allocation in the code at `inside`, which is an operator if Tensor::empty
+  /// allocates for it. Function: the operator, or the running backward. File and line: the current ones, or those of
+  /// `inside`. Never destroyed.
   static std::source_location of(std::source_location inside) noexcept;
 
  private:
@@ -116,8 +117,8 @@ class CallSite {
   const std::string* previous_backward_;
 };
 
-/// "T ns::Pool<T>::take(int) [with T = float]" -> "ns::Pool<T>::take": what a compiler calls a function, without its
-/// result, parameters and bindings.
+/// The function's name without result, parameters and bindings: "T ns::Pool<T>::take(int) [with T = float]" gives
+/// "ns::Pool<T>::take".
 std::string function_name(std::string_view signature);
 
 }  // namespace poolgrad

@@ -85,7 +85,7 @@ void* PrivatePools::allocate_again(const Key& key, std::size_t bytes, Stream str
 void PrivatePools::note(const Block& block) {
   const std::lock_guard lock(mutex_);
   const auto entry = kept_.find(block.key);
-  if (entry == kept_.end()) return;  // released meanwhile: an ordinary block
+  if (entry == kept_.end()) return;  // released meanwhile: treat it as an ordinary block
   blocks_.expect();
   entry->second.blocks.push_back(block);
   blocks_.set(key_of(block.pointer, block.stream), &entry->second.blocks.back());
@@ -97,7 +97,7 @@ bool PrivatePools::keep(CachingAllocator& pool, void* pointer, std::size_t bytes
   Block* block = blocks_.find(key_of(pointer, stream));
   if (block == nullptr || block->key.first != &pool) return false;
   if (!block->live) die_of_misuse("double free of", pointer, pool.device(), "the private pool has it already");
-  if (block->bytes != bytes) return false;  // which ends the program, too
+  if (block->bytes != bytes) return false;  // the pool ends the program for it
   if (stream != block->stream) pool.use(pointer, stream);
   kept_.at(block->key).free[{bytes, block->stream.id}].push_back(block);
   block->live = false;

@@ -1,5 +1,5 @@
-// Pools within the process-wide ones, for the C interface: they keep what was allocated for them, as a graph needs it
-// that was recorded with these addresses and will use them again and again. While there are none, they cost two loads.
+// Private pools inside the process-wide ones, for the C interface: they keep the memory of CUDA graphs, which are
+// replayed with the addresses of their capture. Without private pools, the overhead is two loads.
 #pragma once
 
 #include <atomic>
@@ -18,25 +18,24 @@
 
 namespace poolgrad {
 
-/// A private block stays live in the pool that it came from, which knows who uses it, until its private pool is
-/// released. Streams are those that pools name, see ThreadCaches::named().
+/// A private block stays live in its pool, which tracks the streams that use it, until its private pool is released.
+/// Streams carry the pool's ids, see ThreadCaches::named().
 class PrivatePools {
  public:
   using Id = std::pair<std::uint64_t, std::uint64_t>;
-  /// Whether the private pool takes what is allocated on a stream, given the driver's handle. Called by any thread, by
-  /// several at once.
+  /// Whether the private pool takes allocations on a stream, given the driver's handle. Must be thread-safe.
   using Filter = std::function<bool(void* stream)>;
 
-  /// From now on until end(), what the filter accepts (all, if it is empty) is the private pool's.
+  /// Until end(), the private pool takes the allocations that the filter accepts (all, if it is empty).
   void begin(CachingAllocator& pool, Id id, Filter filter);
-  /// Returns when no thread is inside the filter any more; false if no such pool is open.
+  /// Returns once no thread is inside the filter; false if no such pool is open.
   bool end(CachingAllocator& pool, Id id);
-  /// The counterpart of one begin(). With the last, its blocks become the pool's; those in use when they are given
-  /// back. False if there is no such pool.
+  /// The counterpart of one begin(). The last one returns its blocks to the pool, blocks in use when they are freed.
+  /// Returns false if there is no such pool.
   bool release(CachingAllocator& pool, Id id);
 
-  /// As the pool's own. A call that no private pool is about takes no lock but, while one is open, a shared one in
-  /// which the filters are asked.
+  /// As the pool's functions. A call outside all private pools takes no lock, or, while one is open, a shared lock to
+  /// ask the filters.
   void* allocate(CachingAllocator& pool, std::size_t bytes, std::size_t alignment, Stream stream) {
     if (open_count_.load(std::memory_order_acquire) == 0) [[likely]]
       return pool.allocate(bytes, alignment, stream);
@@ -64,12 +63,12 @@ class PrivatePools {
     bool live = true;
   };
   struct Kept {
-    std::size_t begun = 0;  // and not released
+    std::size_t begun = 0;  // and not yet released
     std::list<Block> blocks;
     std::map<std::pair<std::size_t, std::uint64_t>, std::vector<Block*>> free;  // by bytes and stream
   };
 
-  /// Addresses of different devices may be the same: those of simulated ones are nobody's.
+  /// Different devices may have equal addresses, so the key contains the device.
   static std::uint64_t key_of(const void* pointer, Stream stream) {
     return reinterpret_cast<std::uintptr_t>(pointer) ^ std::uint64_t{std::hash<Device>{}(stream.device)} << 48;
   }
@@ -77,23 +76,23 @@ class PrivatePools {
   std::optional<Key> taken_by(CachingAllocator& pool, Stream stream);
   void* allocate_again(const Key& key, std::size_t bytes, Stream stream);
   void note(const Block& block);
-  /// False where the pool itself has to take it back.
+  /// Returns false if the pool itself has to free the block.
   bool keep(CachingAllocator& pool, void* pointer, std::size_t bytes, Stream stream);
 
-  ForkSharedMutex filters_;  // shared while they are asked
+  ForkSharedMutex filters_;  // shared while filters are asked
   std::atomic<std::size_t> open_count_ = 0;
   std::vector<Open> open_;
 
-  ForkMutex mutex_;  // of what follows; held while streams are made to wait, not while memory is asked for
+  ForkMutex mutex_;  // guards the members below; held while streams wait, not while memory is allocated
   std::map<Key, Kept> kept_;
   std::size_t table_bytes_ = 0;
   std::atomic<std::size_t> block_count_ = 0;
-  // Every private block by its address, and nullptr where one was; may be read without the mutex. Nothing is erased:
-  // so entries never move, and whoever finds none knows that there is none.
+  // All private blocks by address; nullptr for a former one. Readable without the mutex. Never erased, so entries do
+  // not move and a failed lookup is final.
   PointerTable<Block> blocks_{table_bytes_};
 };
 
-/// Those of the process.
+/// The process-wide instance.
 PrivatePools& private_pools();
 
 }  // namespace poolgrad

@@ -1,4 +1,4 @@
-// The rungs of the emergency ladder by name: ids in traces, keys of statistics.
+// The stages of the emergency ladder: ids in traces, keys of statistics.
 #pragma once
 
 #include <cstddef>
@@ -7,20 +7,20 @@
 
 namespace poolgrad {
 
-/// About in the order in which they are tried: `stitch` comes before `commit`, and `offload` and `rematerialise` are
-/// merged by price. Traces have their numbers.
+/// Roughly in the order of execution: `stitch` comes before `commit`, and `offload` and `rematerialise` are merged by
+/// price. Traces store the numbers.
 enum class RungId : std::uint8_t {
-  poll,           // pending frees that are finished
-  other_streams,  // a block of another stream, behind an event if need be
-  magazines,      // what threads keep for themselves
-  coalesce,       // free neighbours of several streams
+  poll,           // poll events of pending frees
+  other_streams,  // a block of another stream, behind an event if needed
+  magazines,      // blocks in the magazines of threads
+  coalesce,       // free neighbors of several streams
   commit,         // new pages within the budget
-  stitch,         // scattered free pages moved behind one run of addresses
+  stitch,         // scattered free pages mapped to one range of addresses
   release,        // cached pages, least recently used first
   synchronise,    // wait for pending frees
   borrow,         // from the other arena
-  wait,           // for other threads that are giving back or getting pages right now
-  derived_cache,  // clients: what can be made again from what is there
+  wait,           // for other threads in the middle of a free or a commit
+  derived_cache,  // clients: caches that can be rebuilt
   offload,        // clients: tensors to pinned host memory
   rematerialise,  // clients: tensors that can be computed again
   callback        // the user's

@@ -1,4 +1,4 @@
-// An in-order queue of work on one device. On the CPU there is one stream and work runs at once.
+// An in-order queue of work on one device. The CPU has one stream and runs work at once.
 #pragma once
 
 #include <cstdint>
@@ -7,8 +7,8 @@
 
 namespace poolgrad {
 
-/// A value type. `id` 0 is the default stream, on CUDA the legacy one; other ids there are the driver's handles. Ids
-/// are below 2^62: pools name streams of threads, and what is left of destroyed ones, from there on.
+/// A value type. `id` 0 is the default stream (CUDA: the legacy one); other ids on CUDA are driver handles. Ids are
+/// below 2^62: pools use larger ones for per-thread streams and for remains of destroyed streams.
 struct Stream {
   Device device;
   std::uint64_t id = 0;
@@ -16,10 +16,10 @@ struct Stream {
   friend bool operator==(const Stream&, const Stream&) = default;
 };
 
-/// On CUDA: cudaStreamPerThread, a stream of its own in each thread. Pools tell them apart.
+/// CUDA's cudaStreamPerThread, a different stream in each thread, which pools tell apart.
 inline constexpr std::uint64_t per_thread_stream = 2;
 
-/// The stream on which this thread's operators run on `device`; the default stream unless a StreamGuard is alive.
+/// This thread's current stream on `device`; the default stream unless a StreamGuard is alive.
 Stream current_stream(Device device);
 
 /// Makes `stream` current for its device in this thread until the guard dies.

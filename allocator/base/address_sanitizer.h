@@ -1,5 +1,5 @@
-// Tells the address sanitizer which bytes of a pool's host memory may be touched, so that it reports tensors used after
-// release or beyond their end as it does for malloc. Nothing in other builds.
+// Marks bytes of a pool's host memory as usable or unusable for AddressSanitizer, so that it reports use after release
+// and out-of-bounds access to tensors as for malloc. Does nothing in other builds.
 #pragma once
 
 #include <cstddef>

@@ -41,7 +41,7 @@ bool is_temporary_of(const std::string& target, const std::string& name) {
 }  // namespace
 
 std::string target_of(const std::string& path) {
-  constexpr int most_links = 40;  // as the system follows
+  constexpr int most_links = 40;  // the limit of Linux
   std::filesystem::path target = path;
   for (int i = 0; i <= most_links; ++i) {
     std::error_code is_none;
@@ -81,7 +81,7 @@ AtomicFile::AtomicFile(const std::string& path) : path_(target_of(path)) {
     if (descriptor_ >= 0) close(descriptor_);
     temporary_ = path_ + temporary_ending + std::to_string(getpid()) + "." + std::to_string(number++);
     descriptor_ = open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
-    // Another process may have taken it for abandoned before it was locked: then it has no name left.
+    // Before the lock, another process may have taken the file for abandoned and unlinked it.
     if (descriptor_ >= 0) flock(descriptor_, LOCK_EX | LOCK_NB);
   } while (descriptor_ < 0 ? errno == EEXIST || errno == EINTR : fstat(descriptor_, &made) == 0 && made.st_nlink == 0);
   if (descriptor_ < 0) fail("cannot create a temporary file beside it");

@@ -1,5 +1,5 @@
-// A file that appears whole or not at all: bytes go to a temporary beside the target, which is synced and then renamed
-// over it. A full disk or a crash leaves the old file as it was.
+// Replaces a file atomically: writes a temporary beside the target, syncs it and renames it over the target. A full
+// disk or a crash leaves the old file unchanged.
 #pragma once
 
 #include <cstddef>
@@ -9,22 +9,21 @@
 
 namespace poolgrad {
 
-/// The file that `path` really names, through symbolic links, also to what is not there yet: renaming onto a link would
-/// replace the link. Throws FileError for links that lead in a circle.
+/// Resolves symbolic links in `path`, also to a file that does not exist yet: a rename onto a link would replace the
+/// link. Throws FileError for links that lead in a circle.
 std::string target_of(const std::string& path);
 
 /// Why a file was not opened, from `errno`: "does not exist", or "cannot open: Permission denied".
 std::string opening_failure(int error);
 
-/// Removes the temporaries of AtomicFiles at `path` that no process writes any more, as a process leaves that was
-/// killed. Each writer holds a lock (flock) on its temporary.
+/// Removes the temporaries of AtomicFile at `path` that killed processes left behind. A writer holds a lock (flock) on
+/// its temporary.
 void remove_abandoned_temporaries(const std::string& path);
 
 class AtomicFile {
  public:
-  /// Removes abandoned temporaries, and makes the temporary `path`.tmp.<process>.<number>, with the permissions of the
-  /// old file where there is one. A symbolic link is followed. Throws FileError, also where `path` exists and is no
-  /// regular file.
+  /// Removes abandoned temporaries and creates the temporary `path`.tmp.<process>.<number>, with the permissions of the
+  /// old file if there is one. Follows symbolic links. Throws FileError, also if `path` exists and is no regular file.
   explicit AtomicFile(const std::string& path);
   /// Removes the temporary unless commit() has succeeded.
   ~AtomicFile();
@@ -34,7 +33,7 @@ class AtomicFile {
   /// Appends. Throws FileError with the system's reason.
   void write(const void* data, std::size_t bytes);
   void write(std::string_view text) { write(text.data(), text.size()); }
-  /// Syncs, renames over the target and syncs the folder. Throws FileError; the old file is then still there.
+  /// Syncs, renames over the target and syncs the folder. On failure throws FileError and keeps the old file.
   void commit();
 
  private:
@@ -44,7 +43,7 @@ class AtomicFile {
   int descriptor_ = -1;
 };
 
-/// Writes the pieces one after another into an AtomicFile and commits it.
+/// Writes the concatenated pieces into an AtomicFile and commits it.
 void write_file_atomically(const std::string& path, std::span<const std::string_view> pieces);
 void write_file_atomically(const std::string& path, std::string_view text);
 

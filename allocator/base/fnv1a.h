@@ -1,5 +1,5 @@
-// FNV-1a (Fowler, Noll, Vo), 64 bits: a fingerprint by which a text, a program or a file is known again. Not for hash
-// tables, nor against anybody who wants two things to be taken for one.
+// FNV-1a (Fowler, Noll, Vo), 64 bits: a fingerprint of texts, programs and files. Neither for hash tables nor for
+// security: collisions are easy to construct.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@ namespace poolgrad {
 
 class Fnv1a {
  public:
-  /// A byte, or, to be quicker or for numbers, up to 64 bits at once, which give another value.
+  /// Mixes in a byte, or up to 64 bits at once, which is faster but gives another value than byte by byte.
   constexpr void mix(std::uint64_t bits) { value_ = (value_ ^ bits) * 0x100000001b3u; }
   constexpr std::uint64_t value() const { return value_; }
 

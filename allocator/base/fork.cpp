@@ -13,19 +13,19 @@ namespace poolgrad {
 
 namespace {
 
-/// In the order in which they were made.
+/// In order of creation.
 struct ForkMutexes {
   using Any = std::variant<std::mutex*, std::shared_mutex*>;
   std::mutex mutex;
   std::vector<Any> all;
 };
 ForkMutexes& fork_mutexes() {
-  static auto* const mutexes = new ForkMutexes;  // outlives every one of them
+  static auto* const mutexes = new ForkMutexes;  // never destroyed: outlives every mutex in it
   return *mutexes;
 }
 
-// Who only reads may be inside: nothing changes, and it may well wait for a lock that the forking thread holds. In the
-// child, which has no other reader, the lock is as new.
+// A shared lock suffices: readers change nothing, and a reader may wait for a lock that the forking thread holds. In
+// the child, which has no other reader, unlock() constructs the mutex anew.
 void lock(std::shared_mutex& mutex) { mutex.lock_shared(); }
 void unlock(std::shared_mutex& mutex, bool in_child) {
   mutex.unlock_shared();
@@ -78,7 +78,7 @@ template class HeldOverForks<std::shared_mutex>;
 void hold_pools_still_over_forks() {
   static const int installed = pthread_atfork(
       before_fork, [] { after_fork(false); }, in_child);
-  static_cast<void>(installed);  // without memory for it, forks are as they would be without
+  static_cast<void>(installed);  // without memory for the handlers, forks are unprotected
 }
 
 }  // namespace poolgrad

@@ -1,5 +1,5 @@
-// What keeps the pools whole when the process forks: the child has the memory of all threads but only the thread that
-// forked, so nothing may be half done, and no mutex locked, at that moment.
+// Keeps the pools consistent across fork(): the child has the memory of all threads but only the forking thread, so at
+// that moment no mutex may be locked and no update half done.
 #pragma once
 
 #include <mutex>
@@ -7,14 +7,14 @@
 
 namespace poolgrad {
 
-/// From now on, pools hold still while the process forks: no thread is inside one of their device calls, a hit or one
-/// of their locks. The child can allocate, give back and read statistics; what other threads had cached is the pools',
-/// and what was live in them stays live. Memory of the host is the child's own copy; GPUs cannot be used in a child.
+/// Installs fork handlers. During a fork, no other thread is inside a device call, a cache hit or a lock of a pool. The
+/// child can allocate, free and read statistics; the pools take over the caches of other threads, and live blocks stay
+/// live. Host memory is the child's own copy; a child cannot use GPUs.
 void hold_pools_still_over_forks();
 
-/// A mutex that pools know nothing of and that nobody holds while the process forks, but shared: what it guards is
-/// whole in the child. Whoever holds it may use pools; of two that one thread holds, the older is to be locked first.
-/// Forking does not wait for threads that hold it shared, and must not be done by one of them.
+/// A mutex outside the pools that fork() takes, shared, so that the state it guards is consistent in the child. A
+/// thread that holds it may use pools. A thread that locks two must lock the older one first. Fork does not wait for
+/// threads that hold it shared, and such a thread must not fork.
 template <class Mutex>
 class HeldOverForks : public Mutex {
  public:
@@ -24,7 +24,7 @@ class HeldOverForks : public Mutex {
 using ForkMutex = HeldOverForks<std::mutex>;
 using ForkSharedMutex = HeldOverForks<std::shared_mutex>;
 
-/// Of the whole process, in the order in which they are taken.
+/// Both are process-wide. Lock them in this order.
 std::mutex& registry_mutex();
 std::shared_mutex& scopes_mutex();
 std::mutex& places_mutex();

@@ -1,5 +1,5 @@
-// Compiled for the oldest x86-64, whatever the library is compiled for, and free of templates and inline functions of
-// the standard library: the linker might take their code from a file that was compiled for a newer CPU.
+// Compiled for baseline x86-64, and free of templates and inline functions of the standard library: the linker might
+// take their code from an object file that was compiled for a newer CPU.
 #include "allocator/base/isa_check.h"
 
 #if defined(__x86_64__)
@@ -21,8 +21,8 @@ struct InstructionSet {
 constexpr InstructionSet instruction_sets[] = {POOLGRAD_INSTRUCTION_SETS(POOLGRAD_ENTRY)};
 
 #if defined(__x86_64__)
-// Where CPUID says that there is a set without a name: leaf, subleaf, register (eax, ebx, ecx, edx) and bit in it,
-// beside the set whose registers the operating system must save for it.
+// The CPUID bit of an instruction set without a compiler name: leaf, subleaf, register (eax, ebx, ecx, edx) and bit,
+// and a named set whose registers the operating system must save for it.
 struct NamelessSet {
   unsigned set, needs, leaf, subleaf, word, bit;
 };
@@ -63,7 +63,7 @@ const char* missing_instruction_set(std::uint32_t compiled, std::uint32_t suppor
 
 }  // namespace poolgrad
 
-// Before every other static initialiser. The linker is told to keep it (allocator/CMakeLists.txt).
+// Runs before all other static initializers. allocator/CMakeLists.txt makes the linker keep it.
 extern "C" __attribute__((constructor(101))) void poolgrad_isa_check() {
   using namespace poolgrad;
   const char* missing = missing_instruction_set(compiled_instruction_sets, supported_instruction_sets());

@@ -1,10 +1,10 @@
-// A program made for a newer CPU than the one it runs on ends before main() with one sentence, in place of SIGILL.
+// Ends a program built for a newer CPU before main() with an error message instead of SIGILL.
 #pragma once
 
 #include <cstdint>
 
-// Every instruction set that the check knows: X(bit, the compiler's macro, its name), apart those whose names not every
-// compiler's __builtin_cpu_supports() knows (Clang 16).
+// All known instruction sets: X(bit, the compiler's macro, its name). A second list has the sets whose names some
+// compilers' __builtin_cpu_supports() does not know (Clang 16).
 #define POOLGRAD_INSTRUCTION_SETS(X)  \
   POOLGRAD_NAMED_SETS(X)              \
   X(3, __F16C__, "f16c")              \
@@ -32,11 +32,11 @@
 
 namespace poolgrad {
 
-/// The instruction sets that the library was compiled for, one bit each.
+/// The instruction sets that the library was compiled for, as a bit mask.
 extern const std::uint32_t compiled_instruction_sets;
 
-/// Those that this CPU and its operating system support, less the one named by the environment variable
-/// POOLGRAD_CPU_WITHOUT (to try the check).
+/// The instruction sets that this CPU and its operating system support, without the one named by the environment
+/// variable POOLGRAD_CPU_WITHOUT (for tests).
 std::uint32_t supported_instruction_sets();
 
 /// The name of the first instruction set of `compiled` that is not in `supported`, such as "avx2"; nullptr if none.

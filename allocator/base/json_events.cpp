@@ -36,7 +36,7 @@ class Adapter : public nlohmann::json_sax<nlohmann::json> {
 }  // namespace
 
 std::optional<std::size_t> parse_json(std::string_view text, JsonEvents& events) {
-  // The library takes a NUL byte for the end of its input, whatever follows. JSON has none, not even in its strings.
+  // The library ends its input at a NUL byte. JSON contains none, not even in strings.
   if (const std::size_t nul = text.find('\0'); nul != std::string_view::npos) return nul + 1;
   Adapter adapter(events);
   nlohmann::json::sax_parse(text.begin(), text.end(), &adapter);

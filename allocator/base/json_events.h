@@ -1,4 +1,4 @@
-// JSON of files from outside, read as a stream of events: its depth takes no memory of the stack.
+// Reads untrusted JSON as a stream of events: nesting depth takes no stack memory.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,7 @@
 
 namespace poolgrad {
 
-/// Receives a JSON value in the order of its text. A function may throw, which ends the reading.
+/// Receives a JSON value in text order. A function may throw, which ends the parse.
 class JsonEvents {
  public:
   JsonEvents() = default;
@@ -30,8 +30,8 @@ class JsonEvents {
   virtual void null() = 0;
 };
 
-/// Reads `text`, which must be one JSON value with white space around it and nothing else: a NUL byte is not white
-/// space. Returns the number of the first character that is not JSON, counted from 1; none where all of it is.
+/// Parses `text`, which must be one JSON value, with white space around it at most; a NUL byte is not white space.
+/// Returns the position, from 1, of the first invalid character; none for valid JSON.
 std::optional<std::size_t> parse_json(std::string_view text, JsonEvents& events);
 
 }  // namespace poolgrad

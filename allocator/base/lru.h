@@ -1,4 +1,4 @@
-// What is made once and kept for those who ask again: the values least recently used go first.
+// A cache that evicts the least recently used values first.
 #pragma once
 
 #include <cstddef>
@@ -18,8 +18,8 @@ struct LruStatistics {
   std::int64_t hits = 0, misses = 0, entries = 0, bytes = 0, byte_limit = 0;
 };
 
-/// Values within a number of entries and of bytes. They are cheap to copy, know what they are made of and, as bytes(),
-/// what they take. Any thread may call anything; a child of fork() finds the cache whole.
+/// Limited by a number of entries and of bytes. A value is cheap to copy, can be compared with its key, and reports its
+/// size as bytes(). Thread-safe. A child of fork() finds the cache consistent.
 template <class Value>
 class Lru {
  public:
@@ -27,8 +27,8 @@ class Lru {
       std::pmr::memory_resource* memory = std::pmr::get_default_resource())
       : most_bytes_(most_bytes), most_entries_(most_entries), values_(memory), by_hash_(memory) {}
 
-  /// The value with this hash for which same(value) is true, from make() where there is none. It is made without a
-  /// lock: threads that miss at once all make it and share the first.
+  /// Returns the value with this hash for which same(value) is true, or else caches and returns make(). Calls make()
+  /// without a lock: threads that miss at once all call it and share the first result.
   template <class Same, class Make>
   Value get(std::uint64_t hash, const Same& same, const Make& make) {
     {
@@ -42,7 +42,7 @@ class Lru {
     add(hash, made);
     return made;
   }
-  /// The same for what several threads want at once and one of them is to make: the others wait meanwhile.
+  /// The same, but one thread calls make() and the others wait for its result.
   template <class Same, class Make>
   Value get_once(std::uint64_t hash, const Same& same, const Make& make) {
     const std::lock_guard lock(mutex_);
@@ -53,13 +53,13 @@ class Lru {
     return made;
   }
 
-  /// Lets go at once of what is too much.
+  /// Evicts at once down to the new limit.
   void set_byte_limit(std::size_t bytes) {
     const std::lock_guard lock(mutex_);
     most_bytes_ = bytes;
     evict();
   }
-  /// Forgets all values; the counts of hits and misses stay.
+  /// Removes all values; keeps the counts of hits and misses.
   void clear() {
     const std::lock_guard lock(mutex_);
     by_hash_.clear();

@@ -1,4 +1,4 @@
-// Numbers and lists that a user writes, in options, settings and variables of the environment, and those one reads.
+// Parsing of numbers and lists in options, settings and environment variables, and plurals for messages.
 #pragma once
 
 #include <charconv>
@@ -12,7 +12,7 @@
 
 namespace poolgrad {
 
-/// The whole text as a number; nothing where it is none, or none that the type holds.
+/// Parses the whole text as a number; none if it is no number or out of the type's range.
 template <class Number>
 std::optional<Number> number_in(std::string_view text) {
   Number number{};
@@ -21,7 +21,7 @@ std::optional<Number> number_in(std::string_view text) {
   return number;
 }
 
-/// What is between the separators: one part more than there are of them, empty or not.
+/// The parts between separators, empty ones included: one more than there are separators.
 inline std::vector<std::string> split(std::string_view text, char separator) {
   std::vector<std::string> parts;
   for (std::size_t begin = 0; begin <= text.size(); begin += parts.back().size() + 1)

@@ -1,4 +1,4 @@
-// NVTX ranges for scopes. A header of the CUDA toolkit is all of NVTX: without a profiler its calls come back at once.
+// NVTX ranges for scopes. NVTX is header-only (CUDA toolkit); without a profiler its calls return at once.
 #include "allocator/memory_scope.h"
 
 #if __has_include(<nvtx3/nvToolsExt.h>)

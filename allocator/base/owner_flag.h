@@ -1,7 +1,7 @@
-// A lock that costs its owner nothing: one thread enters and leaves with plain stores, others take the state away from
-// it now and then. The price is on their side: a system call that makes every running thread pass a memory barrier
-// (membarrier(2), as in "asymmetric Dekker synchronisation", Dice, Huang and Yang 2001). Where there is no such call,
-// and under the thread sanitizer, which does not know it, the owner's store is sequentially consistent instead.
+// An asymmetric lock, free for its owner: one thread enters and leaves with plain stores, and others occasionally
+// revoke the state. They pay with a system call that makes every running thread pass a memory barrier (membarrier(2),
+// as in "asymmetric Dekker synchronisation", Dice, Huang and Yang 2001). Without that call, and under the thread
+// sanitizer, which does not know it, the owner's store is sequentially consistent instead.
 #pragma once
 
 #include <atomic>
@@ -16,11 +16,11 @@
 
 namespace poolgrad {
 
-/// Between enter() and leave() the owner must not block. Those who take the state away exclude each other by a lock of
-/// their own, which the owner takes when it is refused.
+/// The owner must not block between enter() and leave(). Revoking threads exclude each other by a lock of their own,
+/// which the owner takes when enter() refuses.
 class OwnerFlag {
  public:
-  /// By the owner. False while the state is taken away; then nothing was entered.
+  /// For the owner. Returns false, without entering, while the state is revoked.
   bool enter() noexcept {
     if (asymmetric_) [[likely]] {
       inside_.store(true, std::memory_order_relaxed);
@@ -35,17 +35,17 @@ class OwnerFlag {
   }
   void leave() noexcept { inside_.store(false, std::memory_order_release); }
 
-  /// By others, in this order: revoke() all flags that are wanted, barrier() once, wait() for each owner to be out.
-  /// Then the state is the caller's until restore().
+  /// For other threads, in this order: revoke() each flag, barrier() once, wait() until each owner is out. Then the
+  /// caller owns the state until restore().
   void revoke() noexcept { revoked_.store(true, std::memory_order_seq_cst); }
   static void barrier() noexcept;
-  /// In the child of a fork, which is a process of its own.
+  /// For the child of a fork, which must register as a process of its own.
   static void join_process() noexcept;
   void wait() const noexcept;
   void restore() noexcept { revoked_.store(false, std::memory_order_release); }
 
  private:
-  /// Whether the system call is there; asked once.
+  /// Whether the system supports membarrier(2); asked once.
   static bool has_barrier() noexcept;
 
   std::atomic<bool> inside_ = false;

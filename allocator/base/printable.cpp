@@ -7,9 +7,9 @@ namespace poolgrad {
 
 namespace {
 
-constexpr std::size_t longest_path = 4096;  // bytes, as Linux has it
+constexpr std::size_t longest_path = 4096;  // bytes, PATH_MAX of Linux
 
-/// Breaks a line, or changes the direction in which a terminal shows it.
+/// Whether the character breaks a line or changes the text direction of a terminal.
 bool changes_lines(std::uint32_t code) {
   return code == 0x200e || code == 0x200f || (code >= 0x2028 && code <= 0x202e) || (code >= 0x2066 && code <= 0x2069);
 }
@@ -53,7 +53,7 @@ std::string visible_byte(char byte) {
 
 std::string printable(std::string_view text, std::size_t most) {
   if (text.size() <= most) return visible_text(text, visible_byte);
-  std::size_t end = most;  // of whole characters
+  std::size_t end = most;  // never inside a character
   while (end > 0 && end + 3 > most && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80) --end;
   return visible_text(text.substr(0, end), visible_byte) + "...";
 }

@@ -1,4 +1,4 @@
-// Random numbers of programs and made workloads, as a function of (seed, index): the same on every machine and device.
+// Random numbers as a function of (seed, index): the same on every machine and device.
 #pragma once
 
 #include <cstdint>

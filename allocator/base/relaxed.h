@@ -1,5 +1,5 @@
-// A variable that one thread at a time writes while others may look at it: reads and writes are single, unordered
-// instructions. Copies and converts like a plain T.
+// A variable with one writer at a time and concurrent readers: relaxed atomic loads and stores. Copies and converts
+// like a plain T.
 #pragma once
 
 #include <atomic>

@@ -1,5 +1,5 @@
-// Maps from numbers and texts that come from files, which are hostile now and then: where one goes depends on a number
-// that nobody knows beforehand, and so does the order of what is in the map.
+// Hash maps for keys from untrusted files. A secret random salt determines buckets and iteration order, so that a file
+// cannot force collisions.
 #pragma once
 
 #include <algorithm>
@@ -19,12 +19,12 @@ struct SaltedHash {
   using is_transparent = void;
 
   std::size_t operator()(std::uint64_t number) const {
-    // The high half of a product depends on every bit of what is multiplied.
+    // The high half of a product depends on every bit of the factors.
     const std::uint64_t secret = salt(), mixed = (number ^ secret) * 0x9e3779b97f4a7c15u;
     return static_cast<std::size_t>(((mixed ^ mixed >> 29) * (secret | 1)) >> 32);
   }
-  /// A polynomial at a secret point, modulo a prime: two texts of n bytes are taken for one another at n / 7 of 2^61
-  /// points at most, rounded up. What std::hash takes for the same is easily written, whatever is added to it.
+  /// A polynomial at a secret point, modulo a prime: two texts of n bytes collide at n / 7 of 2^61 points at most,
+  /// rounded up. Collisions of std::hash are easy to construct, whatever salt is added.
   std::size_t operator()(std::string_view text) const {
     constexpr std::uint64_t prime = (std::uint64_t{1} << 61) - 1;
     __extension__ using Wide = unsigned __int128;

@@ -1,4 +1,4 @@
-// What a pool counts, and how allocations and frees change it.
+// The counters of a pool, and their updates by allocations and frees.
 #pragma once
 
 #include <algorithm>
@@ -12,14 +12,14 @@
 
 namespace poolgrad {
 
-/// Guarded by the pool's mutex. Counters that nothing else goes with are counted where it happens.
+/// Guarded by the pool's mutex. Other code increments independent counters directly.
 struct Accounts : Statistics {
   explicit Accounts(bool by_category) : by_category_(by_category) {}
 
-  /// Allocations and frees; those of hot paths once they are added up.
+  /// Allocations and frees; hot paths count once they are added up.
   std::uint64_t tick = 0;
 
-  /// A request was answered from what was cached; or not.
+  /// Counts a cache hit, or a miss.
   void hit(Category category) {
     ++pool_hits;
     if (by_category_) ++category_hits[static_cast<std::size_t>(category)];
@@ -27,8 +27,7 @@ struct Accounts : Statistics {
   void missed(Category category) {
     if (by_category_) ++category_misses[static_cast<std::size_t>(category)];
   }
-  /// The block became live, with its `requested` bytes and tag; was given back, its bytes still active; is not active
-  /// any more.
+  /// The block became live with its `requested` bytes and tag; was freed, its bytes still active; is no longer active.
   void handed_out(const Block& block) {
     allocation.add(1);
     allocated_bytes.add(block.size);
@@ -44,7 +43,7 @@ struct Accounts : Statistics {
     if (by_category_) category_bytes[static_cast<std::size_t>(block.tag.category)].subtract(block.requested);
   }
   void no_longer_active(std::size_t bytes) { active_bytes.subtract(bytes); }
-  /// What a thread has done on the hot path.
+  /// Adds the recent hot-path work of a thread.
   void add_up(StatisticsDelta& recent) { tick += recent.add_to(*this, by_category_); }
   void ran(RungId rung, std::size_t bytes, std::uint64_t nanoseconds) {
     for (std::size_t i = rungs.size(); i < rung_count; ++i)
@@ -54,13 +53,13 @@ struct Accounts : Statistics {
     of_rung.runs += 1;
     of_rung.nanoseconds += nanoseconds;
   }
-  /// Peaks restart from the present values.
+  /// Resets the peaks to the current values.
   void reset_peaks() {
     for (Gauge* gauge : {&allocation, &allocated_bytes, &requested_bytes, &reserved_bytes, &active_bytes})
       gauge->peak = gauge->current;
     for (Gauge& gauge : category_bytes) gauge.peak = gauge.current;
   }
-  /// As new.
+  /// Resets all counters.
   void restart() { *this = Accounts(by_category_); }
 
  private:

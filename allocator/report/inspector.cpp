@@ -34,7 +34,7 @@ void Inspector::survey(Statistics& statistics) const {
   std::size_t releasable = 0;
   for (const Arena& arena : arenas_) {
     for (const auto& window : arena.windows()) {
-      std::uintptr_t run = 0;  // where the present run of cached blocks starts; 0: there is none
+      std::uintptr_t run = 0;  // start of the current run of cached blocks; 0: none
       for (const Block* block = window->first; block != nullptr; block = block->next) {
         const BlockState state = block->state;
         const bool hole = state == BlockState::uncommitted;
@@ -176,7 +176,7 @@ Trace Inspector::trace() const {
 }
 
 std::vector<std::string> Inspector::advice(const Need& need) const {
-  // Replays take about as long as the history took; the caller is waiting.
+  // Replays take about as long as the recorded history, and the caller is waiting.
   constexpr std::size_t most_events = std::size_t{1} << 18;
   if (!tracing()) return {};
   const Trace history = trace();

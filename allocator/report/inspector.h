@@ -1,5 +1,5 @@
-// Looking at a pool: statistics, snapshots, traces, and the report on a climb that failed. Whatever is answered is as
-// if nothing else happened meanwhile.
+// Inspects a pool: statistics, snapshots, traces, and the report on a failed request. Each result is consistent:
+// concurrent operations wait.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,7 @@
 
 namespace poolgrad {
 
-/// Takes the pool's mutex; see CachingAllocator for what the functions do.
+/// Takes the pool's mutex; CachingAllocator documents the functions.
 class Inspector {
  public:
   Inspector(Ground& ground, const Arenas& arenas, const StreamLedger& ledger, Front& front, const PageSupply& pages,
@@ -40,14 +40,14 @@ class Inspector {
   void stop_trace();
   bool tracing() const;
   Trace trace() const;
-  /// Why there is no block for the need.
+  /// Explains the failed request.
   std::string report(const Need& need, std::vector<Yield> yields);
 
  private:
   void survey(Statistics& statistics) const;
-  /// With the numbers of scratch as in traces, or 0 for them as in snapshots.
+  /// With the numbers of scratch blocks for traces, or 0 for them for snapshots.
   std::vector<BlockSnapshot> all_blocks(bool number_scratch) const;
-  /// What replaying the recorded history under other settings has proved to help.
+  /// Settings that would have helped, proved by replays of the recorded history.
   std::vector<std::string> advice(const Need& need) const;
 
   Ground& ground_;

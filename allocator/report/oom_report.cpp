@@ -37,7 +37,7 @@ std::string said(Category category) {
   return category == Category::unknown ? "untagged" : std::string(to_string(category));
 }
 
-// " for scores in block2.attention"; "" for what nobody has tagged.
+// " for scores in block2.attention"; "" for untagged memory.
 std::string for_what(Tag tag) {
   return (tag.category == Category::unknown ? "" : " for " + said(tag.category)) + in_scope(tag);
 }
@@ -77,7 +77,7 @@ std::string oom_report(const OomFacts& facts) {
       "[allocate] out of memory on " + to_string(facts.device) + ": " + exact(facts.requested) + for_what(facts.tag);
   if (!facts.requester.empty()) text += "\n  asked for by " + facts.requester;
   if (facts.rounded >= facts.requested)
-    text += "\n  rounded to " + exact(facts.rounded);  // else: beyond what is rounded
+    text += "\n  rounded to " + exact(facts.rounded);  // otherwise too large to be rounded
   text += "\n  budget " + exact(facts.budget) + ", reserved " + format_bytes(facts.reserved) + ", free on the device " +
           format_bytes(facts.device_free);
   text += "\n  live " + format_bytes(facts.live) + ", rounding waste " + format_bytes(facts.rounding) +

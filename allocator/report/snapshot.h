@@ -1,4 +1,4 @@
-// Where each byte of a pool is, and why.
+// The location and state of each byte of a pool.
 #pragma once
 
 #include <array>
@@ -13,9 +13,9 @@ namespace poolgrad {
 enum class BlockState : std::uint8_t {
   uncommitted,  // addresses without memory behind them
   free,         // cached
-  live,         // handed out
-  pending,      // given back while another stream may still use it
-  busy,         // owned by a thread that is talking to the device about it
+  live,         // allocated
+  pending,      // freed, but another stream may still use it
+  busy,         // owned by a thread in a device call for it
   magazine      // cached by the thread that gave it back; joins its neighbours only when the magazine is drained
 };
 
@@ -31,13 +31,13 @@ struct BlockSnapshot {
   std::size_t size = 0;
   BlockState state = BlockState::free;
   std::uint64_t stream = 0;
-  std::uint64_t epoch = 0;   // for free and pending blocks: the tick at which the newest part was given back
+  std::uint64_t epoch = 0;   // for free and pending blocks: the tick of the newest free in it
   std::size_t window = 0;    // blocks tile the address range of their window
   std::uint64_t number = 0;  // allocations are counted from 1; 0 for scratch of kernels
   std::size_t requested = 0;
   Tag tag = {};
 
-  /// Whether it holds what a user may still touch.
+  /// Whether a caller may still access it.
   bool is_held() const { return state == BlockState::live || state == BlockState::pending; }
 };
 

@@ -1,4 +1,4 @@
-// What a pool has done, with PyTorch's names and meanings where they exist.
+// Counters of a pool, with PyTorch's names and meanings where they exist.
 #pragma once
 
 #include <array>
@@ -13,7 +13,7 @@
 
 namespace poolgrad {
 
-/// Bytes (or counts) now, at most, and summed over all increases and decreases.
+/// Current value, peak, and the sums of all increases and decreases.
 struct Gauge {
   std::uint64_t current = 0;
   std::uint64_t peak = 0;
@@ -31,7 +31,7 @@ struct Gauge {
   }
 };
 
-/// What a rung of the emergency ladder has given so far.
+/// Totals of a stage of the emergency ladder.
 struct RungStatistics {
   std::string name;
   std::uint64_t bytes = 0;
@@ -39,64 +39,64 @@ struct RungStatistics {
   std::uint64_t nanoseconds = 0;
 };
 
-/// What a stream's queued work may use, or used last.
+/// Memory of a stream: blocks that its queued work may use or used last.
 struct StreamStatistics {
   std::uint64_t stream = 0;
   std::uint64_t live_bytes = 0;
-  std::uint64_t cached_bytes = 0;  // in magazines, too
+  std::uint64_t cached_bytes = 0;  // including magazines
   std::uint64_t pending_bytes = 0;
 };
 
 /// All bytes, counts or nanoseconds. "Blocks" are those of the pool, rounded to its granule.
 struct Statistics {
   Gauge allocation;                                             // live blocks (a count)
-  Gauge allocated_bytes;                                        // handed out, rounded to the block
-  Gauge requested_bytes;                                        // handed out, as asked for
+  Gauge allocated_bytes;                                        // live, rounded to the block
+  Gauge requested_bytes;                                        // live, as requested
   Gauge reserved_bytes;                                         // committed on the device: live + cached + pending
-  Gauge active_bytes;                                           // allocated or waiting for another stream
+  Gauge active_bytes;                                           // live or pending
   std::array<Gauge, category_count> category_bytes;             // requested bytes by Category
   std::array<std::uint64_t, category_count> category_hits{};    // requests served without a device call
-  std::array<std::uint64_t, category_count> category_misses{};  // the others
-  std::uint64_t requests = 0;                                   // allocations asked for
-  std::uint64_t pool_hits = 0;                                  // served from what was cached
+  std::array<std::uint64_t, category_count> category_misses{};  // the other requests
+  std::uint64_t requests = 0;                                   // allocations requested
+  std::uint64_t pool_hits = 0;                                  // served from cached blocks
   std::uint64_t magazine_hits = 0;                              // of these, from a thread's own blocks
   std::uint64_t num_device_alloc = 0;                           // commits
   std::uint64_t num_device_free = 0;                            // decommits
-  std::uint64_t num_alloc_retries = 0;  // requests that were refused new memory: what is cached had to go or to move
+  std::uint64_t num_alloc_retries = 0;  // refused commits, after which cached memory was released or moved
   std::uint64_t num_ooms = 0;
-  std::uint64_t num_client_failures = 0;  // exceptions out of clients, which were passed over
+  std::uint64_t num_client_failures = 0;  // exceptions of clients, which the pool ignored
   std::uint64_t events_recorded = 0;
-  std::uint64_t num_sync_all_streams = 0;  // times all streams with pending blocks were waited for
-  std::uint64_t planned_hits = 0;          // requests that got their planned places
-  std::uint64_t plan_divergences = 0;      // requests that a plan did not foresee, or whose place was taken
+  std::uint64_t num_sync_all_streams = 0;  // waits for all streams with pending blocks
+  std::uint64_t planned_hits = 0;          // requests that got their planned addresses
+  std::uint64_t plan_divergences = 0;      // requests outside the plan, or with an occupied address
   std::uint64_t plans = 0;                 // steps that were recorded and packed
   std::uint64_t driver_calls = 0;          // calls that map, unmap or move memory
-  std::uint64_t driver_nanoseconds = 0;    // in them
+  std::uint64_t driver_nanoseconds = 0;    // time in driver calls
   std::vector<RungStatistics> rungs;       // in the order of the ladder
 
-  // As the blocks are at the moment of the question.
+  // Measured when statistics are read.
   std::uint64_t magazine_bytes = 0;        // cached, in magazines
-  std::uint64_t pending_bytes = 0;         // given back, waiting for another stream
+  std::uint64_t pending_bytes = 0;         // freed, waiting for another stream
   std::uint64_t inactive_split = 0;        // cached blocks that share a page with blocks in use (a count)
-  std::uint64_t inactive_split_bytes = 0;  // cached bytes that could not go back to the device: stranded
+  std::uint64_t inactive_split_bytes = 0;  // cached bytes that cannot be released: stranded
   std::uint64_t largest_free_bytes = 0;    // the longest run of cached blocks
   std::uint64_t segments = 0;              // runs of committed pages
-  std::uint64_t bookkeeping_bytes = 0;     // of the program's heap: what the pool keeps account with, but for traces
+  std::uint64_t bookkeeping_bytes = 0;     // heap memory of the pool's bookkeeping, without traces
   std::vector<StreamStatistics> streams;   // by id
 
   double hit_rate() const { return requests ? static_cast<double>(pool_hits) / static_cast<double>(requests) : 1.0; }
   std::uint64_t cached_bytes() const { return reserved_bytes.current - active_bytes.current; }
   /// Peak of active over peak of reserved bytes; 1 where nothing was reserved.
   double utilisation() const { return share(active_bytes.peak, reserved_bytes.peak, 1.0); }
-  /// Rounding: the part of the allocated bytes that was not asked for.
+  /// Rounding: the part of the allocated bytes that was not requested.
   double internal_fragmentation() const {
     return share(allocated_bytes.current - requested_bytes.current, allocated_bytes.current, 0.0);
   }
   /// The part of the reserved bytes that is cached.
   double external_fragmentation() const { return share(cached_bytes(), reserved_bytes.current, 0.0); }
-  /// The part of the reserved bytes that is cached and cannot go back to the device.
+  /// The part of the reserved bytes that is cached but cannot be released.
   double stranded_fragmentation() const { return share(inactive_split_bytes, reserved_bytes.current, 0.0); }
-  /// As TensorFlow's BFC allocator has it: the part of the cached bytes outside the largest run.
+  /// TensorFlow's BFC definition: the part of the cached bytes outside the largest run.
   double bfc_fragmentation() const { return share(cached_bytes() - largest_free_bytes, cached_bytes(), 0.0); }
 
  private:
@@ -109,12 +109,11 @@ struct Statistics {
 /// ("category_bytes.gradient.peak", "rung.commit.runs", "stream.7.live_bytes"). Always the same order.
 std::vector<std::pair<std::string, std::uint64_t>> named_statistics(const Statistics& statistics);
 
-// A thread's share of a pool's statistics: what has changed since it was last added to them. Plain stores, and as few
-// as possible.
+// A thread's unreported share of a pool's statistics, kept with few plain stores.
 //
-// What is added is exact. Peaks are exact as long as one thread uses the pool: the highest point of each share is kept.
-// With several, a share is added before its thread touches the arenas, so it never holds more than what the thread's
-// magazines could take: a peak may be off by that much (4 MiB for each thread and stream).
+// Sums are exact. Peaks are exact while one thread uses the pool: each share keeps its highest point. With several
+// threads, a share is added before its thread touches the arenas, so it never holds more than the thread's magazines
+// could take. A peak may be off by that much (4 MiB for each thread and stream).
 
 class StatisticsDelta {
  public:
@@ -137,8 +136,8 @@ class StatisticsDelta {
     touched_ |= std::uint32_t{1} << static_cast<unsigned>(category);
   }
 
-  /// Adds everything to `statistics` and starts anew; returns the number of allocations and frees. Without
-  /// `by_category`, categories are left out.
+  /// Adds all values to `statistics` and resets them; returns the number of allocations and frees. Leaves out
+  /// categories if not `by_category`.
   std::uint64_t add_to(Statistics& statistics, bool by_category) noexcept {
     if (touched_ == 0) return 0;
     std::uint64_t hits = 0;
