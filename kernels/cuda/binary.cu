@@ -29,7 +29,7 @@ struct Gated {
   }
 };
 
-/// The gradients of gate and of up, from that of the result, gate and up.
+/// Computes the gradients of gate and up from the gradient of the result, gate and up.
 template <class T>
 struct GatedGradient {
   POOLGRAD_HD void operator()(std::int64_t, const T* in, T* out) const {

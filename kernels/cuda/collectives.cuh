@@ -1,5 +1,5 @@
-// What the threads of a warp or of a block find together. Every thread of the block calls; a block has a multiple of 32
-// threads, at most 1024. Sums are taken in one order for a size of block, whatever runs first.
+// Collective operations of a warp or a block. Every thread of the block must call them; a block has a multiple of 32
+// threads, at most 1024. The order of a sum depends only on the block size.
 #pragma once
 
 #include <cstring>
@@ -12,7 +12,7 @@ namespace poolgrad::kernels::cuda {
 inline constexpr unsigned all_threads_of_warp = 0xffffffffu;
 inline constexpr int threads_per_warp = 32;
 
-/// The value of the lane whose number differs in the bits of `lanes`: of a number, or of a struct of whole words.
+/// Returns the value of lane `lane ^ lanes`. T is a number or a struct of whole 64-bit words.
 template <class T>
 __device__ T shuffle_xor(T value, int lanes) {
   if constexpr (std::is_arithmetic_v<T>) {
@@ -28,8 +28,8 @@ __device__ T shuffle_xor(T value, int lanes) {
   }
 }
 
-/// combine() of the values of neighbouring `lanes`, a power of two, in each of them: a butterfly, the same bits in
-/// every lane where combine() is commutative.
+/// Returns combine() of the values of `lanes` neighboring lanes, a power of two, in each lane. The butterfly gives all
+/// lanes the same bits if combine() is commutative.
 template <class Reduction, class T>
 __device__ T warp_reduce(T value, int lanes = threads_per_warp) {
   for (int distance = lanes / 2; distance > 0; distance /= 2)
@@ -37,8 +37,8 @@ __device__ T warp_reduce(T value, int lanes = threads_per_warp) {
   return value;
 }
 
-/// combine() of the values of `Threads` threads, a power of two, in each of them: they are a block, or, where they are
-/// 32, each warp of one.
+/// Returns combine() of the values of `Threads` threads, a power of two, in each thread. The threads are a block; 32
+/// threads are one warp.
 template <class Reduction, int Threads, class T>
 __device__ T block_reduce(T value) {
   static_assert(Threads % threads_per_warp == 0 && Threads <= 1024 && (Threads & (Threads - 1)) == 0);
@@ -56,7 +56,7 @@ __device__ T block_reduce(T value) {
   return value;
 }
 
-/// Sums of what threads hold: of those before this one, and of all.
+/// Exclusive prefix sum of a thread, and the total.
 template <class Sum>
 struct Prefix {
   Sum before, total;
@@ -73,7 +73,7 @@ __device__ Prefix<Sum> warp_prefix(Sum value) {
   return {lane ? before : Sum{}, __shfl_sync(all_threads_of_warp, value, threads_per_warp - 1)};
 }
 
-/// Of `Threads` threads: a block, or, where they are 32, each warp of one.
+/// Prefix sum over `Threads` threads: a block; 32 threads are one warp.
 template <int Threads, class Sum>
 __device__ Prefix<Sum> block_prefix(Sum value) {
   Prefix<Sum> found = warp_prefix(value);
@@ -81,7 +81,7 @@ __device__ Prefix<Sum> block_prefix(Sum value) {
     constexpr int warps = Threads / threads_per_warp;
     POOLGRAD_SHARED(Sum, totals, warps);
     const int warp = static_cast<int>(threadIdx.x) / threads_per_warp;
-    __syncthreads();  // the totals before have been read
+    __syncthreads();  // all threads have read the previous totals
     if (static_cast<int>(threadIdx.x) % threads_per_warp == 0) totals[warp] = found.total;
     __syncthreads();
     found.total = Sum{};

@@ -33,7 +33,7 @@ struct Progress {
   POOLGRAD_HD void operator()(std::int64_t i, const T*, T* out) const { out[0] = numbers.at<T>(i); }
 };
 
-/// Of one dtype, bits are moved, never values.
+/// Equal dtypes copy bits, so that no value changes.
 void copy_on_device(Stream stream, const View& out, const View& x) {
   if (out.dtype != x.dtype)
     return with_compute_type(x.dtype, [&]<class T>(T) {
@@ -48,7 +48,7 @@ void copy_on_device(Stream stream, const View& out, const View& x) {
 
 std::int64_t bytes_in(const View& view) { return view.count() * static_cast<std::int64_t>(size_of(view.dtype)); }
 
-/// Row-major memory for the elements of a view; the view itself where it is row-major, of that dtype.
+/// A row-major copy of a view's shape in a dtype. Uses the view itself if it is already row-major and of that dtype.
 class Dense {
  public:
   Dense(Stream stream, const View& like, DType dtype) : view_(like) {
@@ -69,9 +69,8 @@ class Dense {
   std::optional<Workspace<std::byte>> memory_;
 };
 
-/// Queued on the stream of the source, behind what both streams have been given, and before whatever they are given
-/// then: for the pools, each stream uses the memory of its own device. Where the source's device can reach the target's
-/// memory, it is given access, and the driver need not take the bytes through the host.
+/// Runs on the source's stream, ordered after and before the work of both streams. Each stream then uses only memory of
+/// its own device, as the pools require. Peer access, where available, avoids a copy through the host.
 void copy_between_devices(Stream target_stream, Stream source_stream, const View& out, const View& x) {
   allocator_for(target_stream.device).memory().share_with(source_stream.device);
   const Dense source(source_stream, x, out.dtype), target(target_stream, out, out.dtype);
@@ -83,8 +82,8 @@ void copy_between_devices(Stream target_stream, Stream source_stream, const View
   if (target.own()) copy_on_device(target_stream, out, target.view());
 }
 
-/// By way of pinned memory: the bytes have been read when this returns, and the device is not waited for. More than
-/// `most` at once, or what no memory can be pinned for, is copied from where it is.
+/// Copies through pinned memory. `from` has been read on return, without a wait for the device. Copies of more than
+/// `most` bytes, or without pinned memory, read `from` directly.
 void copy_from_host(Stream stream, void* to, const void* from, std::int64_t bytes) {
   constexpr std::int64_t most = std::int64_t{32} << 20, page = PinnedMemory::page;
   CachingAllocator& pool = pinned_allocator_for(stream.device);
@@ -98,7 +97,7 @@ void copy_from_host(Stream stream, void* to, const void* from, std::int64_t byte
   const MemoryScope scope("copy", Category::workspace);
   for (std::int64_t begin = 0, end; begin < bytes; begin = end) {
     end = std::min(bytes, begin + page);
-    // A block of a power of two, at a multiple of it, lies in one page.
+    // A block of a power of two at a multiple of its size lies in one page.
     const std::size_t size = std::bit_ceil(static_cast<std::size_t>(end - begin));
     const auto had = pool.try_allocate({.bytes = size, .alignment = size, .stream = host});
     void* const* const staged = std::get_if<void*>(&had);
@@ -111,7 +110,8 @@ void copy_from_host(Stream stream, void* to, const void* from, std::int64_t byte
   }
 }
 
-/// What is recorded stays on its device: the host would read what is not there yet, and what it has would be read once.
+/// Throws DeviceError for a recorded step that leaves its device. The host would read data before a replay writes it,
+/// and replays would not reread host memory.
 void check_not_recorded(int to, int from) {
   const StreamCapture* const capture = StreamCapture::current();
   if (capture == nullptr || to == from || (capture->device().index != to && capture->device().index != from)) return;
@@ -123,8 +123,8 @@ void check_not_recorded(int to, int from) {
 
 }  // namespace
 
-/// Between host and device, what is not row-major or of another dtype is made so on the side where it is: elements of
-/// the destination's dtype are what travels. The stream is of the device of the destination, or of the source.
+/// Between host and device, each side converts to row-major order; the source side also converts the dtype. `stream` is
+/// of the destination's device, or of the source's if the destination is the host.
 void on_cuda::copy(Stream stream, const View& out, const View& x) {
   if (out.count() == 0) return;
   const int to = cuda::device_of(stream, out.data), from = cuda::device_of(stream, x.data);

@@ -1,11 +1,10 @@
-// The loop of every elementwise kernel on a GPU: operands of any layout and of every dtype that has one compute type.
-// The twin of kernels/cpu/block_loop.h.
+// The loop of all elementwise GPU kernels, for operands of any layout and all dtypes with one compute type. The
+// counterpart of kernels/cpu/block_loop.h.
 //
-// A kernel is made for an operation and a compute type T (float, double, int64_t), not for every dtype: a thread asks
-// which dtype it loads, a question that all threads of a launch answer alike. Elements that all operands have one after
-// another are loaded and stored several at a time, in one access of up to 16 bytes, also where only rows of them do, or
-// where an input has one element for all of a row; all others one by one, by index arithmetic in 32 bits where all
-// indices and offsets fit, else in 64.
+// There is one kernel per operation and compute type T (float, double, int64_t), not per dtype. Threads branch on the
+// dtype; all threads of a launch take the same branch. Elements that are adjacent in all operands are loaded and stored
+// in packs of up to 16 bytes. Packs may also lie within rows, and an input may have one element per row. Other layouts
+// go element by element, with 32-bit index arithmetic if all indices and offsets fit, else 64-bit.
 #pragma once
 
 #include <algorithm>
@@ -28,10 +27,10 @@ namespace poolgrad::kernels::cuda {
 template <std::size_t Operands>
 struct Elements {
   std::int64_t count = 0;
-  std::int64_t packs = 0;  // so many times pack<T> elements lie one after another, aligned, from the first on, in all
-  bool in_pairs = false;   // two packs are 16 bytes at most in every operand, aligned for one access
-  bool in_rows = false;    // packs lie so in rows only, or are one element (take_packs_of_rows)
-  unsigned repeated = 0;   // operands that have one element for all of a pack, a bit for each
+  std::int64_t packs = 0;  // number of aligned packs of pack<T> elements, contiguous in all operands
+  bool in_pairs = false;   // two packs have at most 16 bytes in every operand, aligned for one access
+  bool in_rows = false;    // packs lie within rows, or repeat one element (take_packs_of_rows)
+  unsigned repeated = 0;   // bit per operand that has one element for all of a pack
   bool narrow = true;      // indices and offsets fit in 32 bits
   int rank = 0;
   std::int64_t shape[max_rank] = {};
@@ -40,12 +39,12 @@ struct Elements {
   DType dtype[Operands] = {};
 };
 
-/// Elements that are computed in T and taken at once: 16 bytes of them.
+/// Elements per pack: 16 bytes of T.
 template <class T>
 inline constexpr int pack = static_cast<int>(16 / sizeof(T));
 
-/// Packs that a thread of map_elements() has under way at once. Of f32 there are two, which are one access where all
-/// operands are of half types, or truth: 16 bytes of bf16 as of f32.
+/// Packs that a thread of map_elements() processes at once. f32 has two; if all operands are f16, bf16 or boolean, two
+/// packs are one access of up to 16 bytes.
 template <class T>
 inline constexpr int packs_at_once = std::is_same_v<T, float> ? 2 : 1;
 
@@ -55,8 +54,8 @@ struct alignas(sizeof(S) * N <= 16 ? sizeof(S) * N : 16) Pack {
   S value[N];
 };
 
-/// What is loaded and stored at once lies at a multiple of its alignment: the hardware takes no other address, and the
-/// emulated device names one. All accesses of global memory of more than an element go through these two.
+/// Loads and stores of several elements; the address must be aligned, and the emulated device reports one that is not.
+/// All wider accesses to global memory use these two functions.
 template <class Whole>
 POOLGRAD_HD Whole load_whole(const void* from) {
 #if !defined(__CUDACC__)
@@ -77,7 +76,7 @@ POOLGRAD_HD void store_whole(void* to, const Whole& value) {
 template <class T, class S>
 POOLGRAD_HD T widened(S x) {
 #if defined(__CUDA_ARCH__)
-  if constexpr (std::is_same_v<S, Half>) {  // one instruction; the definition of Half takes a dozen
+  if constexpr (std::is_same_v<S, Half>) {  // one instruction instead of the dozen of Half's own conversion
     float value;
     asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(x.bits));
     return static_cast<T>(value);
@@ -90,7 +89,7 @@ POOLGRAD_HD T widened(S x) {
 }
 using poolgrad::narrowed;
 
-/// Calls f(S{}) with the type of a floating dtype that is computed in T.
+/// Calls f(S{}) with the floating type of a dtype whose compute type is T.
 template <class T, class F>
 POOLGRAD_HD void with_stored(DType dtype, const F& f) {
   if constexpr (std::is_same_v<T, double>)
@@ -103,8 +102,8 @@ POOLGRAD_HD void with_stored(DType dtype, const F& f) {
     f(Half{});
 }
 
-/// Calls f(S{}) with the element type of a dtype that is computed in T, or holds truth; of `Any` dtype. An unsigned T
-/// is a word to be moved, whatever it means.
+/// Calls f(S{}) with the element type of a dtype: one with compute type T, boolean, or, with `Any`, any dtype. An
+/// unsigned T is a word of raw bits.
 template <class T, bool Any, class F>
 POOLGRAD_HD void with_element(DType dtype, const F& f) {
   if constexpr (std::is_unsigned_v<T>) {
@@ -127,7 +126,7 @@ POOLGRAD_HD void with_element(DType dtype, const F& f) {
   }
 }
 
-/// The offset of element i in every operand.
+/// Computes the offset of element i in every operand.
 template <class Index, std::size_t Operands>
 POOLGRAD_HD void offsets_of(const Elements<Operands>& all, std::int64_t i, std::int64_t* offsets) {
   Index rest = static_cast<Index>(i);
@@ -142,7 +141,7 @@ POOLGRAD_HD void offsets_of(const Elements<Operands>& all, std::int64_t i, std::
     offsets[k] = static_cast<std::int64_t>(static_cast<Index>(sums[k] + rest * static_cast<Index>(all.strides[k][0])));
 }
 
-/// The same in whichever width reaches.
+/// The same with 32-bit or 64-bit arithmetic, as `narrow` requires.
 template <std::size_t Operands>
 POOLGRAD_HD void offsets_at(const Elements<Operands>& all, std::int64_t i, std::int64_t (&offsets)[Operands]) {
   if (all.narrow)
@@ -150,15 +149,15 @@ POOLGRAD_HD void offsets_at(const Elements<Operands>& all, std::int64_t i, std::
   else
     offsets_of<std::int64_t>(all, i, offsets);
 }
-/// Number i of an operand of indices, i64.
+/// Returns number i of an i64 operand of indices.
 POOLGRAD_HD inline std::int64_t index_at(const Elements<1>& index, std::int64_t i) {
   std::int64_t offset[1];
   offsets_at(index, i, offset);
   return reinterpret_cast<const std::int64_t*>(index.data[0])[offset[0]];
 }
 
-/// The pack number that is part `part` of what thread p takes at once: packs in pairs lie one after another, others
-/// half of all packs apart, so that either way neighbouring threads access neighbouring memory.
+/// Returns the index of pack `part` of a thread's packs. Pairs are adjacent; other packs are half of all packs apart.
+/// Neighboring threads access neighboring memory either way.
 template <class T, std::size_t Operands>
 POOLGRAD_HD std::int64_t pack_of(const Elements<Operands>& all, std::int64_t p, int part) {
   if constexpr (packs_at_once<T> == 1)
@@ -167,7 +166,7 @@ POOLGRAD_HD std::int64_t pack_of(const Elements<Operands>& all, std::int64_t p, 
     return all.in_pairs ? p * packs_at_once<T> + part : p + part * (all.packs / packs_at_once<T>);
 }
 
-/// Where the packs begin that a thread takes at once, in elements of every operand.
+/// First element of each of a thread's packs, in every operand.
 template <class T, std::size_t Operands>
 struct PackPlaces {
   std::int64_t at[packs_at_once<T>][Operands];
@@ -189,11 +188,11 @@ struct PackPlaces {
 template <class T, class S>
 using PacksOf = Pack<S, static_cast<std::size_t>(pack<T>* packs_at_once<T>)>;
 
-/// A pair of packs of S is one access.
+/// Whether a pair of packs of S is one access.
 template <class T, class S>
 inline constexpr bool may_be_whole = packs_at_once<T> == 2 && sizeof(PacksOf<T, S>) <= 16;
 
-/// Of operand k.
+/// Loads the packs of operand k.
 template <class T, class S, std::size_t Operands>
 POOLGRAD_HD PacksOf<T, S> load_packs(const Elements<Operands>& all, std::size_t k,
                                      const PackPlaces<T, Operands>& places) {
@@ -236,8 +235,8 @@ POOLGRAD_HD void store_packs(const Elements<Operands>& all, std::size_t k, const
   }
 }
 
-/// Calls body(i, in, out) for every element i: in[k] is input k as a T, out[k] is to be set. Outputs come before inputs
-/// among the operands, and may be the same memory as inputs, element for element. `AnyOutput`: of any dtype.
+/// Calls body(i, in, out) for every element i: in[k] is input k as a T, and body sets out[k]. Operands list outputs
+/// before inputs. An output may alias an input element for element. `AnyOutput`: outputs of any dtype.
 template <class T, std::size_t Outputs, std::size_t Inputs, bool AnyOutput, class Body>
 __global__ void map_elements(const __grid_constant__ Elements<Outputs + Inputs> all,
                              const __grid_constant__ Body body) {
@@ -281,8 +280,8 @@ __global__ void map_elements(const __grid_constant__ Elements<Outputs + Inputs> 
   }
 }
 
-/// What a launch needs to know of its operands, which share a shape and are computed in T. Elements are numbered in
-/// whichever order suits their memory, or in row-major order.
+/// Describes the operands of a launch, which share a shape and the compute type T. Elements are numbered in memory
+/// order, or in row-major order on request.
 template <class T, std::size_t Operands>
 Elements<Operands> elements_of(std::array<View, Operands> views, bool row_major = false) {
   Elements<Operands> all;
@@ -315,9 +314,9 @@ Elements<Operands> elements_of(std::array<View, Operands> views, bool row_major 
   return all;
 }
 
-/// Finds packs where elements_of() has found none: along the last dimension, whose rows may lie anywhere, of operands
-/// that have neighbours there or, the first `Outputs` excepted, one element for a whole row. Where they are found,
-/// accesses of an operand that is repeated are of one element, and places of packs take index arithmetic in 32 bits.
+/// Finds packs along the last dimension if elements_of() found none. Rows may lie anywhere. Operands must be dense
+/// there; inputs may instead repeat one element per row. Repeated operands then load single elements, and pack offsets
+/// need 32-bit index arithmetic.
 template <class T, std::size_t Outputs, std::size_t Operands>
 void take_packs_of_rows(Elements<Operands>& all) {
   const int last = all.rank - 1;
@@ -333,7 +332,7 @@ void take_packs_of_rows(Elements<Operands>& all) {
       continue;
     }
     const std::size_t size = size_of(all.dtype[k]), bytes = size * static_cast<std::size_t>(pack<T>);
-    std::size_t places = reinterpret_cast<std::uintptr_t>(all.data[k]);  // all of them, as to powers of two
+    std::size_t places = reinterpret_cast<std::uintptr_t>(all.data[k]);  // OR of address and strides, for alignment
     for (int d = 0; d < last; ++d) places |= static_cast<std::size_t>(std::abs(strides[d])) * size;
     fit &= strides[last] == 1 && places % std::min<std::size_t>(16, bytes) == 0;
     in_pairs &= 2 * bytes <= 16 && places % (2 * bytes) == 0;
@@ -349,7 +348,7 @@ void take_packs_of_rows(Elements<Operands>& all) {
 template <class T, class Body>
 using MapBody = Body;
 #else
-/// The host calls a body through a pointer: map_elements() is compiled once for each T there, not for each operator.
+/// The host calls a body through a pointer, so map_elements() is compiled once per T, not per operator.
 template <class T>
 class AnyBody {
  public:
@@ -371,7 +370,7 @@ template <class T, class Body>
 using MapBody = AnyBody<T>;
 #endif
 
-/// Queues body for all elements of the operands, which share a shape; no elements are no launch.
+/// Queues body for all elements of the operands, which share a shape. Launches nothing for zero elements.
 template <class T, bool AnyOutput = false, std::size_t Outputs, std::size_t Inputs, class Body>
 void for_each_element(std::string_view op, Stream stream, const std::array<View, Outputs>& outputs,
                       const std::array<View, Inputs>& inputs, const Body& body) {

@@ -1,6 +1,6 @@
-// Matrix products by cuBLASLt. Its library, of half a gigabyte, is opened at the first product: programs without one,
-// and machines that do not have it, are spared it. On the emulated device the same calls go to a library that computes
-// naively and is strict about its arguments (kernels/cuda/emulation/cublaslt.h).
+// Matrix products by cuBLASLt. The first product loads the library (half a gigabyte), so programs without products and
+// machines without it never load it. On the emulated device, a naive library that checks its arguments strictly takes
+// the calls (kernels/cuda/emulation/cublaslt.h).
 #include "kernels/gemm.h"
 
 #include "kernels/cuda/kernels.h"
@@ -41,7 +41,7 @@ namespace {
 using namespace emulation::cublaslt;
 #endif
 
-/// The entry points that are used, by their names without cublasLt.
+/// The entry points in use, by their names without the prefix cublasLt.
 struct CublasLt {
 // clang-format off
 #define POOLGRAD_CUBLASLT(CALL) \
@@ -98,14 +98,14 @@ void check_status(cublasStatus_t status, const char* call) {
                   cublaslt().GetStatusString(status));
 }
 
-/// A handle for one thread at a time, from those that the device has to spare: there are as many as threads have
-/// multiplied at once, kept for the process, since to destroy one would wait for the device.
+/// A cuBLASLt handle for one thread at a time, from the device's free list. The list grows to the number of concurrent
+/// products. Handles are never destroyed, because that would wait for the device.
 class Handle {
  public:
   explicit Handle(int device) : spare_(spare_of(device)) {
     const std::lock_guard lock(mutex());
     if (spare_.handles.empty()) {
-      spare_.handles.reserve(spare_.made + 1);  // what the destructor gives back has room
+      spare_.handles.reserve(spare_.made + 1);  // so that the destructor never allocates
       check_status(cublaslt().Create(&handle_), "cublasLtCreate");
       ++spare_.made;
     } else {
@@ -140,7 +140,7 @@ class Handle {
   cublasLtHandle_t handle_ = nullptr;
 };
 
-/// A descriptor of cuBLASLt until the end of the scope. Attributes are bytes to it: set() takes exactly their type.
+/// A cuBLASLt descriptor with scope lifetime. cuBLASLt takes attributes as bytes; set() requires their exact type.
 template <class T, auto Create, auto Destroy, auto SetAttribute>
 class Descriptor {
  public:
@@ -177,13 +177,13 @@ cudaDataType_t native_type(DType dtype) {
   }
 }
 
-/// The most bytes, 16 at most, that the address is a multiple of: no algorithm asks for more.
+/// Returns the alignment of an address in bytes, at most 16; no algorithm needs more.
 std::uint32_t alignment_of(const void* address) {
   const auto bits = reinterpret_cast<std::uintptr_t>(address) | 16u;
   return static_cast<std::uint32_t>(bits & (~bits + 1));
 }
 
-/// What an algorithm is chosen by.
+/// The key of an algorithm choice.
 struct Problem {
   int device;
   DType dtype, out_dtype;
@@ -194,8 +194,8 @@ struct Problem {
   auto operator<=>(const Problem&) const = default;
 };
 
-/// One call of cuBLASLt, whose matrices are column-major: row-major C = op(A) op(B) is its C^T = op(B)^T op(A)^T, of
-/// the same memory. B is its first operand, our columns are its rows, and what we call transposed it does too.
+/// One cuBLASLt call. Its matrices are column-major: row-major C = op(A) op(B) is C^T = op(B)^T op(A)^T in the same
+/// memory. B is its first operand, and our columns are its rows. The transpose flags stay the same.
 class Product {
  public:
   Product(Stream stream, const Gemm& g, const void* a, const void* b, void* c, void* workspace)
@@ -234,11 +234,10 @@ class Product {
         out_(native_type(g.out_dtype()), size(g.n), size(g.m), g.ldc) {
     operation_.set(CUBLASLT_MATMUL_DESC_TRANSA, g.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N);
     operation_.set(CUBLASLT_MATMUL_DESC_TRANSB, g.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N);
-    if (g.bias != nullptr) {  // as long as its column, added to each of them: to each of our rows
+    if (g.bias != nullptr) {  // bias: added to each of its columns, which are our rows
       operation_.set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
       operation_.set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, g.bias);
-    } else if (g.row_sums !=
-               nullptr) {  // one for each of its columns: sums of its second operand, the gradient of a bias
+    } else if (g.row_sums != nullptr) {  // row sums: a sum per column of its second operand, the gradient of a bias
       operation_.set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BGRADB);
       operation_.set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, g.row_sums);
     }
@@ -247,7 +246,7 @@ class Product {
     repeat(out_, g.stride_c);
   }
 
-  /// False where cuBLASLt has no algorithm that adds the bias, or makes the sums of rows, too.
+  /// Returns false if cuBLASLt has no algorithm with the requested bias or row sums.
   bool run() const {
     const Handle handle(problem_.device);
     const std::optional<cublasLtMatmulAlgo_t> algorithm = chosen(handle);
@@ -278,8 +277,8 @@ class Product {
     matrix.set(CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, stride);
   }
 
-  /// Chosen once for a problem, so that it has the same bits each time. That is cuBLASLt's estimate, a function of the
-  /// problem, so it does no harm to forget them all where shapes never repeat.
+  /// Returns the algorithm of a problem, cached so that repeated products have the same bits. The choice is a function
+  /// of the problem, so clearing the cache changes no results.
   std::optional<cublasLtMatmulAlgo_t> chosen(cublasLtHandle_t handle) const {
     static auto& mutex = *new std::mutex;
     static auto& algorithms = *new std::map<Problem, std::optional<cublasLtMatmulAlgo_t>>;
@@ -292,13 +291,13 @@ class Product {
   std::optional<cublasLtMatmulAlgo_t> choose(cublasLtHandle_t handle) const {
     Preference preference;
     preference.set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, size(problem_.workspace));
-    // Parts of k are added up in the type that is computed in: neither in place nor rounded to the type of C.
+    // Parts of k are summed in the compute type, neither in place nor rounded to the type of C.
     preference.set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
                    static_cast<std::uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
     preference.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, problem_.alignment_b);
     preference.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, problem_.alignment_a);
     preference.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, problem_.alignment_c);
-    // There is no preference for the vector of the epilogue: algorithms take it to be aligned as D is.
+    // cuBLASLt has no preference for the epilogue vector; algorithms assume the alignment of D.
     preference.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES,
                    std::min(problem_.alignment_c, problem_.alignment_of_vector));
     cublasLtMatmulHeuristicResult_t best{};
@@ -326,8 +325,7 @@ class Product {
   Matrix first_, second_, out_;
 };
 
-/// C = beta * C + bias, without cuBLASLt: all that there is where k is 0, and what a product is added to where cuBLASLt
-/// has no epilogue for the bias.
+/// C = beta * C + bias without cuBLASLt. Covers k = 0, and products whose bias epilogue cuBLASLt lacks.
 void scale_and_shift(Stream stream, const Gemm& g, void* c) {
   View out{.data = c, .dtype = g.out_dtype(), .rank = 3};
   const std::int64_t shape[] = {g.batch, g.m, g.n}, strides[] = {g.stride_c, g.ldc, 1};
@@ -345,15 +343,15 @@ const void* advanced(const void* matrix, std::int64_t elements, DType dtype) {
   return static_cast<const std::byte*>(matrix) + elements * static_cast<std::int64_t>(size_of(dtype));
 }
 
-/// Into how many parts of k a product is cut here. For f32 cuBLASLt takes a few blocks where C is small and k long, as
-/// for gradients of weights, and leaves most of a GPU idle (docs/measurements.md); several products at once it spreads.
+/// Returns the number of parts of k to multiply separately. For f32 with small C and long k, as in weight gradients,
+/// cuBLASLt uses few blocks and leaves most of a GPU idle (docs/measurements.md). Batched products use more blocks.
 std::int64_t parts_of_k(const Gemm& g) {
   const bool plain = g.dtype == DType::f32 && !tf32_allowed() && g.batch == 1 && g.alpha == 1 && g.beta == 0 && !g.bias;
   constexpr std::int64_t tile = 128, few_tiles = 32, enough_blocks = 256, shortest = 256, most = 16;
   const std::int64_t tiles = ((g.m + tile - 1) / tile) * ((g.n + tile - 1) / tile);
   if (!plain || tiles == 0 || tiles > few_tiles) return 1;
   std::int64_t parts = std::min({enough_blocks / tiles, g.k / shortest, most});
-  constexpr std::int64_t together = 4;  // elements of 16 bytes, to which every part is aligned where the whole is
+  constexpr std::int64_t together = 4;  // 16 bytes: every part is aligned like the whole
   while (parts > 1 && g.k % (parts * together) != 0) --parts;
   return std::max<std::int64_t>(1, parts);
 }
@@ -363,7 +361,7 @@ struct SumOfParts {
   float* c;
   std::int64_t count, elements, n, ldc;
 };
-/// C is the sum of its parts, which lie behind each other, in their order.
+/// Sums the parts of C in order; the parts are contiguous.
 __global__ __launch_bounds__(256) void add_parts(const SumOfParts x) {
   for (std::int64_t i = cuda::grid_thread(); i < x.elements; i += cuda::grid_threads()) {
     float sum = 0;
@@ -372,7 +370,7 @@ __global__ __launch_bounds__(256) void add_parts(const SumOfParts x) {
   }
 }
 
-/// The parts in memory of gemm_workspace(), and their sum.
+/// Multiplies the parts into gemm_workspace() memory and sums them.
 void multiply_in_parts(Stream stream, const Gemm& g, std::int64_t count, const void* a, const void* b, void* c,
                        void* parts) {
   Gemm part = g;
@@ -405,7 +403,7 @@ void on_cuda::gemm(Stream stream, const Gemm& shape, const void* a, const void* 
   use_device(stream.device.index);
   const std::int64_t parts = parts_of_k(g);
   if (parts > 1) multiply_in_parts(stream, g, parts, a, b, c, workspace->data());
-  constexpr std::int64_t most = max_grid_yz;  // matrices in a call: what a grid takes
+  constexpr std::int64_t most = max_grid_yz;  // grid limit on matrices per call
   for (std::int64_t first = 0; first < shape.batch && parts == 1; first += most) {
     g.batch = std::min(most, shape.batch - first);
     g.beta = shape.beta, g.bias = shape.bias;
@@ -415,7 +413,7 @@ void on_cuda::gemm(Stream stream, const Gemm& shape, const void* a, const void* 
                      workspace ? workspace->data() : nullptr)
           .run();
     };
-    const bool in_f64 = g.dtype == DType::f64;  // which has no epilogue
+    const bool in_f64 = g.dtype == DType::f64;  // f64 has no epilogue
     if (!(g.bias && in_f64) && run()) continue;
     if (g.bias) {
       scale_and_shift(stream, g, to);

@@ -1,4 +1,4 @@
-// Gathers: a thread for each access of what is read. Scatters are in scatter.cu.
+// Gathers, one thread per element read, and detection of invalid indices. scatter.cu has the scatters.
 #include <array>
 #include <atomic>
 #include <map>
@@ -16,27 +16,27 @@ namespace {
 
 using cuda::Elements;
 
-// Indices that are outside of their range.
+// Out-of-range indices.
 
-/// A fault that waits for somebody to hear of it.
+/// A fault that the host has not reported yet.
 struct FaultRecord {
   int found = 0;
   IndexFault fault;
 };
 
-/// The record of a device, in memory of the host, for as long as the program runs; nullptr where there is none yet and
-/// none is to be made.
+/// Returns the fault record of a device, in host memory with process lifetime. Returns nullptr if none exists and
+/// `make` is false.
 FaultRecord* fault_record(int device, bool make) {
   static std::mutex mutex;
-  static auto* const records = new std::map<int, FaultRecord*>;  // never destroyed, as what it knows
+  static auto* const records = new std::map<int, FaultRecord*>;  // never destroyed, nor are its records
   const std::lock_guard lock(mutex);
   FaultRecord*& record = (*records)[device];
   if (record == nullptr && make) record = new (cuda::shared_with_host(device, sizeof(FaultRecord))) FaultRecord;
   return record;
 }
 
-/// Whoever finds an index outside looks whether it is the first, and then reports it: one thread at most. Later faults
-/// are not heard of before the first.
+/// A thread that finds an invalid index reports it only if it is the first one; at most one thread reports. The kernel
+/// drops later faults until the host has read the first.
 __global__ void find_index_fault(const __grid_constant__ Elements<1> index, const __grid_constant__ IndexFault fault,
                                  FaultRecord* record) {
   for (std::int64_t i = cuda::grid_thread(); i < index.count; i += cuda::grid_threads()) {
@@ -75,13 +75,13 @@ __global__ void gather_elements(const __grid_constant__ Elements<3> all, std::in
   }
 }
 
-/// 16 bytes, whatever they mean.
+/// A word of 16 raw bytes.
 struct alignas(16) Word16 {
   std::uint64_t half[2];
 };
 
-/// The slice of `slice`'s first operand at an offset of `lead`'s first becomes the slice of its second at index *
-/// stride. Everything is counted in Words.
+/// Copies a slice from index * stride of the second operand to the offset of `lead`'s first operand. All offsets count
+/// Words.
 template <class Word, class Index>
 __global__ void select_words(const __grid_constant__ Elements<2> slice, const __grid_constant__ Elements<2> lead,
                              std::int64_t stride, std::int64_t limit) {
@@ -98,7 +98,7 @@ __global__ void select_words(const __grid_constant__ Elements<2> slice, const __
   }
 }
 
-/// Where slices lie without gaps, they are moved 16 bytes at a time, or by as much as all addresses are multiples of.
+/// Contiguous slices are copied in words of 16 bytes, or the largest word that all addresses allow.
 void select_slices(const char* op, Stream stream, const View& out_slice, const View& lead_out, const View& x_slice,
                    std::int64_t stride, std::int64_t limit, const View& index) {
   if (out_slice.count() == 0 || index.count() == 0) return;
@@ -147,7 +147,7 @@ void select_slices(const char* op, Stream stream, const View& out_slice, const V
 void cuda::throw_index_fault(int device) {
   FaultRecord* const record = fault_record(device, /*make=*/false);
   if (record == nullptr) return;
-  static auto& mutex = *new std::mutex;  // one thread hears of it
+  static auto& mutex = *new std::mutex;  // one thread reports the fault
   const std::lock_guard lock(mutex);
   const std::atomic_ref<int> found(record->found);
   if (found.load(std::memory_order_acquire) == 0) return;
@@ -166,7 +166,7 @@ void on_cuda::check_indices(Stream stream, const char* op, const char* what, con
 }
 
 void on_cuda::gather(Stream stream, const View& out, const View& x, int dim, const View& index) {
-  View flat = x;  // of the index's shape, with no step along `dim`
+  View flat = x;  // x in the shape of the index, with stride 0 along `dim`
   std::copy_n(index.shape, index.rank, flat.shape);
   flat.strides[dim] = 0;
   const auto all = cuda::elements_of<std::uint64_t>(std::array{out, flat, index});

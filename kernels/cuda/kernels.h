@@ -1,4 +1,4 @@
-// The kernels of the CUDA back end: all that there are.
+// Declares all kernels of the CUDA back end.
 #pragma once
 
 #include "kernels/dispatch.h"

@@ -1,5 +1,5 @@
-// How a kernel is launched, and the few calls of the runtime that kernels need beside it; here is the only <<<>>>.
-// Under nvcc this is CUDA; the host compiler takes the same text for the emulated device (kernels/cuda/emulation).
+// Kernel launches and the CUDA runtime calls that kernels need; the only <<<>>> of the project. Under nvcc this is
+// CUDA; the host compiler builds the same text for the emulated device (kernels/cuda/emulation).
 #pragma once
 
 #include <algorithm>
@@ -30,28 +30,28 @@
 
 namespace poolgrad::kernels::cuda {
 
-/// Bytes of arguments that every architecture takes.
+/// Bytes of kernel arguments that every architecture accepts.
 inline constexpr std::size_t max_argument_bytes = 4096;
 
-/// POOLGRAD_SYNC=1: every launch, product and copy is waited for, so that an error is that of its own operator.
+/// POOLGRAD_SYNC=1: every launch, product and copy is synchronous, so that an error names its own operator.
 inline bool synchronous() {
   static const bool wanted = switched_on("POOLGRAD_SYNC");
   return wanted;
 }
 
-/// Throws the IndexError of an index that kernels of the device have found outside of its range, and forgets it. They
-/// write it to memory of the host; whoever waits for the device asks (indexing.cu).
+/// Throws IndexError for an out-of-range index that a kernel of the device found, and clears it. Kernels write the
+/// fault to host memory; each synchronization checks it (indexing.cu).
 void throw_index_fault(int device);
 
 #if defined(__CUDACC__)
 
-/// Before a loop whose index must be known where registers are named by it.
+/// For loops that must unroll because their index selects registers.
 #define POOLGRAD_UNROLL _Pragma("unroll")
 #define POOLGRAD_UNROLL_TWO _Pragma("unroll 2")
-/// Before a loop that would become much code.
+/// For loops that must not unroll, to limit the code size.
 #define POOLGRAD_ROLLED _Pragma("unroll 1")
 
-/// Throws CudaError for anything but cudaSuccess, after clearing the error that the runtime would report again.
+/// Throws CudaError unless status is cudaSuccess, and clears the runtime's stored error first.
 inline void check(cudaError_t status, const char* call, const std::string& where) {
   if (status == cudaSuccess) return;
   cudaGetLastError();
@@ -63,7 +63,7 @@ inline void check(cudaError_t status, const char* call, const char* file, int li
 }
 #define POOLGRAD_CUDA_CHECK(call) ::poolgrad::kernels::cuda::check((call), #call, __FILE__, __LINE__)
 
-/// Memory of a block: POOLGRAD_SHARED(float, partial, 32) declares it, partial[i] uses it.
+/// Shared memory of a block: POOLGRAD_SHARED(float, partial, 32) declares it, partial[i] accesses it.
 template <class T>
 class Shared {
  public:
@@ -79,15 +79,15 @@ class Shared {
 #define POOLGRAD_SHARED(T, name, count) \
   __shared__ T name##_memory[count];    \
   const ::poolgrad::kernels::cuda::Shared<T> name(name##_memory)
-/// As many elements as the launch has bytes of shared memory for.
+/// Dynamic shared memory: as many elements as the launch provides bytes for.
 #define POOLGRAD_DYNAMIC_SHARED(T, name)                                     \
   extern __shared__ __align__(1024) unsigned char poolgrad_dynamic_shared[]; \
   const ::poolgrad::kernels::cuda::Shared<T> name(reinterpret_cast<T*>(poolgrad_dynamic_shared))
 
-/// Stream ids are the driver's handles; 0 is the default stream.
+/// Stream ids are driver handles; 0 is the default stream.
 inline cudaStream_t native(Stream stream) { return reinterpret_cast<cudaStream_t>(stream.id); }
 
-/// Whether what is queued on the stream now is recorded, and not run.
+/// Returns whether a graph capture records the stream's work instead of running it.
 inline bool is_recorded(Stream stream) {
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   POOLGRAD_CUDA_CHECK(cudaSetDevice(stream.device.index));
@@ -95,28 +95,28 @@ inline bool is_recorded(Stream stream) {
   return status != cudaStreamCaptureStatusNone;
 }
 
-/// Memory of the host that kernels of a device may write to.
+/// Allocates host memory that kernels of a device can write.
 inline void* shared_with_host(int device, std::size_t bytes) {
   void* memory = nullptr;
   POOLGRAD_CUDA_CHECK(cudaSetDevice(device));
   POOLGRAD_CUDA_CHECK(cudaHostAlloc(&memory, bytes, cudaHostAllocPortable | cudaHostAllocMapped));
   return memory;
 }
-/// Of a flag in such memory. Whoever finds it set finds what the thread that has set it wrote before, the host too.
+/// Sets a flag in such memory. A reader that finds it set, on the host too, also sees the thread's earlier writes.
 __device__ inline void set_flag(int* flag) {
   __threadfence_system();
   *static_cast<volatile int*>(flag) = 1;
 }
 __device__ inline bool is_set(const int* flag) { return *static_cast<const volatile int*>(flag) != 0; }
 
-/// Waits for an operator that was queued just now: an error that is met is its own.
+/// Waits for an operator queued just now, so that an error belongs to it.
 inline void wait_for(const char* op, Stream stream) {
   POOLGRAD_CUDA_CHECK(cudaSetDevice(stream.device.index));
   check(cudaStreamSynchronize(native(stream)), op, "");
   throw_index_fault(stream.device.index);
 }
 
-/// Work queued on `later` from now on waits for what is queued on `earlier` now, a stream of another device.
+/// Makes later work on stream `later` wait for the work queued so far on `earlier`, a stream of another device.
 inline void order(Stream later, Stream earlier) {
   cudaEvent_t event = nullptr;
   POOLGRAD_CUDA_CHECK(cudaSetDevice(earlier.device.index));
@@ -124,7 +124,7 @@ inline void order(Stream later, Stream earlier) {
   const cudaError_t recorded = cudaEventRecord(event, native(earlier));
   POOLGRAD_CUDA_CHECK(cudaSetDevice(later.device.index));
   const cudaError_t waits = recorded == cudaSuccess ? cudaStreamWaitEvent(native(later), event, 0) : recorded;
-  cudaEventDestroy(event);  // once it is done
+  cudaEventDestroy(event);  // deferred by the driver until the event is done
   POOLGRAD_CUDA_CHECK(waits);
 }
 
@@ -138,7 +138,7 @@ inline void queue_copy(Stream stream, void* to, const void* from, std::size_t by
   POOLGRAD_CUDA_CHECK(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, native(stream)));
 }
 
-/// Index of the device that the memory is of; -1: of the host. Touches no device but the stream's.
+/// Returns the device index of an address, or -1 for host memory. Initializes no device except the stream's.
 inline int device_of(Stream stream, const void* address) {
   cudaPointerAttributes attributes{};
   POOLGRAD_CUDA_CHECK(cudaSetDevice(stream.device.index));
@@ -146,28 +146,28 @@ inline int device_of(Stream stream, const void* address) {
   return attributes.type == cudaMemoryTypeDevice ? attributes.device : -1;
 }
 
-/// Sets how much dynamic shared memory a kernel may be launched with on a device, by whichever thread.
+/// Sets the maximum dynamic shared memory of a kernel on a device.
 inline void set_shared_limit(int device, const void* kernel, std::int64_t bytes) {
   POOLGRAD_CUDA_CHECK(cudaSetDevice(device));
   POOLGRAD_CUDA_CHECK(
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)));
 }
 
-/// How much shared memory a block may have, static and dynamic.
+/// Returns the shared memory limit of a block in bytes, static and dynamic.
 inline std::int64_t shared_bytes_of_block(int device) {
   int bytes = 0;
   POOLGRAD_CUDA_CHECK(cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
   return bytes;
 }
 
-/// The first number of the device's compute capability.
+/// Returns the major compute capability of the device.
 inline int capability_of(int device) {
   int major = 0;
   POOLGRAD_CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
   return major;
 }
 
-/// The driver itself finds out where an address is not the device's.
+/// On a GPU the driver detects an address outside device memory.
 inline void check_operand(std::string_view, Stream, const void*) {}
 
 template <class... Parameters>
@@ -214,7 +214,7 @@ inline int device_of(Stream, const void* address) {
   return owner ? owner->index() : -1;
 }
 
-/// Kernels could read memory of the host here, on a GPU they cannot.
+/// The emulated device could read host memory, a GPU cannot; so the check is explicit.
 inline void check_operand(std::string_view op, Stream stream, const void* address) {
   const int owner = device_of(stream, address);
   if (owner == stream.device.index) return;
@@ -244,31 +244,30 @@ void start(const char* op, void (*kernel)(Parameters...), const LaunchShape& sha
 
 #endif
 
-/// Returns once the work queued on the stream is done. Throws CudaError of any work before, IndexError, and DeviceError
-/// where the stream is being recorded.
+/// Waits for the work queued on the stream. Throws CudaError of earlier work, IndexError, and DeviceError if the stream
+/// is being recorded.
 inline void synchronize(Stream stream) {
   if (is_recorded(stream)) throw DeviceError("[synchronize] the stream is being recorded");
   wait_for("synchronize", stream);
 }
 
-/// Queues a copy of bytes to another device, on a stream of the one that has them. Memory that is mapped for one device
-/// only is copied by this call alone, through the host where there is no other way.
+/// Queues a copy to another device on a stream of the source's device. Supports memory mapped for one device only; the
+/// driver copies it through the host if necessary.
 inline void copy_to_device(Stream stream, void* to, int device, const void* from, std::size_t bytes) {
   queue_copy_to_device(stream, to, device, from, bytes);
   if (synchronous()) wait_for("copy", stream);
 }
 
-/// Queues a copy of bytes, each side memory of the stream's device or of the host. Memory of the host that is pageable
-/// has been read, or written, when this returns; memory of PinnedMemory is read, or written, in stream order.
+/// Queues a copy; each side is memory of the stream's device or of the host. Pageable host memory has been read or
+/// written on return. PinnedMemory is read or written in stream order.
 inline void copy_bytes(Stream stream, void* to, const void* from, std::size_t bytes) {
   queue_copy(stream, to, from, bytes);
   if (synchronous()) wait_for("copy", stream);
 }
 
-/// Lets a kernel be launched with so many bytes of dynamic shared memory. What is set holds for all launches of the
-/// kernel on the device, those of other threads too: it is only ever raised. Without, static and dynamic memory
-/// together stay below 48 KiB; as the static part is not known here, the first launch with a dynamic one sets 48 KiB,
-/// and only launches of more than any before set anything after that.
+/// Raises a kernel's limit of dynamic shared memory on a device, for launches of all threads; it never drops. By
+/// default static and dynamic memory together stay below 48 KiB. The static part is unknown here, so the first dynamic
+/// launch sets 48 KiB. Later calls act only on larger requests.
 inline void allow_shared_bytes(int device, const void* kernel, std::int64_t bytes) {
   static auto& mutex = *new std::mutex;
   static auto& limits = *new std::map<std::pair<int, const void*>, std::int64_t>;
@@ -280,9 +279,9 @@ inline void allow_shared_bytes(int device, const void* kernel, std::int64_t byte
   limit = raised;
 }
 
-/// Queues a kernel on a stream; its arguments are copied. Throws ValueError, `[op] reason: the whole shape`, where a
-/// GPU would refuse the launch (kernels/launch.h), and CudaError where it fails: of a launch before, too, unless
-/// POOLGRAD_SYNC=1.
+/// Queues a kernel on a stream and copies its arguments. Throws ValueError, `[op] reason: the whole shape`, for a
+/// launch that a GPU would refuse (kernels/launch.h). Throws CudaError on failure; without POOLGRAD_SYNC=1 it may stem
+/// from an earlier launch.
 template <class... Parameters>
 void launch(const char* op, void (*kernel)(Parameters...), const LaunchShape& shape, Stream stream,
             const std::type_identity_t<std::remove_cvref_t<Parameters>>&... arguments) {
@@ -295,8 +294,7 @@ void launch(const char* op, void (*kernel)(Parameters...), const LaunchShape& sh
   if (synchronous()) wait_for(op, stream);
 }
 
-/// This thread among all of a one-dimensional grid, and how many there are: where a grid-stride loop begins, and its
-/// step.
+/// Index of this thread in a one-dimensional grid, and the number of threads: start and step of a grid-stride loop.
 __device__ inline std::int64_t grid_thread() {
   return static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
 }

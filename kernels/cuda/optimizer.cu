@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::int64_t piece = 16384;
 
-/// `N` elements, the p-th N of the tensor: all operands but the gradient are written back.
+/// Updates pack p of `N` elements; writes back all operands except the gradient.
 template <class S, class T, std::size_t N, std::size_t Operands, class Step>
 POOLGRAD_HD void update_pack(const typename cuda::TensorTable<Operands>::Entry& tensor, std::int64_t p,
                              const Step& step) {
@@ -56,7 +56,7 @@ __global__ void update_tensors(const __grid_constant__ cuda::TensorTable<Operand
                                const __grid_constant__ Step given, const Step* recorded, const double* scale) {
   Step step = recorded != nullptr ? *recorded : given;
   if (scale != nullptr) {
-    if (*scale != *scale) return;  // NaN
+    if (*scale != *scale) return;  // NaN: skips the step
     if constexpr (requires { step.scale; }) step.scale = static_cast<T>(*scale);
   }
   const auto& tensor = table.of_block(blockIdx.x);
@@ -72,7 +72,7 @@ __global__ void update_tensors(const __grid_constant__ cuda::TensorTable<Operand
   });
 }
 
-/// Collects tensors that are computed in T, and queues their update whenever the table is full.
+/// Collects tensors with compute type T and queues their update when the table is full.
 template <class T, std::size_t Operands, class Step>
 class Updates {
  public:
@@ -101,7 +101,7 @@ class Updates {
   cuda::TensorTable<Operands> table_;
 };
 
-/// Updates those of the operands that are computed in float, then those in double.
+/// Updates operands with compute type float, then those with double.
 template <template <class> class Step, class Options>
 void update_all(const char* op, Stream stream, const Options& options, std::span<const UpdateOperands> all) {
   const void* recorded = nullptr;

@@ -9,20 +9,20 @@ namespace {
 
 using cuda::Elements;
 
-/// A thread makes the numbers of one block of words after another: as many elements as the block has words for.
-/// number(words, in) is one element of them; elements are numbered in row-major order.
+/// A thread processes one Philox block after another: as many elements as the block has words for. number(words, in)
+/// returns one element; elements are numbered in row-major order.
 template <class T, int Words, std::size_t Inputs, class Number>
 __global__ __launch_bounds__(256, 4) void map_random(const __grid_constant__ Elements<1 + Inputs> all,
                                                      const __grid_constant__ RandomKey given,
                                                      const __grid_constant__ Number number) {
   const RandomKey key = stream_of_words(key_of_replay(given), Words);
-  constexpr int each = 4 / Words;  // elements
+  constexpr int each = 4 / Words;  // elements per block of words
   constexpr std::size_t n = each;
-  const auto skip = static_cast<std::int64_t>(key.offset % each);  // elements of the first block that are others'
+  const auto skip = static_cast<std::int64_t>(key.offset % each);  // elements of the first block that other calls use
   const std::int64_t blocks = (all.count + skip + each - 1) / each;
   std::int64_t taken = 0;
   if constexpr (each == cuda::pack<T> && cuda::packs_at_once < T >> 1) {
-    // A pack has the words of a block: as many packs as elements.cuh takes at once, of which all are loaded first.
+    // A pack uses one block of words. All packs of a round are loaded before any is computed.
     constexpr int at_once = cuda::packs_at_once<T>;
     const std::int64_t rounds = skip == 0 ? all.packs / at_once : 0;
     for (std::int64_t p = cuda::grid_thread(); p < rounds; p += cuda::grid_threads()) {

@@ -1,10 +1,8 @@
-// Additions at indices, without atomics: positions are sorted by what they point at, stably, and whoever comes first in
-// a run of equal indices makes all additions of the run, in order. So results do not depend on what runs first, and
-// have the bits of the CPU.
+// Indexed additions without atomics. Positions are sorted stably by target. The first position of a run of equal
+// targets makes all additions of the run, in order. Results are deterministic and have the bits of the CPU.
 //
-// A key is an index and the position that it stands at, in one number: all keys differ, and any order that sorts them
-// is the stable one. Tiles are sorted in shared memory; then sorted runs are merged eight at a time, each key finding
-// its place by binary search in all of them.
+// A key combines an index and its position in one number. All keys differ, so any sort is stable. Tiles are sorted in
+// shared memory. Then sorted runs are merged eight at a time; each key finds its place by binary search in all of them.
 #include <algorithm>
 #include <bit>
 #include <limits>
@@ -26,7 +24,7 @@ using namespace cuda;
 
 // Sorting.
 
-/// The slice that a position's index names; `none` where that is outside or skipped.
+/// Returns the slice that a position's index selects; `none` if it is skipped or out of range.
 struct SliceKey {
   Elements<1> index;
   std::int64_t limit, skip, none;
@@ -35,7 +33,7 @@ struct SliceKey {
     return (value == skip && skip != -1) || !is_within(at, limit) ? none : at;
   }
 };
-/// The element that it names, of as many lines of `limit` elements as the index has.
+/// Returns the element that a position's index selects, among lines of `limit` elements each.
 struct ElementKey {
   Elements<1> index;
   std::int64_t limit, steps, inner, none;
@@ -49,10 +47,10 @@ struct ElementKey {
 };
 
 constexpr int tile = 2048, sorting_threads = 1024;
-constexpr std::size_t ways = 8;  // runs that are merged at once
+constexpr std::size_t ways = 8;  // runs merged at once
 
-/// How many of the first `count` keys are smaller than each `key`, in order as they are: all searches go on at once.
-/// `width` is a power of two, not less than any count.
+/// Counts, for each `key`, the smaller ones among the first `count` sorted keys; the searches run in lockstep. `width`
+/// is a power of two, not less than any count.
 template <std::size_t Searches, class Keys>
 __device__ void count_smaller(const Keys& keys, const std::int64_t (&begin)[Searches],
                               const std::int64_t (&count)[Searches], const std::int64_t (&key)[Searches],
@@ -69,19 +67,19 @@ __device__ void count_smaller(const Keys& keys, const std::int64_t (&begin)[Sear
   }
 }
 
-/// A block sorts a tile: runs of 32 by counting who is smaller, then runs are merged two by two.
+/// A block sorts a tile: runs of 32 by counting smaller keys, then pairwise merges.
 template <class Key>
 __global__ __launch_bounds__(sorting_threads) void sort_tiles(const __grid_constant__ Key key_of, std::int64_t n,
                                                               int shift, std::int64_t* keys) {
   constexpr std::size_t each = tile / sorting_threads;
   constexpr int lanes = threads_per_warp;
-  POOLGRAD_SHARED(std::int64_t, staged, 2 * tile);  // where keys are taken from, and where they are put
+  POOLGRAD_SHARED(std::int64_t, staged, 2 * tile);  // source half and target half
   const std::int64_t tiles = (n + tile - 1) / tile;
   for (std::int64_t t = blockIdx.x; t < tiles; t += gridDim.x) {
     const int size = static_cast<int>(n - t * tile < tile ? n - t * tile : tile);
     int from = 0, to = tile;
     std::int64_t begin[each], count[each], key[each], smaller[each];
-    __syncthreads();  // the tile before has been read
+    __syncthreads();  // all threads have read the last tile
     POOLGRAD_UNROLL
     for (int k = 0; k < int{each}; ++k) {
       const int i = k * sorting_threads + static_cast<int>(threadIdx.x);
@@ -120,7 +118,7 @@ __global__ __launch_bounds__(sorting_threads) void sort_tiles(const __grid_const
   }
 }
 
-/// Every `ways` runs of `width` keys become one.
+/// Merges each `ways` runs of `width` keys into one.
 __global__ void merge_runs(const std::int64_t* from, std::int64_t* to, std::int64_t n, std::int64_t width) {
   for (std::int64_t i = grid_thread(); i < n; i += grid_threads()) {
     const std::int64_t group = i / (width * int{ways}) * (width * int{ways});
@@ -133,12 +131,12 @@ __global__ void merge_runs(const std::int64_t* from, std::int64_t* to, std::int6
     }
     count_smaller(from, begin, count, key, width, smaller);
     POOLGRAD_UNROLL
-    for (int w = 0; w < int{ways}; ++w) place += smaller[w];  // of its own run, too: those before it
+    for (int w = 0; w < int{ways}; ++w) place += smaller[w];  // includes the preceding keys of its own run
     to[place] = key[0];
   }
 }
 
-/// Keys in order: key >> shift is what they point at, the rest the position.
+/// Sorted keys: key >> shift is the target, the low bits are the position.
 struct Sorted {
   const std::int64_t* keys;
   std::int64_t n, none;
@@ -149,12 +147,12 @@ struct Sorted {
     return key & ((static_cast<std::int64_t>(1) << shift) - 1);
   }
   POOLGRAD_HD std::int64_t position(std::int64_t i) const { return position_of(keys[i]); }
-  /// Whether a run of equal targets begins, or ends, here.
+  /// Whether a run of equal targets begins or ends here.
   POOLGRAD_HD bool begins(std::int64_t i) const { return i == 0 || target(i - 1) != target(i); }
   POOLGRAD_HD bool ends(std::int64_t i) const { return i + 1 == n || target(i + 1) != target(i); }
 };
 
-/// `scratch` has sorting_scratch(n) bytes.
+/// `scratch` must have sorting_scratch(n) bytes.
 template <class Key>
 Sorted sort_keys(const char* op, Stream stream, const Key& key, std::int64_t n, std::byte* scratch) {
   const auto width_of = [](std::int64_t x) { return static_cast<int>(std::bit_width(static_cast<std::uint64_t>(x))); };
@@ -174,18 +172,18 @@ Sorted sort_keys(const char* op, Stream stream, const Key& key, std::int64_t n, 
   return {from, n, key.none, shift};
 }
 
-// Adding slices.
+// Addition of slices.
 
-/// Elements of a slice that a lane has.
+/// Elements of a slice per lane.
 template <class T>
 constexpr std::size_t of_lane = 8 / sizeof(T);
 
-/// Elements of a slice that a warp adds to, those of a lane one access each where it is `Packed`; and what it has added
-/// up for the target that it is at.
+/// Elements of a slice that a warp adds to, and the running sums of the current target. With `Packed` a lane uses one
+/// access for all of its elements.
 template <class T, class S, bool Packed>
 struct AddedChunk {
   static constexpr std::size_t accesses = Packed ? 1 : of_lane<T>, each = of_lane<T> / accesses;
-  static constexpr std::size_t rows = Packed ? 8 : 4;  // that are added at once
+  static constexpr std::size_t rows = Packed ? 8 : 4;  // rows added at once
   using Access = cuda::Pack<S, each>;
   S* out;
   const S* x;
@@ -205,8 +203,8 @@ struct AddedChunk {
     }
   }
 
-  /// Adds those of `rows` rows, one of a lane from `first` on, that are in `found`. They, and what is kept of targets
-  /// that begin there, are all loaded before any is added. A lane knows where its row and its target lie.
+  /// Adds up to `rows` rows, those of lanes from `first` on that are set in `found`. Loads all rows, and the old values
+  /// of targets that begin there, before any addition. Each lane holds the offsets of its row and target.
   __device__ void add(int first, unsigned found, unsigned begins, unsigned ends, std::int64_t row,
                       std::int64_t target) {
     Access added[rows][accesses] = {}, kept[rows][accesses] = {};
@@ -243,7 +241,7 @@ struct AddedChunk {
   }
 };
 
-/// Makes the additions of the runs that begin at keys [first, first + 32) to the chunk of the slice at `begin`.
+/// Makes the additions of runs that begin at keys [first, first + 32), for the chunk of the slice at `begin`.
 template <class T, class S, bool Packed>
 __device__ void add_runs(const Sorted& sorted, const Elements<2>& slice, const Elements<1>& lead, std::int64_t stride,
                          std::int64_t first, std::int64_t begin) {
@@ -253,12 +251,12 @@ __device__ void add_runs(const Sorted& sorted, const Elements<2>& slice, const E
   unsigned begins =
       __ballot_sync(all_threads_of_warp, i < sorted.n && sorted.target(i) != sorted.none && sorted.begins(i));
   if (begins == 0) return;
-  std::int64_t run = -1;  // what lasts from the keys before
+  std::int64_t run = -1;  // target of the run that continues from earlier keys
   unsigned found = 0, ends = 0;
   do {
     const bool real = i < sorted.n;
     const std::int64_t key = real ? sorted.keys[i] : -1, target = key >> sorted.shift;
-    const unsigned earlier = (2u << (threadIdx.x % threads_per_warp)) - 1;  // and its own
+    const unsigned earlier = (2u << (threadIdx.x % threads_per_warp)) - 1;  // this lane and all before it
     const bool taken = real && target != sorted.none && ((begins & earlier) != 0 || target == run);
     std::int64_t row[1] = {};
     if (taken) offsets_at(lead, sorted.position_of(key), row);
@@ -270,10 +268,10 @@ __device__ void add_runs(const Sorted& sorted, const Elements<2>& slice, const E
     run = __shfl_sync(all_threads_of_warp, target, threads_per_warp - 1);
     begins = 0;
     i += threads_per_warp;
-  } while ((found & ~ends) >> (threads_per_warp - 1) != 0);  // the last has not ended
+  } while ((found & ~ends) >> (threads_per_warp - 1) != 0);  // the last run has not ended
 }
 
-/// A warp has 32 keys and a chunk of the slice.
+/// A warp takes 32 keys and a chunk of the slice.
 template <class T>
 __global__ __launch_bounds__(256, 2) void add_slices(const __grid_constant__ Sorted sorted,
                                                      const __grid_constant__ Elements<2> slice,
@@ -293,8 +291,8 @@ __global__ __launch_bounds__(256, 2) void add_slices(const __grid_constant__ Sor
   }
 }
 
-/// The slice of `out` at index[i] * stride gets the slice of `x` at lead.offset(i) added, for every position i but
-/// those whose index is `skip` (-1: none), summed in the compute type.
+/// Adds the slice of `x` at lead.offset(i) to the slice of `out` at index[i] * stride for every position i. Skips
+/// indices equal to `skip` (-1: none). Sums in the compute type.
 void add_at(const char* op, Stream stream, const View& out_slice, std::int64_t stride, std::int64_t limit,
             const View& x_slice, const View& lead, const View& index, std::int64_t skip) {
   const std::int64_t n = index.count();
@@ -318,10 +316,10 @@ void add_at(const char* op, Stream stream, const View& out_slice, std::int64_t s
 
 // Scatters of elements.
 
-/// Stands for a functor: the last element replaces all others.
+/// In place of a functor: the last element replaces all others.
 struct Move {};
 
-/// Moves an element of x, or combines the one that is there with it, which rounds each time.
+/// Stores an element of x, or combines it with the current one and rounds each time.
 template <class T, class F>
 POOLGRAD_HD void put(std::byte* out, std::int64_t to, const std::byte* x, std::int64_t from, DType dtype) {
   cuda::with_element<T, false>(dtype, [&]<class S>(S) {
@@ -339,7 +337,7 @@ struct Steps {
   std::int64_t count, index, out, x, limit;
 };
 
-/// A thread for a line. Operands: index, out, x.
+/// One thread per line. Operands: index, out, x.
 template <class T, class F>
 __global__ void scatter_lines(const __grid_constant__ Elements<3> lines, const __grid_constant__ Steps steps) {
   for (std::int64_t i = grid_thread(); i < lines.count; i += grid_threads()) {
@@ -354,7 +352,7 @@ __global__ void scatter_lines(const __grid_constant__ Elements<3> lines, const _
   }
 }
 
-/// A thread for a position in the order of targets: the last of a run is moved, or the first combines them all.
+/// One thread per sorted position. The last of a run is stored, or the first combines the whole run.
 template <class T, class F>
 __global__ void scatter_sorted(const __grid_constant__ Sorted sorted, const __grid_constant__ ElementKey key,
                                const __grid_constant__ Elements<3> lines, const __grid_constant__ Steps steps) {

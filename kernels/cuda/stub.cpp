@@ -1,4 +1,4 @@
-// Takes the place of the CUDA back end in a build without nvcc.
+// Replaces the CUDA back end in a build without nvcc.
 #include "kernels/dispatch.h"
 
 namespace poolgrad::kernels {

@@ -1,4 +1,4 @@
-// Many tensors in one launch: a table of them goes with the arguments, and every block finds its piece of one.
+// Processes many tensors in one launch. A table of tensors is a kernel argument, and each block finds its piece.
 #pragma once
 
 #include <algorithm>
@@ -10,24 +10,24 @@
 
 namespace poolgrad::kernels::cuda {
 
-/// Tensors of one launch, cut into pieces; block b has piece b - first_block of its tensor. The operands of a tensor
-/// have as many elements each, without gaps.
+/// Tensors of one launch, cut into pieces; block b has piece b - first_block of its tensor. All operands of a tensor
+/// have the same number of elements, without gaps.
 template <std::size_t Operands>
 struct TensorTable {
-  static constexpr int capacity = Operands <= 4 ? 64 : 48;  // in 4 KiB of arguments
+  static constexpr int capacity = Operands <= 4 ? 64 : 48;  // fits in 4 KiB of arguments
   struct Entry {
     std::byte* data[Operands];
     std::int64_t count, first_block;
     DType dtype;  // of the first operand
-    bool packed;  // every operand begins where packs of its elements may
+    bool packed;  // every operand is aligned for packs of its elements
   };
   Entry entry[static_cast<std::size_t>(capacity)];
   int size = 0;
   std::int64_t blocks = 0;
 
   bool is_full() const { return size == capacity; }
-  /// Nothing for no elements. `width` elements make a pack. Throws DeviceError, `[op] ...`, for an operand that is not
-  /// the device's.
+  /// Adds a tensor; ignores one without elements. `width` elements make a pack. Throws DeviceError, `[op] ...`, for an
+  /// operand outside device memory.
   void add(const char* op, Stream stream, const View* const (&operands)[Operands], std::int64_t piece, int width) {
     const std::int64_t count = operands[0]->count();
     if (count == 0) return;
@@ -43,7 +43,7 @@ struct TensorTable {
     blocks += (count + piece - 1) / piece;
   }
   POOLGRAD_HD const Entry& of_block(std::int64_t block) const {
-    int own = 0, after = size;  // the last whose first block is not beyond this one
+    int own = 0, after = size;  // binary search for the last entry with first_block <= block
     while (after - own > 1) {
       const int middle = (own + after) / 2;
       if (entry[middle].first_block <= block)

@@ -1,5 +1,5 @@
-// Copies between layouts that have adjacent elements in different dimensions: tile by tile through shared memory, so
-// that neighbouring threads read neighbouring elements, and write neighbouring ones, too.
+// Copies between layouts whose adjacent elements lie in different dimensions. Tiles go through shared memory, so that
+// neighboring threads both read and write neighboring elements.
 #pragma once
 
 #include <algorithm>
@@ -16,14 +16,14 @@ namespace poolgrad::kernels::cuda {
 /// (outer..., rows, columns): elements of a row of `out` are adjacent, and those of a column of `from`.
 struct Transposition {
   std::int64_t rows = 0, columns = 0, out_row = 0, from_column = 0;
-  std::int64_t outer = 1;  // of all outer dimensions
+  std::int64_t outer = 1;  // product of the outer dimensions
   int outer_rank = 0;
   std::int64_t shape[max_rank] = {}, out_strides[max_rank] = {}, from_strides[max_rank] = {};
 
   static constexpr std::int64_t edge = 32;  // of a tile
 
-  /// None where both have adjacent elements in one dimension, or one of them in none, or there would be less than half
-  /// a tile.
+  /// Returns none if both views have adjacent elements in the same dimension, if one has none, or for less than half a
+  /// tile.
   static std::optional<Transposition> between(const View& out, const View& from) {
     std::array<View, 2> views = {out, from};
     sort_dimensions(views);
@@ -58,7 +58,7 @@ template <class Word>
 __global__ __launch_bounds__(transposing_threads) void transpose_tiles(Word* out, const Word* from,
                                                                        const __grid_constant__ Transposition all) {
   constexpr int edge = static_cast<int>(Transposition::edge), lines = transposing_threads / edge;
-  POOLGRAD_SHARED(Word, staged, edge * (edge + 1));  // lines of odd length, so that columns are in different banks
+  POOLGRAD_SHARED(Word, staged, edge * (edge + 1));  // odd line length avoids bank conflicts by columns
   const int lane = static_cast<int>(threadIdx.x) % edge, line = static_cast<int>(threadIdx.x) / edge;
   for (std::int64_t n = blockIdx.x; n < all.tiles(); n += gridDim.x) {
     const std::int64_t column = n % all.across() * edge, row = n / all.across() % all.down() * edge;
@@ -68,7 +68,7 @@ __global__ __launch_bounds__(transposing_threads) void transpose_tiles(Word* out
       at_from += rest % all.shape[d] * all.from_strides[d];
       rest /= all.shape[d];
     }
-    __syncthreads();  // the tile before has been read
+    __syncthreads();  // all threads have read the last tile
     for (int c = line; c < edge; c += lines)
       if (row + lane < all.rows && column + c < all.columns)
         staged[c * (edge + 1) + lane] = from[at_from + (column + c) * all.from_column + row + lane];
@@ -79,25 +79,25 @@ __global__ __launch_bounds__(transposing_threads) void transpose_tiles(Word* out
   }
 }
 
-/// Words of one access of whole tiles, and how many rows and columns these have.
+/// Words per access of whole tiles, and the edge of such a tile.
 template <class Word>
 inline constexpr int words_at_once = sizeof(Word) == 8 ? 2 : 4;
 inline constexpr int whole_edge = 64;
 
-/// The same by tiles of 64 x 64, for operands whose rows, columns and places are multiples of words_at_once: a thread
-/// reads squares of so many words a side, turns them in its registers, and all accesses are of several words. A row of
-/// the staged tile has its pieces at places that depend on the row, so that neighbouring threads use different banks.
+/// The same in tiles of 64 x 64, for rows, columns and addresses that are multiples of words_at_once. A thread
+/// transposes squares of words in registers, so every access has several words. The place of a piece depends on its
+/// row, to avoid bank conflicts.
 template <class Word>
 __global__ __launch_bounds__(transposing_threads) void transpose_whole_tiles(
     Word* out, const Word* from, const __grid_constant__ Transposition all) {
   constexpr int n = words_at_once<Word>, edge = whole_edge, pieces = edge / n;
-  constexpr int lines = transposing_threads / pieces;  // that are accessed together
+  constexpr int lines = transposing_threads / pieces;  // lines accessed together
   constexpr int squares = pieces * pieces / transposing_threads;
   using Piece = Pack<Word, std::size_t{n}>;
   POOLGRAD_SHARED(Piece, staged, edge * pieces);
   const int piece = static_cast<int>(threadIdx.x) % pieces, line = static_cast<int>(threadIdx.x) / pieces;
   const auto place = [](int row, int at) { return row * pieces + (at ^ (row / n % 8)); };
-  // No memory has 2^32 tiles: they are counted in 32 bits, in which divisions are short.
+  // Memory holds fewer than 2^32 tiles; 32-bit divisions are fast.
   const auto down = static_cast<std::uint32_t>((all.rows + edge - 1) / edge),
              across = static_cast<std::uint32_t>((all.columns + edge - 1) / edge);
   const std::uint32_t tiles = static_cast<std::uint32_t>(all.outer) * down * across;
@@ -121,7 +121,7 @@ __global__ __launch_bounds__(transposing_threads) void transpose_whole_tiles(
       POOLGRAD_UNROLL
       for (int k = 0; k < n; ++k) read[s][k] = load_whole<Piece>(from + at_from + (c + k) * all.from_column + r);
     }
-    __syncthreads();  // the tile before has been read
+    __syncthreads();  // all threads have read the last tile
     POOLGRAD_UNROLL
     for (int s = 0; s < squares; ++s) {
       POOLGRAD_UNROLL
@@ -141,7 +141,7 @@ __global__ __launch_bounds__(transposing_threads) void transpose_whole_tiles(
   }
 }
 
-/// Whether all that is accessed lies where transpose_whole_tiles() can.
+/// Returns whether transpose_whole_tiles() supports the layout and alignment.
 template <class Word>
 bool has_whole_tiles(const View& out, const View& from, const Transposition& all) {
   constexpr std::int64_t n = words_at_once<Word>;

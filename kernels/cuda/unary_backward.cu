@@ -24,7 +24,7 @@ void on_cuda::unary_backward(Stream stream, UnaryOp op, const View& dx, const Vi
     const View& point = Any::reads_input ? x : (Any::reads_output ? y : grad);
     with_floating_compute_type(dx.dtype, [&]<class T>(T) {
       using Own = typename F::template on<T>;
-      using Flat = functors::Flat<T>;  // one kernel for all whose derivative is 0
+      using Flat = functors::Flat<T>;  // one kernel for all functions with derivative 0
       using Derivative = std::conditional_t<std::is_base_of_v<Flat, Own>, Flat, Own>;
       cuda::for_each_element<T>(to_string(op), stream, std::array{dx}, std::array{grad, point},
                                 UnaryGradient<Derivative, T>{static_cast<T>(a), static_cast<T>(b)});

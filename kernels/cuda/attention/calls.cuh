@@ -1,4 +1,4 @@
-// What a launch of attention is told: the same for portable kernels and for those of tensor cores.
+// Arguments of an attention launch, shared by the portable and the tensor-core kernels.
 #pragma once
 
 #include "kernels/cuda/attention/scores.cuh"
@@ -6,7 +6,7 @@
 
 namespace poolgrad::kernels::cuda {
 
-/// One number for each query: (B, H, N).
+/// One number per query, (B, H, N).
 template <class T>
 struct OfQueries {
   T* data = nullptr;
@@ -18,7 +18,7 @@ struct OfQueries {
   POOLGRAD_HD T& at(std::int64_t b, std::int64_t h, std::int64_t i) const {
     return data[b * batch + h * head + i * query];
   }
-  /// From a batch entry and a head on.
+  /// Returns the view that starts at a batch entry and a head.
   OfQueries from(std::int64_t first_batch, std::int64_t first_head) const {
     OfQueries part = *this;
     if (data) part.data += first_batch * batch + first_head * head;
@@ -26,7 +26,7 @@ struct OfQueries {
   }
 };
 
-/// Of a row and a part of its keys: the results are relative to the maximum, and not divided by the sum.
+/// Softmax state of a row over some of its keys. The partial results are relative to `maximum` and unnormalized.
 template <class T>
 struct PartialSoftmax {
   T maximum, sum;
@@ -47,12 +47,12 @@ struct ForwardCall {
   TileItems items;
   ScoreRules<T> rules;
   Operand q, k, v, out, carry_out;
-  Operand staged_k, staged_v;  // for tensor cores: k and v, or, of f32, what is split of them
+  Operand staged_k, staged_v;  // for tensor cores: k and v; for f32 their split parts
   OfQueries<T> lse;
   OfQueries<const T> carry_lse;
   const T* sinks;
-  std::int64_t sinks_stride, group;  // query heads of a key head
-  PartialRows<T> partial = {};       // where there are several parts: results are then part after part
+  std::int64_t sinks_stride, group;  // query heads per key head
+  PartialRows<T> partial = {};       // set with several parts; the parts' results then follow each other
 
   static ForwardCall make(const AttentionProgram& program, const AttentionScores& scores, const GpuForwardPlan& plan,
                           const View& q, const View& k, const View& v, const View& out, const View& lse,
@@ -90,34 +90,34 @@ struct ForwardCall {
     if (sinks) part.sinks += head * sinks_stride;
     return part;
   }
-  /// Whose row i of a tile is: a query, or, where heads are stacked, one of the heads.
+  /// Query and head of row i of a tile. With stacked heads, each row is another head of the same query.
   struct Row {
     std::int64_t head, query;
   };
   __device__ Row row(const TileItems::Item& item, const Progression& tile, std::int64_t i) const {
     return items.heads_of_item > 1 ? Row{item.head + i, tile.row} : Row{item.head, tile.row + i * tile.stride};
   }
-  /// The maximum before the first key: that of the keys so far, that of a sink, or none; its weight is 1.
+  /// Returns the maximum before the first key: carry_lse, the sink's logit, or -infinity. Its weight is 1.
   __device__ T first_maximum(std::int64_t batch, std::int64_t head, std::int64_t query) const {
     if (carry_lse.data) return carry_lse.at(batch, head, query);
     return sinks ? sinks[head * sinks_stride] : -std::numeric_limits<T>::infinity();
   }
 };
 
-/// With tiles of queries, `own` is q, `visited` k, `own_out` dO, `visited_out` v; with tiles of keys the other way
-/// round. The products of the former are scores, those of the latter the gradients of weights.
+/// Tiles of queries: `own` is q, `visited` k, `own_out` dO, `visited_out` v. Tiles of keys swap own and visited. own *
+/// visited gives scores; own_out * visited_out gives gradients of weights.
 template <class T>
 struct GradientCall {
   AttentionProgram program;
   TileItems items;
   ScoreRules<T> rules;
   Operand own, visited, own_out, visited_out;
-  // For tensor cores, which multiply one kind of visited rows first, and then weigh the other: of v's gradient the
-  // former are those that are visited, of others those of dO. Of f32 they are split.
+  // Tensor cores multiply `staged_first`, then use `staged_last` for the weighted sum. For dv, `staged_first` is
+  // `visited`; otherwise it is `visited_out`. f32 operands are split.
   Operand staged_first, staged_last, own_first;
-  bool by_keys, of_weights;  // tiles are of keys; the gradient of v, which needs weights alone
+  bool by_keys, of_weights;  // by_keys: tiles of keys; of_weights: dv, a sum of weights alone
   Operand result;
-  Operand result_out = {};  // dv, where `result` is dk and both are summed up at once
+  Operand result_out = {};  // dv, if one launch sums dk (`result`) and dv
   T* dbias;
   std::int64_t dbias_strides[4];
   OfQueries<const T> lse, delta;

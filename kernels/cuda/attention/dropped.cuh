@@ -1,6 +1,6 @@
-// Which of a lane's scores are dropped. A draw has the words of four neighbouring keys (attention_dropout.h), which in
-// the fragments of a warp belong to several lanes: where keys follow each other from a multiple of four on, each draws
-// a share, and they tell each other.
+// Finds the dropped scores of a lane. One Philox draw serves four neighboring keys (attention_dropout.h). A warp's
+// fragments spread these four keys over several lanes. If keys are consecutive and start at a multiple of four, each
+// lane draws a share and the lanes exchange bits.
 #pragma once
 
 #include <cstdint>
@@ -9,14 +9,14 @@
 
 namespace poolgrad::kernels::cuda {
 
-/// Positions of the rows, or of the columns, of a tile of scores.
+/// Positions of the rows or columns of a tile of scores.
 struct Positions {
   std::int64_t first, step;
 
   __device__ std::int64_t at(int i) const { return first + i * step; }
   __device__ bool fill_groups() const { return step == 1 && first % 4 == 0; }
 };
-/// From row `first` of a progression on.
+/// Returns the positions from row `first` of a progression.
 __device__ inline Positions positions_of(const Progression& rows, std::int64_t first) {
   return {rows.position + first * rows.step, rows.step};
 }
@@ -26,14 +26,14 @@ class DroppedPairs {
   __device__ DroppedPairs(const ScoreRules<float>& rules, std::int64_t batch, std::int64_t head, const LaneOfTile& at)
       : dropout_(rules.dropout), batch_(rules.first_batch + batch), head_(rules.first_head + head), at_(at) {}
 
-  /// Bit e is set where the weight of the lane's score e is dropped. A collective of the warp.
+  /// Sets bit e if dropout drops the weight of the lane's score e. All threads of the warp must call it.
   __device__ std::uint32_t of(const Positions& rows, const Positions& columns, bool rows_are_keys) const {
     if (rows_are_keys) return rows.fill_groups() ? of_rows(rows, columns) : one_by_one(columns, rows, true);
     return columns.fill_groups() ? of_columns(rows, columns) : one_by_one(rows, columns, false);
   }
 
  private:
-  /// A bit for each of the keys 4 g .. 4 g + 3 of a query.
+  /// Returns a bit for each of the keys 4 g .. 4 g + 3 of a query.
   __device__ std::uint32_t draw(std::int64_t query, std::int64_t group) const {
     const PhiloxWords words = dropout_.words(batch_, head_, query, group);
     std::uint32_t bits = 0;
@@ -42,21 +42,22 @@ class DroppedPairs {
     return bits;
   }
 
-  /// Keys are columns: two neighbouring lanes have those of a group, each in two rows, and draw for one of them.
+  /// Keys are columns: two neighboring lanes hold the keys of a group in two rows each. Each lane draws for one row.
   __device__ std::uint32_t of_columns(const Positions& queries, const Positions& keys) const {
     const int half = at_.lane % 2, first = at_.column(0, 0) / 4 * 4;
-    std::uint32_t own = 0;  // four bits a fragment
+    std::uint32_t own = 0;  // four bits per fragment
     POOLGRAD_ROLLED
     for (int f = 0; f < score_fragments; ++f)
       own |= draw(queries.at(at_.row(half)), keys.at(8 * f + first) / 4) << (4 * f);
     const std::uint32_t other = shuffle_xor(own, 1), upper = half == 0 ? own : other, lower = half == 0 ? other : own;
-    constexpr std::uint32_t two = 0x33333333;  // of the four, the lane's
+    constexpr std::uint32_t two = 0x33333333;  // the lane's two of four bits
     return (upper >> (2 * half) & two) | (lower >> (2 * half) & two) << 2;
   }
-  /// Keys are rows: four lanes below each other have those of a group, and each draws for a quarter of their columns.
+  /// Keys are rows: four lanes, one below the other, hold the keys of a group. Each lane draws for a quarter of the
+  /// columns.
   __device__ std::uint32_t of_rows(const Positions& keys, const Positions& queries) const {
     const int own_row = at_.lane / 4 % 4, first_row = at_.row(0) - own_row, first_lane = at_.lane - 4 * own_row;
-    std::uint32_t own = 0;  // four bits an element, of eight elements
+    std::uint32_t own = 0;  // four bits for each of eight elements
     POOLGRAD_ROLLED
     for (int n = 0; n < 8; ++n) {
       const std::int64_t query = queries.at(at_.column(2 * own_row + n / elements_of_c, n % elements_of_c));

@@ -1,5 +1,5 @@
-// out and lse: one online softmax over the keys that the program has for a tile of queries (Dao et al. 2022; Milakov
-// and Gimelshein 2018).
+// Computes out and lse by one online softmax over the keys that the program lists for a tile of queries (Dao et al.
+// 2022; Milakov and Gimelshein 2018).
 #include <algorithm>
 #include <optional>
 
@@ -14,8 +14,8 @@ namespace poolgrad::kernels {
 namespace cuda {
 namespace {
 
-/// A thread is one of the lanes of a row of scores, of which it has every lanes-th. Parts of the keys have every
-/// parts-th tile of them.
+/// A thread is one lane of a row of scores and holds every lanes-th score. Part p of the keys takes every parts-th tile
+/// of keys.
 template <class T, int Packs, bool Few>
 __global__ __launch_bounds__(tile_threads<T>, 1) void attend_tiles(const __grid_constant__ ForwardCall<T> call) {
   constexpr T nothing = -std::numeric_limits<T>::infinity();
@@ -56,7 +56,7 @@ __global__ __launch_bounds__(tile_threads<T>, 1) void attend_tiles(const __grid_
           values = load<T>(call.carry_out, offset_of(call.carry_out, item.batch, of.head, of.query), column + c);
       });
 
-    std::int64_t ahead = item.part;  // tiles of keys before the next of this part
+    std::int64_t ahead = item.part;  // tiles of keys to skip before the next tile of this part
     POOLGRAD_ROLLED
     for (std::int64_t r = program.tile_begin[number]; r < program.tile_begin[number + 1]; ++r) {
       const AttentionRun& run = program.run[r];
@@ -73,7 +73,7 @@ __global__ __launch_bounds__(tile_threads<T>, 1) void attend_tiles(const __grid_
           multiply_few_rows<T>(scores, staged, call.q, queries, call.k, visited);
         else
           multiply_rows<T>(scores, 0, staged, call.q, queries, call.k, visited);
-        __syncthreads();  // scores are there
+        __syncthreads();  // scores are written
         const int weighed = row < whole_groups(rows) ? keys : 0;
         T highest = maximum;
         POOLGRAD_ROLLED
@@ -115,7 +115,7 @@ __global__ __launch_bounds__(tile_threads<T>, 1) void attend_tiles(const __grid_
     }
 
     const T total = warp_reduce<reductions::Sum>(sum, lanes);
-    __syncthreads();  // factors have been read
+    __syncthreads();  // all threads have read the factors
     if (lane == 0) {
       factors[row] = call.partial.data ? T(1) : total == T{} ? T{} : T(1) / total;
       if (row < rows && item.chunk == 0) {
@@ -138,12 +138,12 @@ __global__ __launch_bounds__(tile_threads<T>, 1) void attend_tiles(const __grid_
   }
 }
 
-/// out and lse from what the parts of the keys come to, each row's in their order.
+/// Merges the results of the key parts into out and lse, in the order of the parts.
 template <class T>
 struct JoinCall {
   PartialRows<T> partial;
-  std::int64_t parts, packs;  // packs of a row, at least one
-  Operand results, out;       // of the first part: those of the others lie behind
+  std::int64_t parts, packs;  // packs per row, at least one
+  Operand results, out;       // results: of the first part; the other parts follow
   OfQueries<T> lse;
 };
 
@@ -161,7 +161,7 @@ __global__ __launch_bounds__(256) void join_parts(const __grid_constant__ JoinCa
     ValuePack<T> values{};
     for (std::int64_t p = 0; p < call.parts; ++p) {
       const PartialSoftmax<T> part = partial.at(p, batch, head, query);
-      if (part.maximum == nothing) continue;  // it has seen nothing
+      if (part.maximum == nothing) continue;  // the part had no visible key
       const T weight = Math<T>::exp(part.maximum - maximum);
       sum += weight * part.sum;
       const std::int64_t from = p * partial.rows * call.results.depth + offset_of(call.results, batch, head, query);
@@ -177,7 +177,7 @@ __global__ __launch_bounds__(256) void join_parts(const __grid_constant__ JoinCa
   }
 }
 
-/// Memory in which a result is made that lies over what other items read; copied to its place.
+/// Temporary result for an output that overlaps an input of other items. put() copies it to the output.
 template <class T>
 class Apart {
  public:
@@ -199,7 +199,7 @@ class Apart {
   std::optional<Workspace<T>> memory_;
 };
 
-/// What parts of the keys come to: their results as one operand after another, then their maxima and sums.
+/// Workspace for the key parts: their results one after another, then their maxima and sums.
 template <class T>
 class Parts {
  public:

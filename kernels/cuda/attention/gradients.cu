@@ -1,6 +1,6 @@
-// The gradients of attention from the global lse and delta, without atomics: one kernel, whose tiles are of queries for
-// dq and of keys for dk and dv, over the program and the transposed one. Each of the three is a launch, and recomputes
-// the weights (Dao et al. 2022): every element is the work of one block, in the order of the program.
+// Gradients of attention from the global lse and delta, without atomics. One kernel serves all: tiles of queries give
+// dq; tiles of keys over the transposed program give dk and dv. Each gradient is one launch that recomputes the weights
+// (Dao et al. 2022). One block computes each element, in the order of the program.
 #include <vector>
 
 #include "kernels/cuda/attention/calls.cuh"
@@ -55,7 +55,7 @@ __global__ __launch_bounds__(tile_threads<T>, 1) void sum_gradients(const __grid
           if (!call.of_weights)
             multiply_rows<T>(scores, second, staged, call.own_out, own_part(call.own_out), call.visited_out,
                              visited_part(call.visited_out));
-          __syncthreads();  // the products are there
+          __syncthreads();  // products are written
           const int weighed = row < whole_groups(own_rows) ? visited : 0;
           POOLGRAD_ROLLED
           for (int c = lane; c < weighed; c += lanes) {
@@ -82,7 +82,7 @@ __global__ __launch_bounds__(tile_threads<T>, 1) void sum_gradients(const __grid
                                pair.query * call.dbias_strides[2] + pair.key * call.dbias_strides[3]] += gradient;
                   result = gradient * slope * rules.scale;
                 }
-                result += T{};  // -0 counts
+                result += T{};  // adding +0 turns -0, the `uncounted` mark, into a weight that counts
               }
             }
             scores[at] = result;
@@ -108,7 +108,7 @@ __global__ __launch_bounds__(tile_threads<T>, 1) void sum_gradients(const __grid
   }
 }
 
-/// delta = <dO, O> - dlse, a warp for a row.
+/// Computes delta = <dO, O> - dlse, one warp per row.
 struct DeltaCall {
   Operand out, grad_out;
   View grad_lse, delta;
@@ -137,7 +137,7 @@ __global__ __launch_bounds__(delta_threads) void find_delta(const __grid_constan
   }
 }
 
-/// One of dq, dk and dv; for dq dbias too, then the former may have no data.
+/// Launches one of dq, dk and dv. The dq launch also computes dbias; dq itself may then lack data.
 template <class T, int Packs>
 void launch_gradient(Stream stream, GradientCall<T> call, std::int64_t depth) {
   const std::int64_t columns = Results<T, Packs>::columns;
@@ -147,7 +147,7 @@ void launch_gradient(Stream stream, GradientCall<T> call, std::int64_t depth) {
   launch("attention backward", &sum_gradients<T, Packs>,
          shape_of_items(items, tile_threads<T>, (call.of_weights ? 1 : 2) * score_bytes<T>), stream, call);
 }
-/// Gradients whose tiles visit the same rows.
+/// Launches gradients whose tiles visit the same rows.
 template <class T>
 void launch_gradients(Stream stream, const std::vector<GradientCall<T>>& calls, const View& visited,
                       const View& visited_out, bool by_mma) {
@@ -173,7 +173,7 @@ void backward(Stream stream, const AttentionSchedule& schedule, const AttentionS
   call.lse = OfQueries<const T>(lse);
   call.delta = OfQueries<const T>(delta);
   call.group = q.shape[2] / k.shape[2];
-  const Operand values(grad_out.data || by_mma ? v : grad_out);  // without dO nothing, whatever is in V
+  const Operand values(grad_out.data || by_mma ? v : grad_out);  // without dO the product is 0, even if V holds NaN
   call.accumulate = g.accumulate;
   call.items = {q.shape[0], q.shape[2], scores.first_head, 1, 1};
   if (g.dq.data || g.dbias.data) {

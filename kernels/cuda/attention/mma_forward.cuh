@@ -1,7 +1,6 @@
-// out and lse by tensor cores: forward.cu's online softmax, with weights that are rounded to the type of the operands
-// before they are multiplied with values (Dao 2023). Sums of weights, results and everything else are f32. Of f32
-// nothing is rounded: all is split (split_tile.cuh). Here warps multiply for themselves; where they multiply together
-// stands in warpgroup_forward.cu.
+// Computes out and lse on tensor cores by the online softmax of forward.cu. Weights are rounded to the operand type
+// before the product with values (Dao 2023). Sums and results are f32. f32 operands are split, not rounded
+// (split_tile.cuh). Each warp multiplies its own rows here; warpgroup_forward.cu multiplies by warpgroups.
 #pragma once
 
 #include <type_traits>
@@ -11,27 +10,28 @@
 
 namespace poolgrad::kernels::cuda {
 
-/// Of a row, four neighbouring lanes have a share of the scores each: the maximum of all, and the sum of their own.
+/// Softmax state of a row, spread over four neighboring lanes. `maximum` is the row's; `sum` covers the lane's own
+/// scores.
 struct RowState {
   float maximum, sum;
 };
 
-/// A tile of queries of a head, and what a thread has of it.
+/// A tile of queries of one head, as a thread sees it.
 struct QueryTile {
   const ForwardCall<float>& call;
   const TileItems::Item& item;
-  const Progression& tile;  // a copy would take registers that sm_80 lacks
+  const Progression& tile;  // a reference: a copy takes registers that sm_80 lacks
   const LaneOfTile& at;
 
   __device__ std::int64_t query_of(int half) const { return tile.row + at.row(half) * tile.stride; }
   __device__ std::int32_t kv_head() const { return item.head / static_cast<std::int32_t>(call.group); }
-  /// The head of the schedule.
+  /// Returns the head in the schedule.
   __device__ std::int64_t scheduled() const { return call.items.first_head + item.head; }
   __device__ TileRows queries() const {
     return rows_of(call.q, item.batch, item.head, tile, 0, static_cast<int>(tile.count));
   }
 
-  /// States and results before the first key.
+  /// Sets states and results to their values before the first key.
   template <std::size_t Fragments>
   __device__ void begin(RowState (&state)[2], FragmentC (&results)[Fragments]) const {
     constexpr float nothing = -std::numeric_limits<float>::infinity();
@@ -54,7 +54,7 @@ struct QueryTile {
     }
   }
 
-  /// Scores of products, pair by pair, with all that rules ask about one.
+  /// Turns products into scores pair by pair and applies all score rules.
   template <class S, std::size_t Fragments>
   __device__ void score_pairs(FragmentC (&scores)[Fragments], const Shared<float>& aside,
                               const VisitedRows& keys) const {
@@ -80,8 +80,7 @@ struct QueryTile {
     });
   }
 
-  /// Which of the thread's scores are dropped, a word for 64 columns, from dropped_of[threadIdx.x] on in steps of a
-  /// block.
+  /// Stores the thread's dropped-score bits, one word per 64 columns, at dropped_of[threadIdx.x] in steps of a block.
   template <int Rows>
   __device__ void draw(const Shared<std::uint32_t>& dropped_of, const VisitedRows& keys) const {
     POOLGRAD_UNROLL
@@ -92,7 +91,7 @@ struct QueryTile {
                   false);
   }
 
-  /// out and lse. False if they are not finite, and are to be found once more, with care.
+  /// Writes out and lse. Returns false for results that are not finite; the caller then repeats the tile with care.
   template <class S, std::size_t Fragments>
   __device__ bool end(const RowState (&state)[2], FragmentC (&results)[Fragments], bool with_care) const {
     if (!with_care && any_is_not_finite(results, tile.count, at)) return false;
@@ -108,14 +107,14 @@ struct QueryTile {
   }
 };
 
-/// Weights in place of scores, which are values * unit, or, unless they are `only_scaled`, the values. Results so far
-/// are to be multiplied with `factor`.
+/// Replaces scores by weights. A score is value * unit; without `only_scaled` it is the value itself. Sets `factor`,
+/// the multiplier for the results so far.
 template <std::size_t Fragments>
 __device__ void weigh(FragmentC (&scores)[Fragments], float unit, bool only_scaled, RowState (&state)[2],
                       float (&factor)[2]) {
   constexpr float nothing = -std::numeric_limits<float>::infinity();
   constexpr int fragments = static_cast<int>(Fragments);
-  float highest[2][2] = {{nothing, nothing}, {nothing, nothing}};  // two of a row, which do not wait for each other
+  float highest[2][2] = {{nothing, nothing}, {nothing, nothing}};  // two per row, to shorten the dependency chain
   POOLGRAD_UNROLL
   for (int f = 0; f < fragments; ++f) {
     POOLGRAD_UNROLL
@@ -134,7 +133,7 @@ __device__ void weigh(FragmentC (&scores)[Fragments], float unit, bool only_scal
   unit *= log2_e;
   if (only_scaled) {
     shift[0] = in_base_2(shift[0]), shift[1] = in_base_2(shift[1]);
-  } else {  // a bias may be of any size: what is left of it is what scores differ by
+  } else {  // subtract first: a large bias cancels exactly
     POOLGRAD_UNROLL
     for (FragmentC& part : scores) {
       POOLGRAD_UNROLL
@@ -153,12 +152,12 @@ __device__ void weigh(FragmentC (&scores)[Fragments], float unit, bool only_scal
   }
   POOLGRAD_UNROLL
   for (int half = 0; half < 2; ++half) {
-    settle(sum[half][0]), settle(sum[half][1]);  // or weights would be copied, those that are dropped
+    settle(sum[half][0]), settle(sum[half][1]);  // keeps the compiler from copying weights for the dropout below
     state[half].sum = state[half].sum * factor[half] + (sum[half][0] + sum[half][1]);
   }
 }
 
-/// Results of a warp, whose rows have new maxima.
+/// Multiplies the results of a warp by `factor` after its rows found new maxima.
 template <std::size_t Fragments>
 __device__ void rescale(FragmentC (&results)[Fragments], const float (&factor)[2]) {
   if (__all_sync(all_threads_of_warp, factor[0] == 1 && factor[1] == 1)) return;
@@ -166,7 +165,7 @@ __device__ void rescale(FragmentC (&results)[Fragments], const float (&factor)[2
   scale_row(results, 1, factor[1]);
 }
 
-/// Which of a thread's scores are of pairs that count: bit e for score e.
+/// Sets bit e if the thread's score e is of a pair that counts.
 template <std::size_t Fragments>
 __device__ std::uint64_t counted_of(const FragmentC (&scores)[Fragments]) {
   std::uint64_t counted = 0;
@@ -177,7 +176,7 @@ __device__ std::uint64_t counted_of(const FragmentC (&scores)[Fragments]) {
   }
   return counted;
 }
-/// Marks the weights of the others, for add_weighted_pairs().
+/// Marks the weights of all other pairs for add_weighted_pairs().
 template <std::size_t Fragments>
 __device__ void mark_uncounted(FragmentC (&weights)[Fragments], std::uint64_t counted) {
   POOLGRAD_UNROLL
@@ -185,30 +184,30 @@ __device__ void mark_uncounted(FragmentC (&weights)[Fragments], std::uint64_t co
     if (!(counted >> e & 1)) weights[e / elements_of_c].value[e % elements_of_c] = uncounted<float>;
 }
 
-/// Blocks on a multiprocessor: as many as registers and shared memory have room for.
+/// Blocks per multiprocessor, limited by registers and shared memory.
 template <class S, int Depth>
 inline constexpr int forward_blocks = Depth <= 32 && !splits<S> ? 3 : 2;
 
-/// Queries of 64 columns stay in registers; of 128 there are too many, and with 32 a third block on a multiprocessor is
-/// worth more. f32 has registers for those of 32 alone, and for no third block.
+/// Whether queries stay in registers. Rows of 64 columns do; rows of 128 do not fit. With 32 columns a third block per
+/// multiprocessor gains more. f32 keeps rows of 32 alone and has no third block.
 template <class S, int Depth>
 inline constexpr bool forward_keeps = splits<S> ? Depth == 32 : Depth == 64;
 
-/// Tiles of keys, and of values, that are in shared memory at once.
+/// Tiles of keys, and of values, in shared memory at once.
 template <class S>
 inline constexpr int forward_buffers = splits<S> ? 1 : 2;
 
-/// In shared memory lie rows of queries, then two tiles of keys and two of values: while keys are weighed, the next are
-/// copied to where those before them were. Of f32 there is one of each: values come while keys are multiplied, and the
-/// next keys while those are weighed.
+/// Shared memory holds the rows of queries, two tiles of keys and two of values. The next tiles are copied into the
+/// free pair while the block processes the current keys. f32 has one tile of each kind. Its values arrive during the
+/// product with keys, and the next keys during the softmax.
 template <class S, int Depth>
 __global__ __launch_bounds__(mma_threads, (forward_blocks<S, Depth>)) void attend_by_fragments(
     const __grid_constant__ ForwardCall<float> call, const std::int64_t items) {
   using Tile = TileOf<S, Depth, By::warps>;
   constexpr int buffers = forward_buffers<S>, own_tiles = splits<S> ? 0 : 1;
   POOLGRAD_SHARED(float, aside, set_aside_count);
-  POOLGRAD_SHARED(float, terms, buffers* mma_rows);         // of columns
-  POOLGRAD_SHARED(std::uint32_t, dropped_of, mma_threads);  // of the thread's scores
+  POOLGRAD_SHARED(float, terms, buffers* mma_rows);         // per column
+  POOLGRAD_SHARED(std::uint32_t, dropped_of, mma_threads);  // per thread, for its scores
   POOLGRAD_DYNAMIC_SHARED(Chunk, staged);
   const AttentionProgram& program = call.program;
   const ScoreRules<float>& rules = call.rules;
@@ -238,7 +237,7 @@ __global__ __launch_bounds__(mma_threads, (forward_blocks<S, Depth>)) void atten
     Visits<> visits(program, tile, program.of(own_tile.scheduled(), item.tile));
     VisitedRows next = visits.next();
     if (next.count > 0) {
-      __syncthreads();  // what was staged for the tile before has been read
+      __syncthreads();  // all threads have read the last tile's staged rows
       if constexpr (!splits<S>) {
         own.stage(staged, Tile{0});
         cp_async_commit();
@@ -246,7 +245,7 @@ __global__ __launch_bounds__(mma_threads, (forward_blocks<S, Depth>)) void atten
       stage(call.staged_k, keys_in(buffer), next);
       if constexpr (!splits<S>) {
         stage(call.staged_v, values_in(buffer), next);
-        wait_for_staged<By::warps, 2>();  // queries are there
+        wait_for_staged<By::warps, 2>();  // queries have arrived
         own.take(staged);
       }
     }
@@ -263,7 +262,7 @@ __global__ __launch_bounds__(mma_threads, (forward_blocks<S, Depth>)) void atten
         stage(call.staged_v, values_in(buffer), keys);
         tell();
         if (works) multiply_staged(scores, staged, own, keys_in(buffer), at);
-        wait_for_staged<By::warps, 0>();  // values are there, and keys have been read
+        wait_for_staged<By::warps, 0>();  // values have arrived, and keys have been read
         if (next.count > 0) stage(call.staged_k, keys_in(buffer), next);
         if (!works) continue;
       } else {
@@ -295,8 +294,8 @@ __global__ __launch_bounds__(mma_threads, (forward_blocks<S, Depth>)) void atten
   }
 }
 
-/// A block for each tile of queries: kernel_of(the columns that rows are staged with, a constant) is its kernel, and
-/// chunks_of(the same) the chunks of shared memory that it asks for.
+/// Launches one block per tile of queries. kernel_of(depth) returns the kernel; chunks_of(depth) returns its shared
+/// memory in chunks. `depth` is the staged column count, a compile-time constant.
 template <class KernelOf, class ChunksOf>
 void launch_forward(Stream stream, const ForwardCall<float>& call, const KernelOf& kernel_of,
                     const ChunksOf& chunks_of) {

@@ -1,7 +1,7 @@
-// The gradients of attention by tensor cores: gradients.cu's tiles, launches and order of sums, with weights and
-// gradients of scores that are rounded to the type of the operands before the last product; those of f32 are split.
-// Here warps multiply for themselves, or, rows of 128 elements, together (warpgroup_tile.cuh); what is begun together
-// and goes on while other things are done stands in warpgroup_gradients.cu.
+// Gradients of attention on tensor cores, with the tiles, launches and summation order of gradients.cu. Weights and
+// gradients of scores are rounded to the operand type before the last product; f32 ones are split. Each warp multiplies
+// its own rows. Rows of 128 elements use warpgroups (warpgroup_tile.cuh). warpgroup_gradients.cu overlaps asynchronous
+// products with other work.
 #pragma once
 
 #include <type_traits>
@@ -11,42 +11,42 @@
 
 namespace poolgrad::kernels::cuda {
 
-/// What is summed up: gradients of scores times visited rows (dq, dk), weights times visited rows (dv), or dk and dv at
-/// once; the former two may be told apart by the call.
+/// The sum of a kernel. `scores`: gradients of scores times visited rows (dq, dk). `weights`: weights times visited
+/// rows (dv). `both`: dk and dv at once. `either`: the call selects `scores` or `weights`.
 enum class Of { either, scores, weights, both };
 
-/// What the threads of a block tell each other about rows, columns and scores. Of the first three there are those of
-/// the tile's queries, or of the queries that it visits.
+/// Shared memory of a block for data of rows, columns and scores. The per-query arrays cover the queries of the tile,
+/// or the queries that the tile visits.
 struct GradientShared {
   Shared<float> scores_aside, products_aside;
-  Shared<float> lse_of, exponent_of, delta_of;  // exponent: lse, times log2(e)
-  Shared<float> terms;                          // of columns
-  Shared<std::uint32_t> dropped_of;             // of the thread's scores
+  Shared<float> lse_of, exponent_of, delta_of;  // exponent_of: lse * log2(e)
+  Shared<float> terms;                          // per column
+  Shared<std::uint32_t> dropped_of;             // per thread, for its scores
 };
 
-/// A tile of own rows as a query head meets it, and what a thread has of it.
+/// A tile of own rows for one query head, as a thread sees it.
 template <Of of>
 struct GradientTile {
   const GradientCall<float>& call;
   const TileItems::Item& item;
-  const Progression& tile;  // a copy would take registers that sm_80 lacks
+  const Progression& tile;  // a reference: a copy takes registers that sm_80 lacks
   const LaneOfTile& at;
   const GradientShared& shared;
   std::int32_t head = 0;
-  float lse = 0, delta = 0;  // that this thread tells next
+  float lse = 0, delta = 0;  // the values that tell() publishes next
 
   __device__ bool by_keys() const { return of == Of::both || of == Of::weights || call.by_keys; }
   __device__ bool of_weights() const { return of == Of::weights || (of == Of::either && call.of_weights); }
   __device__ std::int32_t kv_head() const { return item.head / static_cast<std::int32_t>(call.group); }
   __device__ std::int32_t own_head() const { return by_keys() ? kv_head() : head; }
   __device__ std::int32_t visited_head() const { return by_keys() ? head : kv_head(); }
-  /// The head of the schedule.
+  /// Returns the head in the schedule.
   __device__ std::int64_t scheduled() const { return call.items.first_head + head; }
   __device__ TileRows own_rows(const Operand& x) const {
     return rows_of(x, item.batch, own_head(), tile, 0, static_cast<int>(tile.count));
   }
 
-  /// What is to be told of queries, those of the tile or those that it visits next: `count` of them, row_of(i).
+  /// Loads lse and delta of a query: of the tile, or of the `count` queries visited next, row_of(i).
   template <class F>
   __device__ void fetch(int count, const F& row_of) {
     const int i = thread_of_block();
@@ -56,13 +56,13 @@ struct GradientTile {
     lse = exists ? call.lse.at(item.batch, head, query) : -std::numeric_limits<float>::infinity();
     delta = exists ? call.delta.at(item.batch, head, query) : 0;
   }
-  /// Tells it, and the terms of columns, from place `first` on.
+  /// Writes lse, delta and the terms of columns to shared memory from index `first`.
   __device__ void tell(const VisitedRows& now, int first) {
     tell_terms<mma_rows>(shared.terms, first, call.program, now);
     const int i = thread_of_block();
     if (i >= mma_rows) return;
     constexpr float infinity = std::numeric_limits<float>::infinity();
-    if (lse == -infinity) lse = infinity;  // no weight is left of any score
+    if (lse == -infinity) lse = infinity;  // all weights of the row become 0
     shared.lse_of[first + i] = lse;
     shared.exponent_of[first + i] = in_base_2(lse);
     shared.delta_of[first + i] = delta;
@@ -73,8 +73,8 @@ struct GradientTile {
             .of(positions_of(tile, 0), positions_of(call.program.run[now.run].keys, now.first), by_keys());
   }
 
-  /// Scores, products of queries and keys, become gradients of scores, or weights; `products`, of values and gradients
-  /// of results, become weights if dk and dv are summed up at once. What is told of them lies from place `first` on.
+  /// Turns scores into gradients of scores or into weights. For dk and dv at once, `products` become the weights. The
+  /// data of tell() start at index `first`.
   template <class S>
   __device__ void weigh(Scores& scores, Scores& products, const VisitedRows& now, int first, bool with_care) const {
     if (only_scales(call.rules, now) && !call.dbias && !with_care)
@@ -142,7 +142,7 @@ struct GradientTile {
         const float weight = exp2_approx(at_most_0(whole - shared.lse_of[query]) * log2_e),
                     kept = rules.drops && (shared.dropped_of[thread_of_block()] >> e & 1) ? 0 : rules.kept;
         if (of_weights()) {
-          if (whole != nothing) result = weight * kept + 0.0f;  // -0 counts
+          if (whole != nothing) result = weight * kept + 0.0f;  // +0 turns -0, the `uncounted` mark, into 0
         } else if (whole != nothing) {
           result_out = weight * kept + 0.0f;
           const float gradient = weight * (product * kept - shared.delta_of[query]);
@@ -159,14 +159,14 @@ struct GradientTile {
   }
 };
 
-/// Tiles of each kind of visited rows that are in shared memory at once. Of two, the next are copied while those before
-/// them are weighed. Of one, for which rows of 128 elements and those of f32 have room on every GPU, that which is
-/// multiplied first comes while the other is weighed, and that while the first is multiplied.
+/// Tiles of each kind of visited rows in shared memory at once. With two, the next tiles are copied while the block
+/// processes the current ones. With one, each operand is copied while the block uses the other. One tile of 128-element
+/// or f32 rows fits on every GPU.
 template <class S, int Depth>
 inline constexpr int gradient_buffers = Depth <= 64 && !splits<S> ? 2 : 1;
 
-/// In shared memory lie own rows, what of them belongs to results, and as many tiles of both of visited rows as there
-/// are buffers; of f32 no own rows.
+/// Shared memory holds the own rows of both products, then `buffers` tiles of both kinds of visited rows. f32 stages no
+/// own rows.
 template <class S, int Depth, By by, Of of>
 __global__ __launch_bounds__(mma_threads, 2) void sum_by_fragments(const __grid_constant__ GradientCall<float> call,
                                                                    const std::int64_t items) {
@@ -225,7 +225,7 @@ __global__ __launch_bounds__(mma_threads, 2) void sum_by_fragments(const __grid_
       };
       fetch(next);
       if constexpr (!splits<S>) {
-        wait_for_staged<by, buffers>();  // own rows are there
+        wait_for_staged<by, buffers>();  // own rows have arrived
         own.take(staged);
         own_first.take(staged);
       }
@@ -237,7 +237,7 @@ __global__ __launch_bounds__(mma_threads, 2) void sum_by_fragments(const __grid_
         Scores scores, products;
         if constexpr (buffers > 1) {
           own_tile.tell(now, first);
-          wait_for_staged<by, 0>();  // all of it is there, and what was visited before has been read
+          wait_for_staged<by, 0>();  // visited rows have arrived, and the previous ones are read
           next = visits.next();
           if (next.count > 0) {
             stage(call.staged_first, first_in(buffer ^ 1), next);
@@ -247,11 +247,11 @@ __global__ __launch_bounds__(mma_threads, 2) void sum_by_fragments(const __grid_
           if (!works) continue;
           multiply_staged(products, staged, own_first, first_in(buffer), at);
         } else {
-          wait_for_staged<by, 0>();  // the first are there, and what was visited before has been read
+          wait_for_staged<by, 0>();  // the first rows have arrived, and the previous ones are read
           stage(call.staged_last, last_in(buffer), now);
           own_tile.tell(now, first);
           if (works) multiply_staged(products, staged, own_first, first_in(buffer), at);
-          wait_for_staged<by, 0>();  // the last are there, and the first have been read
+          wait_for_staged<by, 0>();  // the last rows have arrived, and the first ones are read
           next = visits.next();
           if (next.count > 0) {
             stage(call.staged_first, first_in(buffer), next);
@@ -284,8 +284,8 @@ __global__ __launch_bounds__(mma_threads, 2) void sum_by_fragments(const __grid_
   }
 }
 
-/// f(the call, with the rows that are visited where they are staged from; the columns that rows are staged with, a
-/// constant; items), where there are any.
+/// Calls f(call, depth, items) if there are items. The call holds the staged operands; `depth` is the staged column
+/// count, a compile-time constant.
 template <class F>
 void with_staged(GradientCall<float> call, const Operand& visited, const Operand& visited_out, const F& f) {
   const std::int64_t items = call.items.count(call.program);
@@ -293,7 +293,7 @@ void with_staged(GradientCall<float> call, const Operand& visited, const Operand
   call.own_first = call.of_weights ? call.own : call.own_out;
   call.staged_first = call.of_weights ? visited : visited_out;
   call.staged_last = call.of_weights ? visited_out : visited;
-  if (call.own_first.depth == 0 || call.staged_first.depth == 0)  // no dO: 0, whatever it would be multiplied with
+  if (call.own_first.depth == 0 || call.staged_first.depth == 0)  // without dO the product is 0 for any other operand
     call.own_first.depth = call.staged_first.depth = 0;
   with_staged_depth({call.own.depth, call.own_out.depth, call.visited_out.depth},
                     [&]<int Depth>(std::integral_constant<int, Depth> depth) { f(call, depth, items); });

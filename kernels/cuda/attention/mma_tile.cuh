@@ -1,14 +1,13 @@
-// What the attention kernels of tensor cores share. A block is four warps; a tile has 64 rows, of which each warp has
-// 16, and visits 64 rows at a time. Both are staged in shared memory as they are stored, in f16 or bf16; how f32 is
-// multiplied stands in split_tile.cuh.
+// Shared parts of the tensor-core attention kernels. A block has four warps. A tile has 64 rows, 16 per warp, and
+// visits 64 rows at a time. Shared memory stages both as stored, in f16 or bf16. split_tile.cuh multiplies f32.
 //
-//   scores    16 x 64 a warp, in eight fragments of C: the products of its rows with the rows that are visited; of 128
-//             rows at a time (warpgroup_forward.cu) 16 x 128
-//   weights   scores, rounded to the stored type: as fragments of A they are where they were as fragments of C
-//   results   16 x depth a warp, in fragments of C, += weights * visited rows
+//   scores    16 x 64 per warp, in eight fragments of C: own rows times visited rows; 16 x 128 in warpgroup_forward.cu,
+//             which visits 128 rows at a time
+//   weights   scores rounded to the stored type; a fragment of C has the layout of a fragment of A
+//   results   16 x depth per warp, in fragments of C, += weights * visited rows
 //
-// What a row does not see has no effect on it, though a weight of 0 would not hide a NaN or an infinity: a tile whose
-// results are not finite is done again with care, and then the pairs that count are weighed one by one.
+// A masked pair must not affect a row, but a weight of 0 times NaN or infinity is NaN. If the results of a tile are not
+// finite, the block repeats the tile with care and adds the pairs that count one by one.
 #pragma once
 
 #include <algorithm>
@@ -29,8 +28,8 @@ inline constexpr int set_aside_count = scores_of_lane * mma_threads;
 inline constexpr int lanes_of_fragment_row = 4;
 inline constexpr float log2_e = 1.44269504088896340736f;
 
-/// The items of a block in turn; one that is asked for again comes once more, with care. It is one number: registers
-/// are scarce.
+/// Iterates over the items of a block. An item marked by again() comes a second time, with care. The state is one
+/// number because registers are scarce.
 class Turns {
  public:
   __device__ explicit Turns(std::int64_t items) : state_(4 * std::int64_t{blockIdx.x}), end_(4 * items) {}
@@ -44,14 +43,14 @@ class Turns {
   std::int64_t state_, end_;
 };
 
-/// What a lane has of a warp's rows.
+/// A lane's share of a warp's rows.
 template <int Columns>
 using FragmentsC = FragmentC[static_cast<std::size_t>(Columns / 8)];
 using Scores = FragmentsC<mma_rows>;
 
 template <int Depth>
 using StagedTile = StagedRows<mma_rows, Depth>;
-/// f(the columns that rows are staged with, a constant), for operands of so many at most.
+/// Calls f(depth) with the smallest staged column count that covers all `depths`, a compile-time constant.
 template <class F>
 void with_staged_depth(std::initializer_list<std::int64_t> depths, const F& f) {
   const std::int64_t most = std::max(depths);
@@ -63,18 +62,18 @@ void with_staged_depth(std::initializer_list<std::int64_t> depths, const F& f) {
     f(std::integral_constant<int, 128>{});
 }
 
-/// Where a thread is, and the rows of the tile that it has elements of: row(0) and row(1).
+/// Position of a thread in the tile. Its elements are in rows row(0) and row(1).
 struct LaneOfTile {
   int lane = static_cast<int>(threadIdx.x) % threads_per_warp;
   int first_row = static_cast<int>(threadIdx.x) / threads_per_warp * rows_of_warp;
 
   __device__ int row(int half) const { return first_row + place_in_c(lane, 2 * half).row; }
-  /// Of its element 4 f + i, in fragment f: the column of the scores or results.
+  /// Returns the column of element i of fragment f.
   __device__ int column(int f, int i) const { return 8 * f + place_in_c(lane, i).column; }
 };
 
-/// Begins to copy rows of an operand, whole tiles: rows and columns that are not there are zeros. A thread copies one
-/// chunk of some rows, which are so far apart that all are turned alike.
+/// Starts the copy of whole tiles of an operand to shared memory; missing rows and columns become zero. A thread copies
+/// one chunk of several rows, spaced so that all have the same swizzle.
 template <class Tile>
 __device__ void stage_rows_async(const Shared<Chunk>& staged, Tile to, const Operand& x, const TileRows& rows) {
   constexpr int chunks = Tile::chunks, rows_at_once = mma_threads / chunks;
@@ -100,20 +99,20 @@ __device__ void stage_rows_async(const Shared<Chunk>& staged, Tile to, const Ope
   }
 }
 
-/// Rows of the warp as fragments of A, one for 16 columns: kept in registers, or read from where they are staged, or,
-/// of f32, from memory, each time.
+/// The warp's rows as fragments of A, one per 16 columns. Each use takes a fragment from registers (`Kept`), from the
+/// staged rows, or, for f32, from global memory.
 template <class S, class Tile, bool Kept>
 class OwnRows {
  public:
   static constexpr int count = Tile::depth / 16;
 
   __device__ OwnRows(const Operand& x, const TileRows& rows, const LaneOfTile& at) : x_(x), rows_(rows), at_(at) {}
-  /// Begins to stage them.
+  /// Starts the copy to shared memory.
   __device__ void stage(const Shared<Chunk>& staged, Tile tile) {
     tile_ = tile;
     stage_rows_async(staged, tile, x_, rows_);
   }
-  /// Once they are staged.
+  /// Loads the kept fragments; the rows must be staged.
   __device__ void take(const Shared<Chunk>& staged) {
     if constexpr (Kept) {
       POOLGRAD_UNROLL
@@ -141,7 +140,7 @@ class OwnRows {
   FragmentAB fragment_[static_cast<std::size_t>(Kept ? count : 1)];
 };
 
-/// f(number of a fragment) for those of own rows. Where they are not kept, all at once would take registers.
+/// Calls f(index) for each fragment of own rows. If they are not kept, partial unrolling limits the registers.
 template <class S, class Tile, bool Kept, class F>
 __device__ void for_each_fragment(const OwnRows<S, Tile, Kept>& own, const F& f) {
   if constexpr (Kept) {
@@ -172,8 +171,8 @@ __device__ void multiply_staged(Scores& scores, const Shared<Chunk>& staged,
   });
 }
 
-/// f(word, two neighbouring weights) for the words of fragment w of A that scores become, as place_in_a() has them:
-/// rows 0 and 8 of the left half, then of the right.
+/// Calls f(word, two neighboring weights) for the words of fragment w of A, in the order of place_in_a(): rows 0 and 8
+/// of the left half, then of the right half.
 template <std::size_t Fragments, class F>
 __device__ void for_each_weight_pair(const FragmentC (&scores)[Fragments], int w, const F& f) {
   POOLGRAD_UNROLL
@@ -183,7 +182,7 @@ __device__ void for_each_weight_pair(const FragmentC (&scores)[Fragments], int w
   }
 }
 
-/// Scores of so many columns, rounded, as fragments of A: each of two of theirs.
+/// Rounded scores as fragments of A; each takes two fragments of C.
 template <int Columns>
 using FragmentsA = FragmentAB[static_cast<std::size_t>(Columns / 16)];
 template <class S, std::size_t Count>
@@ -194,7 +193,7 @@ __device__ void round_weights(const FragmentC (&scores)[2 * Count], FragmentAB (
         scores, w, [&](int word, float first, float second) { weights[w].word[word] = packed_pair<S>(first, second); });
 }
 
-/// results += weights, rounded, * visited rows.
+/// results += rounded weights * visited rows.
 template <class S, int Depth>
 __device__ void add_weighted_staged(FragmentsC<Depth>& results, const Scores& scores, const Shared<Chunk>& staged,
                                     StagedTile<Depth> visited, const LaneOfTile& at) {
@@ -212,7 +211,7 @@ __device__ void add_weighted_staged(FragmentsC<Depth>& results, const Scores& sc
   }
 }
 
-/// Whether the results of any thread of the block hold a NaN or an infinity, in the tile's first `count` rows.
+/// Returns whether the results of any thread of the block are NaN or infinite in the tile's first `count` rows.
 template <std::size_t Fragments>
 __device__ bool any_is_not_finite(const FragmentC (&results)[Fragments], std::int64_t count, const LaneOfTile& at) {
   bool found[2] = {};
@@ -225,11 +224,11 @@ __device__ bool any_is_not_finite(const FragmentC (&results)[Fragments], std::in
   return block_reduce<reductions::Maximum, mma_threads>(counts ? 1.0f : 0.0f) != 0;
 }
 
-/// Whether scores are products that are scaled, and a term of each column: no option asks about pairs.
+/// Returns whether a score is a scaled product plus a term per column, without rules that depend on the pair.
 __device__ inline bool only_scales(const ScoreRules<float>& rules, const VisitedRows& visited) {
   return rules.softcap == 0 && !rules.bias && !rules.alibi && !(visited.flags & AttentionRun::masked);
 }
-/// Adds terms of columns, from `first` on.
+/// Adds the terms of columns, stored from index `first`.
 template <std::size_t Fragments>
 __device__ void add_terms(FragmentC (&scores)[Fragments], const Shared<float>& terms, int first, const LaneOfTile& at) {
   POOLGRAD_UNROLL
@@ -238,7 +237,7 @@ __device__ void add_terms(FragmentC (&scores)[Fragments], const Shared<float>& t
     for (int i = 0; i < elements_of_c; ++i) scores[f].value[i] += terms[first + at.column(f, i)];
   }
 }
-/// Sets scores of pairs that do not count to -infinity: those outside of what their rows see.
+/// Sets the scores of masked pairs to -infinity.
 template <std::size_t Fragments>
 __device__ void cut(FragmentC (&scores)[Fragments], const AttentionProgram& program, const VisitedRows& visited,
                     const Progression& tile, const LaneOfTile& at) {
@@ -255,8 +254,8 @@ __device__ void cut(FragmentC (&scores)[Fragments], const AttentionProgram& prog
   }
 }
 
-/// Of products that only_scales(): what they, or what is now in their place, are multiplied with to be scores. `terms`
-/// of columns lie from `first` on.
+/// Prepares products for which only_scales() holds. Returns the factor that turns the products, as changed, into
+/// scores. The `terms` of columns start at index `first`.
 template <std::size_t Fragments>
 __device__ float scale_and_cut(FragmentC (&products)[Fragments], const ScoreRules<float>& rules,
                                const AttentionProgram& program, const VisitedRows& visited, const Progression& tile,
@@ -276,27 +275,27 @@ __device__ float scale_and_cut(FragmentC (&products)[Fragments], const ScoreRule
   return unit;
 }
 
-/// Of 64 columns each, which are set aside at once.
+/// Number of 64-column parts of the scores. set_aside() handles one part at a time.
 template <std::size_t Fragments>
 inline constexpr int parts_of_scores = static_cast<int>(Fragments) / score_fragments;
-/// f(number of a part), a number that the compiler knows.
+/// Calls f(part) with a constant part index.
 template <std::size_t Fragments, class F>
 __device__ void for_each_part(const F& f) {
   POOLGRAD_UNROLL
   for (int part = 0; part < parts_of_scores<Fragments>; ++part) f(part);
 }
 
-/// The logarithm of a weight to base 2 is score * log2(e) - in_base_2(of the largest score, or lse), in one rounding:
-/// that of the subtrahend is in all weights of a row, and divided out. Where it would be seen there is a NaN instead;
-/// then results are not finite, and the tile is done again with care.
+/// log2 of a weight is score * log2(e) - in_base_2(largest score or lse), in one rounding. The rounding error of
+/// in_base_2() is common to all weights of a row and cancels in the quotient. For sizes above 2^24 the error matters,
+/// so the function returns NaN. The block then repeats the tile with care.
 __device__ inline float in_base_2(float score) {
   constexpr float most = 1 << 24, infinity = std::numeric_limits<float>::infinity();
   const float size = score < 0 ? -score : score;
   return size <= most || size == infinity ? score * log2_e : std::numeric_limits<float>::quiet_NaN();
 }
 
-/// Element e of a thread's scores of 64 columns, the `part`-th, to [e * mma_threads + threadIdx.x], where it can be had
-/// by its number.
+/// Copies element e of the thread's `part`-th 64 columns of scores to aside[e * mma_threads + threadIdx.x], for access
+/// by a runtime index.
 template <std::size_t Fragments>
 __device__ void set_aside(const Shared<float>& aside, const FragmentC (&scores)[Fragments], int part = 0) {
   for_each_part<Fragments>([&](int p) {
@@ -317,8 +316,8 @@ __device__ void take_from_aside(FragmentC (&scores)[Fragments], const Shared<flo
           aside[e * mma_threads + static_cast<int>(threadIdx.x)];
   });
 }
-/// f(element, row half, column, value&) for all scores of a thread, in a loop that is not unrolled: what can be asked
-/// about a pair is much code. So the scores go through shared memory, where each thread has its own place.
+/// Calls f(element, row half, column, value&) for all scores of a thread. The loop is not unrolled because the per-pair
+/// rules are much code. The scores go through shared memory, one slot per thread.
 template <std::size_t Fragments, class F>
 __device__ void for_each_score(FragmentC (&scores)[Fragments], const Shared<float>& aside, const LaneOfTile& at,
                                const F& f) {
@@ -332,23 +331,23 @@ __device__ void for_each_score(FragmentC (&scores)[Fragments], const Shared<floa
       f(e, e / 2 % 2, part * mma_rows + at.column(e / elements_of_c, e % elements_of_c), value);
       aside[e * mma_threads + own] = value;
     }
-    __syncwarp();  // lanes have asked different things, and multiply together next
+    __syncwarp();  // reconverges the lanes before the next product
     take_from_aside(scores, aside, part);
   }
 }
 
-/// A weight as round_weights() has it; unrounded where S has no such number: of f16, gradients of scores may be larger.
+/// Returns a weight as round_weights() rounds it. Returns it unrounded if the result overflows S: gradients of scores
+/// may exceed the range of f16.
 template <class S>
 __device__ float rounded_weight(float weight) {
   const float rounded = widened<float>(narrowed<S>(weight));
   return rounded - rounded == 0 ? rounded : weight;
 }
 
-/// results += weights, rounded, * visited rows, pair by pair. One that does not count (`uncounted`) is multiplied with
-/// nothing. A NaN or an infinity then does not reach the rows that do not see it, as it does through the product of
-/// fragments, where 0 times it is NaN. Weights are rounded as in add_weighted_staged(), so that rows of the same tile
-/// which see nothing of it keep their results, but for the order of sums. Weights go through shared memory, where
-/// neighbours find them.
+/// results += rounded weights * visited rows, pair by pair. Skips pairs marked `uncounted`, so a NaN or infinity in a
+/// masked row stays out of the results. The product of fragments would spread it, because 0 * NaN is NaN. Rounding
+/// matches add_weighted_staged(): other rows of the tile differ only by the order of sums. Shared memory passes weights
+/// to the neighboring lanes.
 template <class S, int Depth, std::size_t Fragments>
 __device__ void add_weighted_pairs(FragmentsC<Depth>& results, const FragmentC (&weights)[Fragments],
                                    const Shared<float>& aside, const Operand& x, const TileRows& visited) {
@@ -376,11 +375,11 @@ __device__ void add_weighted_pairs(FragmentsC<Depth>& results, const FragmentC (
         }
       }
     }
-    __syncwarp();  // the next are set aside where these were
+    __syncwarp();  // the next part reuses the memory
   }
 }
 
-/// What is dropped, bit e for score e of the `part`-th 64 columns, times 0, and the rest of those times `kept`.
+/// Multiplies dropped scores (bit e for score e of the `part`-th 64 columns) by 0 and the others by `kept`.
 template <std::size_t Fragments>
 __device__ void keep(FragmentC (&scores)[Fragments], std::uint32_t dropped, float kept, int part = 0) {
   POOLGRAD_UNROLL
@@ -388,7 +387,7 @@ __device__ void keep(FragmentC (&scores)[Fragments], std::uint32_t dropped, floa
     scores[part * score_fragments + e / elements_of_c].value[e % elements_of_c] *= dropped >> e & 1 ? 0 : kept;
 }
 
-/// A NaN is not the larger one: what it is a maximum of shows it in a sum.
+/// Returns the larger of two numbers and ignores a NaN; the sum of weights still shows it.
 __device__ inline float larger(float a, float b) {
 #if defined(__CUDACC__)
   return fmaxf(a, b);
@@ -406,7 +405,7 @@ __device__ void scale_row(FragmentC (&results)[Fragments], int half, float facto
   }
 }
 
-/// Results of a thread to rows of an operand, in its dtype, S or f32.
+/// Stores the results of a thread to rows of an operand of dtype S or f32.
 template <class S, std::size_t Fragments>
 __device__ void store_results(const Operand& x, std::int64_t batch, std::int64_t head, const Progression& tile,
                               const FragmentC (&results)[Fragments], bool accumulate, const LaneOfTile& at) {

@@ -1,4 +1,4 @@
-// What becomes of the product of a query and a key, and which weights are dropped: forward and backward alike.
+// Score rules and dropout of attention, shared by forward and backward.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ struct Pair {
 
 template <class T>
 struct ScoreRules {
-  T scale, softcap, kept;  // of products; 0: none; factor of weights that stay
+  T scale, softcap, kept;  // softcap: 0 is none; kept: factor of weights that are not dropped
   const T *bias, *alibi;
   std::int64_t bias_strides[4], alibi_stride;
   bool drops;
@@ -40,7 +40,7 @@ struct ScoreRules {
     return rules;
   }
 
-  /// From a batch entry and a head on.
+  /// Returns the rules that start at a batch entry and a head.
   ScoreRules from(std::int64_t batch, std::int64_t head) const {
     ScoreRules part = *this;
     part.first_batch += batch;
@@ -50,8 +50,8 @@ struct ScoreRules {
     return part;
   }
 
-  /// The score of a product; `slope`: its derivative by the scaled product. A bias of -infinity is the score, whatever
-  /// the product.
+  /// Returns the score of a product. Sets `slope` to its derivative by the scaled product. A bias of -infinity gives
+  /// -infinity for any product.
   __device__ T score(T product, std::int64_t batch, std::int64_t head, const Pair& pair, T& slope) const {
     T x = product * scale;
     slope = T(1);
@@ -71,12 +71,12 @@ struct ScoreRules {
     }
     return x;
   }
-  /// What the weight of a pair is multiplied with.
+  /// Returns the dropout factor of a pair's weight.
   __device__ T kept_of(std::int64_t batch, std::int64_t head, const Pair& pair) const {
     if (!drops) return T(1);
     const PhiloxWords words =
         dropout.words(first_batch + batch, first_head + head, pair.query_position, pair.key_position >> 2);
-    // An array of words that is indexed would lie in memory.
+    // An array with a runtime index would go to local memory.
     const bool odd = pair.key_position & 1, high = pair.key_position & 2;
     const std::uint32_t even_word = high ? words.word[2] : words.word[0],
                         odd_word = high ? words.word[3] : words.word[1];
@@ -84,25 +84,25 @@ struct ScoreRules {
   }
 };
 
-/// x, but no more than 0, for the logarithms of weights, which are no more than 1: where a bias makes lse huge, its
-/// rounding would let them overflow. A NaN stays.
+/// Returns min(x, 0) for logarithms of weights, which are at most 0. With a huge bias the rounding of lse could let the
+/// weights overflow. NaN stays NaN.
 template <class T>
 __device__ T at_most_0(T x) {
   return x > T{} ? T{} : x;
 }
 
-/// A run as rows of a tile meet it in query head `head` of the schedule.
+/// A run as rows of a tile visit it in query head `head` of the schedule.
 struct Visit {
   const AttentionProgram& program;
   const AttentionRun& run;
   std::int64_t head, row_position;
 
-  /// Whether the row and step s, being in its interval, count.
+  /// Returns whether the mask keeps the pair of the row and step s; s must lie in the row's interval.
   __device__ bool keeps(std::int64_t s) const {
     return !run.has(AttentionRun::masked) || program.keeps(run, head, row_position, position(s));
   }
   __device__ std::int64_t position(std::int64_t s) const { return run.keys.position + s * run.keys.step; }
-  /// The logarithm of how often the pair counts.
+  /// Returns the logarithm of the pair's multiplicity.
   template <class T>
   __device__ T log_multiplicity(std::int64_t s) const {
     if (run.period == 0) return T{};

@@ -9,7 +9,7 @@ namespace {
 struct SplitCall {
   Operand from;
   std::uint16_t* to;
-  std::int64_t heads, rows, chunks, count;  // chunks: of a row; count: of all
+  std::int64_t heads, rows, chunks, count;  // chunks: per row; count: in total
 };
 
 __global__ __launch_bounds__(256) void split_rows(const __grid_constant__ SplitCall call) {

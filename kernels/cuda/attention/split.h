@@ -1,5 +1,5 @@
-// Rows that tiles visit in attention of f32 by tensor cores, laid out in scratch as three rows of bf16 each, whose sum
-// they are (split_tile.cuh): once for all tiles that visit them.
+// Splits the visited rows of f32 attention for tensor cores. Each row becomes three bf16 rows in scratch memory that
+// sum to it (split_tile.cuh). All tiles that visit the rows share the split rows.
 #pragma once
 
 #include "kernels/cpu/workspace.h"
@@ -11,8 +11,8 @@ class SplitSpace {
  public:
   SplitSpace(Stream stream, const GpuSplitPlan& plan) : stream_(stream), memory_(stream, "attention", plan.elements) {}
 
-  /// Both operands of a part of the call, of so many batch entries, heads and rows; what was put before is gone.
-  /// (B, H, N, 3, D): the parts of a row follow each other, and a row's are `depth` apart.
+  /// Splits both operands of a part of the call and overwrites the previous part. Layout (B, H, N, 3, D): the three
+  /// parts of a row are adjacent, `depth` elements apart.
   struct Both {
     Operand first, second;
   };

@@ -1,12 +1,12 @@
-// f32 on tensor cores: a number is the sum of three of bf16, each of which has eight of its 24 significant bits, and a
-// product of two numbers the sum of six products of those; the three that are left out are below 2^-21 of it together.
-// (Henry, Tang, Heinecke 2019.) Visited rows are laid out split before (split.h), and lie in shared memory as three
-// tiles of bf16; the rows of a warp are read from global memory and split where they are multiplied.
+// f32 on tensor cores (Henry, Tang, Heinecke 2019). A number is the sum of three bf16 numbers with eight of its 24
+// significant bits each. A product is the sum of six bf16 products; the three omitted ones together are below 2^-21 of
+// it. split.h splits visited rows in advance, and shared memory holds them as three bf16 tiles. The rows of a warp are
+// read from global memory and split at each use.
 //
-// Tensor cores do not round sums to nearest, so long ones would drift: what 64 visited rows come to is summed up from
-// zero, the small products apart from the large ones, and added to the results in f32.
+// Tensor cores do not round sums to nearest, so long sums drift. The contribution of each 64 visited rows is therefore
+// summed from zero, small products apart from large ones, and added to the results in f32.
 //
-// An infinity has no such parts: its products are NaN, and a tile whose results are not finite is done with care.
+// An infinity cannot be split: its products are NaN, and the block repeats the tile with care.
 #pragma once
 
 #include <bit>
@@ -21,7 +21,7 @@ namespace poolgrad::kernels::cuda {
 template <class S>
 inline constexpr bool splits = std::is_same_v<S, float>;
 
-/// Words of two neighbouring elements, the largest parts first.
+/// Words of two neighboring elements, the largest parts first.
 struct SplitPair {
   std::uint32_t plane[split_planes];
 };
@@ -35,7 +35,7 @@ struct SplitFragment {
   }
 };
 
-/// Parts are cut off, not rounded: of finite numbers they are finite, and exactly what is left is split further.
+/// Splits two numbers by truncation, not rounding. Parts of finite numbers stay finite, and each remainder is exact.
 POOLGRAD_HD inline SplitPair split(float first, float second) {
   SplitPair pair;
   POOLGRAD_UNROLL
@@ -48,7 +48,7 @@ POOLGRAD_HD inline SplitPair split(float first, float second) {
   return pair;
 }
 
-/// 64 rows in shared memory, split.
+/// 64 split rows in shared memory.
 template <int Depth>
 struct SplitTile {
   static constexpr int depth = Depth, count = split_planes * StagedTile<Depth>::count;
@@ -57,7 +57,7 @@ struct SplitTile {
   POOLGRAD_HD constexpr StagedTile<Depth> plane(int p) const { return {first + p * StagedTile<Depth>::count}; }
 };
 
-/// Of rows that are laid out split.
+/// Starts the copy of rows that are already split.
 template <int Depth>
 __device__ void stage_rows_async(const Shared<Chunk>& staged, SplitTile<Depth> to, const Operand& x,
                                  const TileRows& rows) {
@@ -74,7 +74,7 @@ class OwnRows<float, SplitTile<Depth>, Kept> {
   __device__ OwnRows(const Operand& x, const TileRows& rows, const LaneOfTile& at) : x_(x) {
     POOLGRAD_UNROLL
     for (int half = 0; half < 2; ++half) {
-      const int row = at.row(half) < rows.count ? at.row(half) : 0;  // of one that is not there nothing is used
+      const int row = at.row(half) < rows.count ? at.row(half) : 0;  // a missing row reads row 0; its result is unused
       row_[half] =
           reinterpret_cast<const float*>(x.data) + rows.first + row * rows.step + place_in_a(at.lane, 0).column;
     }
@@ -113,17 +113,18 @@ class OwnRows<float, SplitTile<Depth>, Kept> {
   Two kept_[static_cast<std::size_t>(Kept ? count : 1)][4];
 };
 
-/// How many fragments of C are summed up at once: with rows of 128 elements there are registers for few.
+/// Fragments of C summed at once. Rows of 128 elements leave registers for four.
 template <int Depth>
 inline constexpr int split_fragments = Depth == 64 ? 8 : 4;
 
-/// Sums of some products of fragments: `large` of the largest parts, `small` of the others.
+/// Sums of products of fragments: `large` of the largest parts, `small` of the others.
 template <int Fragments>
 struct SplitSums {
   static constexpr auto n = static_cast<std::size_t>(Fragments);
   FragmentC large[n] = {}, small[n] = {};
 
-  /// load(p, i): parts p of two neighbouring B, number i. Neighbours in this loop do not wait for each other.
+  /// Adds products. load(p, i) returns parts p of two neighboring fragments of B, index i. Successive products of the
+  /// inner loop are independent.
   template <class Load>
   __device__ void add(const SplitFragment& a, const Load& load) {
     POOLGRAD_UNROLL
@@ -167,7 +168,7 @@ __device__ void multiply_staged(Scores& scores, const Shared<Chunk>& staged,
   }
 }
 
-/// Weights are not rounded, but split.
+/// Splits the weights instead of rounding them.
 template <class S, int Depth>
 __device__ void add_weighted_staged(FragmentsC<Depth>& results, const Scores& scores, const Shared<Chunk>& staged,
                                     SplitTile<Depth> visited, const LaneOfTile& at) {
@@ -194,7 +195,7 @@ __device__ void add_weighted_staged(FragmentsC<Depth>& results, const Scores& sc
   }
 }
 
-/// The product of two rows: what was found, or, where that is not finite, as it is defined, infinities and all.
+/// Returns `found` if it is finite. Otherwise recomputes the product of two rows in f32, which handles infinities.
 __device__ inline float product_unless_finite(float found, const Operand& a, std::int64_t a_row, const Operand& b,
                                               std::int64_t b_row) {
   if (found - found == 0) return found;

@@ -1,15 +1,15 @@
-// What the attention kernels of a GPU share: blocks that take a tile of rows each, and the two products of such a tile
-// with the rows that it visits. Operands are any of f64, f32, f16 and bf16; arithmetic is in T, f64 or f32.
+// Shared parts of the portable attention kernels: a block takes a tile of rows and computes its two products with the
+// rows it visits. Operands are f64, f32, f16 or bf16; arithmetic is in T, f64 or f32.
 //
 //   scores    tile x visited, each element the product of two rows; thread (y, x) has rows 4 y .. 4 y + 3 and the
 //             columns x, x + side, x + 2 side, x + 3 side
 //   results   tile x columns, += weights * visited rows; the thread has packs x, x + side, ... of the same rows
 //
-// Between the two a row of scores belongs to `lanes_of_row` neighbouring threads, and lies in shared memory.
+// Between the two products, `lanes_of_row` neighboring threads own a row of scores in shared memory.
 //
-// Few rows, no more than a thread has of others, would leave most threads idle. Of those every thread has all: for the
-// scores `lanes_of_row` neighbours have a visited row, and a share of its columns each; for the results thread (y, x)
-// has every side-th visited row, from y on, and the threads of a column of results add up in the end.
+// In a tile of at most four rows (`Few`) that layout would leave most threads idle, so every thread has all rows.
+// Scores: `lanes_of_row` neighbors share a visited row and split its columns. Results: thread (y, x) takes every
+// side-th visited row from y on, and the threads of a result column add their sums at the end.
 #pragma once
 
 #include <bit>
@@ -24,7 +24,7 @@
 
 namespace poolgrad::kernels::cuda {
 
-/// A block is side x side threads, a tile four times as many rows each way.
+/// A block has side x side threads; a tile has four times as many rows and columns.
 template <class T>
 inline constexpr int side = sizeof(T) == 4 ? 16 : 8;
 template <class T>
@@ -34,22 +34,23 @@ template <class T>
 inline constexpr int tile_rows = rows_of_thread* side<T>;
 template <class T>
 inline constexpr int lanes_of_row = tile_threads<T> / tile_rows<T>;
-/// Rows of a tile that has few, and the lanes of a row of its scores.
+/// Rows of a small tile, and lanes per row of its scores.
 inline constexpr int few_rows = rows_of_thread, lanes_of_few = 16;
 
-/// Rows are staged in packs of 16 bytes, eight of a row at a time. Odd strides keep the banks of shared memory apart.
+/// Rows are staged in packs of 16 bytes, eight packs of a row at a time. The odd stride avoids bank conflicts.
 inline constexpr int staged_packs = 8, staged_stride = staged_packs + 1;
 template <class T>
 inline constexpr int staged_count = 2 * tile_rows<T>* staged_stride;
 template <class T>
 using ValuePack = Pack<T, static_cast<std::size_t>(pack<T>)>;
-/// A row of a tile of scores.
+/// Elements from one row of a score tile to the next.
 template <class T>
 inline constexpr int score_stride = tile_rows<T> + lanes_of_row<T>;
 template <class T>
 inline constexpr std::int64_t score_bytes = std::int64_t{tile_rows<T>} * score_stride<T>* std::int64_t{sizeof(T)};
 
-/// The weight of a pair that does not count, which no other has: nothing is multiplied with it, not even an infinity.
+/// The weight (-0) of a pair that does not count. No other weight is -0. Such a pair is skipped, so an infinity in it
+/// has no effect.
 template <class T>
 inline constexpr T uncounted = -T{};
 template <class T>
@@ -58,15 +59,15 @@ __device__ bool counts(T weight) {
   return std::bit_cast<Word>(weight) != Word{1} << (8 * sizeof(T) - 1);
 }
 
-/// One of the two operands of a product: (B, N, H, D), the last dimension dense. Along a dimension of size 1 there is
-/// nothing to step to, whatever its stride: copies of rows that do not exist keep to an address that is aligned.
+/// An operand of a product, (B, N, H, D) with dense D. Dimensions of size 1 get stride 0, so that reads of missing rows
+/// stay at an aligned address.
 struct Operand {
   std::byte* data = nullptr;
   DType dtype = DType::f32;
-  bool packed = false;  // packs of T are aligned, and none is left over
+  bool packed = false;  // packs of T are aligned, with no remainder
   std::int64_t depth = 0, batch = 0, row = 0, head = 0;
 
-  /// From a batch entry and a head on.
+  /// Returns the operand that starts at a batch entry and a head.
   Operand from(std::int64_t first_batch, std::int64_t first_head) const {
     Operand part = *this;
     if (data) part.data += (first_batch * batch + first_head * head) * static_cast<std::int64_t>(size_of(dtype));
@@ -87,12 +88,12 @@ struct Operand {
   }
 };
 
-/// Where a row begins, in elements.
+/// Returns the element offset of a row.
 __device__ inline std::int64_t offset_of(const Operand& x, std::int64_t batch, std::int64_t head, std::int64_t row) {
   return batch * x.batch + head * x.head + row * x.row;
 }
 
-/// Rows of an operand that a tile has, or visits together: the offset of the first in elements, and of the next.
+/// Rows of an operand in a tile or a visit: the element offset of the first and the step to the next.
 struct TileRows {
   std::int64_t first, step;
   int count;
@@ -102,7 +103,7 @@ __device__ inline TileRows rows_of(const Operand& x, std::int64_t batch, std::in
   return {offset_of(x, batch, head, steps.row + begin * steps.stride), steps.stride * x.row, count};
 }
 
-/// Elements [column, column + pack) of the row at an offset; 0 beyond the last.
+/// Returns elements [column, column + pack) of the row at an offset; 0 past the end.
 template <class T>
 __device__ ValuePack<T> load(const Operand& x, std::int64_t offset, std::int64_t column) {
   constexpr int n = pack<T>;
@@ -141,7 +142,7 @@ __device__ void store(const Operand& x, std::int64_t offset, std::int64_t column
   });
 }
 
-/// A part of `most` rows of a tile, from `column` on, to shared memory from `at` on; 0 for rows that are not there.
+/// Copies columns from `column` on of `most` rows to shared memory at `at`. Missing rows become 0.
 template <class T, class Staged>
 __device__ void stage_rows(const Staged& staged, int at, const Operand& x, const TileRows& rows, int most,
                            std::int64_t column) {
@@ -153,11 +154,11 @@ __device__ void stage_rows(const Staged& staged, int at, const Operand& x, const
   }
 }
 
-/// Rows of the threads that have any of `count` rows.
+/// Rounds a row count up to whole threads.
 __device__ inline int whole_groups(int count) { return (count + rows_of_thread - 1) / rows_of_thread * rows_of_thread; }
 
-/// scores[i * score_stride + j] = <row i of a, row j of b>, of rows that there are. All threads have read what was
-/// staged, and scores may be read after the next barrier.
+/// scores[i * score_stride + j] = <row i of a, row j of b> for existing rows. All threads have read the staged rows on
+/// return. The scores are readable after the next barrier.
 template <class T, class Staged, class Scores>
 __device__ void multiply_rows(const Scores& scores, int first_score, const Staged& staged, const Operand& a,
                               const TileRows& a_rows, const Operand& b, const TileRows& b_rows) {
@@ -166,7 +167,7 @@ __device__ void multiply_rows(const Scores& scores, int first_score, const Stage
   const bool wanted = rows_of_thread * y < a_rows.count && x < b_rows.count;
   T sum[rows_of_thread][rows_of_thread] = {};
   for (std::int64_t column = 0; column == 0 || column < a.depth; column += staged_packs * n) {
-    __syncthreads();  // what was staged before has been read, and so have the scores
+    __syncthreads();  // all threads have read the staged rows and the scores
     stage_rows<T>(staged, 0, a, a_rows, whole_groups(a_rows.count), column);
     stage_rows<T>(staged, second, b, b_rows, tile_rows<T>, column);
     __syncthreads();
@@ -197,7 +198,7 @@ __device__ void multiply_rows(const Scores& scores, int first_score, const Stage
   }
 }
 
-/// The same for tiles of few rows, of which all scores are written: 0 for rows that are not there.
+/// The same for small tiles. Writes all scores; those of missing rows are 0.
 template <class T, class Staged, class Scores>
 __device__ void multiply_few_rows(const Scores& scores, const Staged& staged, const Operand& a, const TileRows& a_rows,
                                   const Operand& b, const TileRows& b_rows) {
@@ -205,7 +206,7 @@ __device__ void multiply_few_rows(const Scores& scores, const Staged& staged, co
   const int visited = static_cast<int>(threadIdx.x) / lanes, lane = static_cast<int>(threadIdx.x) % lanes;
   T sum[few_rows] = {};
   for (std::int64_t column = 0; column == 0 || column < a.depth; column += staged_packs * n) {
-    __syncthreads();  // what was staged before has been read, and so have the scores
+    __syncthreads();  // all threads have read the staged rows and the scores
     stage_rows<T>(staged, 0, a, a_rows, few_rows, column);
     stage_rows<T>(staged, second, b, b_rows, tile_rows<T>, column);
     __syncthreads();
@@ -227,7 +228,7 @@ __device__ void multiply_few_rows(const Scores& scores, const Staged& staged, co
   }
 }
 
-/// What a thread has of the results of a tile: `Packs` packs of four rows; with `Few`, its share of them.
+/// A thread's share of the results of a tile: `Packs` packs of four rows. With `Few`, partial sums.
 template <class T, int Packs, bool Few = false>
 struct Results {
   static constexpr int columns = side<T> * Packs * pack<T>;  // of all threads
@@ -237,7 +238,7 @@ struct Results {
   __device__ static int row(int r) { return Few ? r : rows_of_thread * group() + r; }
   __device__ static int column(int p) { return (static_cast<int>(threadIdx.x) % side<T> + side<T> * p) * pack<T>; }
 
-  /// f(row of the tile, column, pack) for all of them.
+  /// Calls f(row of the tile, column, pack) for each pack.
   template <class F>
   __device__ void for_each(const F& f) {
     POOLGRAD_UNROLL
@@ -254,8 +255,8 @@ struct Results {
       for (int e = 0; e < pack<T>; ++e) values.value[e] *= factor;
     });
   }
-  /// += weights * rows of x, in their columns from `column` on, for the tile's `own_count` rows. Weights may have been
-  /// written just before, of whole_groups(own_count) rows.
+  /// += weights * rows of x, from `column` on, for the tile's `own_count` rows. Weights of whole_groups(own_count) rows
+  /// must be written; no barrier is needed before the call.
   template <class Weights, class Staged>
   __device__ void add_weighted(const Weights& weights, const Staged& staged, const Operand& x, const TileRows& rows,
                                std::int64_t column, int own_count) {
@@ -265,7 +266,7 @@ struct Results {
     const int own = static_cast<int>(threadIdx.x) % side<T>;
     for (int first = 0; first < rows.count; first += at_once) {
       const int count = rows.count - first < at_once ? rows.count - first : at_once;
-      __syncthreads();  // what was staged before has been read, and the weights are there
+      __syncthreads();  // staged rows are read, and the weights are written
       for (int p = static_cast<int>(threadIdx.x); p < count * width; p += tile_threads<T>)
         staged[p] = load<T>(x, rows.first + (first + p / width) * rows.step, column + p % width * pack<T>);
       __syncthreads();
@@ -287,13 +288,14 @@ struct Results {
       }
     }
   }
-  /// The first threads of few rows get the sums of what all have, through shared memory that nobody else uses.
+  /// Adds the shares of all threads of a small tile. The first threads hold the sums. `memory` is scratch in shared
+  /// memory.
   template <class Shared>
   __device__ void add_shares(const Shared& memory) {
     static_assert(Few);
     POOLGRAD_ROLLED
     for (int r = 0; r < few_rows; ++r) {
-      __syncthreads();  // what was there before has been read
+      __syncthreads();  // all threads have read the memory
       for_each([&](int row, int c, const ValuePack<T>& values) {
         if (row != r) return;
         POOLGRAD_UNROLL
@@ -313,14 +315,14 @@ struct Results {
   }
 };
 
-/// The work of a launch: tiles of one batch entry and head, or group of heads, and of those the columns of a chunk of
-/// results from a part of the visited rows, in the order of the program, so that the longest begin first.
+/// Work items of a launch: a tile, a batch entry, a head or group of heads, a chunk of result columns, a part of the
+/// visited rows. The order follows the program, so that the longest items start first.
 struct TileItems {
   std::int64_t batch, heads, first_head, heads_of_item, chunks, parts = 1;
 
   struct Item {
     std::int64_t tile;
-    std::int32_t batch, head, chunk, part;  // registers are scarce
+    std::int32_t batch, head, chunk, part;  // 32 bits: registers are scarce
     bool exists;
   };
   POOLGRAD_HD std::int64_t rounds(const AttentionProgram& program) const {
@@ -329,7 +331,7 @@ struct TileItems {
   POOLGRAD_HD std::int64_t count(const AttentionProgram& program) const {
     return program.head_period * program.tiles * batch * rounds(program) * chunks * parts;
   }
-  /// Heads of a number are those that agree with it mod head_period; where there are fewer, some items are none.
+  /// Returns item i. Heads that agree mod head_period share a tile list; items without a head have exists == false.
   __device__ Item at(const AttentionProgram& program, std::int64_t i) const {
     const auto small = [](std::int64_t n) { return static_cast<std::int32_t>(n); };
     Item item{};
@@ -347,7 +349,7 @@ struct TileItems {
   }
 
  private:
-  /// i / n in place of i, which is not negative; returns what is left. A division of 64 bits is many instructions.
+  /// Divides i by n and returns the remainder; i must not be negative. A 64-bit division takes many instructions.
   static __device__ std::int64_t take(std::int64_t& i, std::int64_t n) {
     std::int64_t left;
     if ((i | n) >> 32 == 0) {
@@ -362,7 +364,7 @@ struct TileItems {
   }
 };
 
-/// Steps of a run that some row of the tile sees: ends never decrease from row to row.
+/// Returns the steps of a run that at least one row of the tile sees. Interval ends never decrease from row to row.
 __device__ inline Interval steps_of_tile(const AttentionProgram& program, const AttentionRun& run,
                                          const Progression& tile) {
   if (run.has(AttentionRun::whole)) return {0, run.keys.count};
@@ -370,7 +372,7 @@ __device__ inline Interval steps_of_tile(const AttentionProgram& program, const 
   return {program.steps_seen(run, run.keys, tile.position + run.rows.begin * tile.step).begin,
           program.steps_seen(run, run.keys, tile.position + (run.rows.end - 1) * tile.step).end};
 }
-/// Steps that row i of the tile sees.
+/// Returns the steps that row i of the tile sees.
 __device__ inline Interval steps_of_row(const AttentionProgram& program, const AttentionRun& run,
                                         const Progression& tile, int i) {
   if (i >= tile.count) return {0, 0};
@@ -379,17 +381,17 @@ __device__ inline Interval steps_of_row(const AttentionProgram& program, const A
   return program.steps_seen(run, run.keys, tile.position + i * tile.step);
 }
 
-/// Throws DeviceError, `[op] ...`, for one that is not the device's; those without data or elements are no operands.
+/// Throws DeviceError, `[op] ...`, for an operand outside device memory. Skips views without data or elements.
 inline void check_views(const char* op, Stream stream, std::initializer_list<const View*> views) {
   for (const View* view : views)
     if (view->data && view->count() > 0) check_operand(op, stream, view->data);
 }
 
-/// Blocks of a grid. Tests let few of them take all items.
+/// Maximum number of blocks in a grid. Tests lower it.
 inline std::int64_t most_blocks = std::int64_t{1} << 20;
 
-/// A block an item: a GPU starts them in order as others end, the longest first, so whoever is free takes the longest
-/// that is left. Where there are more items than blocks, block n takes n, n + most_blocks, ...
+/// Returns one block per item. A GPU starts blocks in order, so each free slot takes the longest remaining item. With
+/// more items than blocks, block n takes items n, n + most_blocks, ...
 inline LaunchShape shape_of_items(std::int64_t items, std::int64_t threads, std::int64_t shared_bytes) {
   return {{items < most_blocks ? items : most_blocks}, {threads}, shared_bytes};
 }

@@ -1,5 +1,5 @@
-// What a tile visits, on tensor cores: which rows together, which of them each row of the tile sees, and what is added
-// to their scores.
+// Visits of a tile on tensor cores: groups of rows, the rows of each group that a tile row sees, and additive score
+// terms.
 #pragma once
 
 #include <cstdint>
@@ -12,14 +12,14 @@ namespace poolgrad::kernels::cuda {
 /// Threads of a block, and rows of a tile.
 inline constexpr int mma_threads = 128, mma_rows = 64;
 
-/// Rows of one run that a tile visits together, and what all of them share.
+/// Rows of one run that a tile visits together, and their common properties.
 struct VisitedRows {
   std::int64_t first = 0;           // step of the run
-  std::int32_t run = 0, count = 0;  // of the program, which has less than 2^31
-  bool whole = false;               // they are as many as may be, and every row of the tile sees all of them
+  std::int32_t run = 0, count = 0;  // index in the program, below 2^31
+  bool whole = false;               // the group is full, and every row of the tile sees all of it
   std::uint8_t flags = 0, period = 0;
 
-  /// In the tensors. It is looked up where it is asked for, as registers are scarce.
+  /// Returns the row in the tensors. It is computed at each use because registers are scarce.
   __device__ std::int64_t row(const AttentionProgram& program, int i) const {
     const Progression& keys = program.run[run].keys;
     return keys.row + (first + i) * keys.stride;
@@ -29,11 +29,11 @@ struct VisitedRows {
     return {offset_of(x, batch, head, row(program, 0)), program.run[run].keys.stride * x.row, count};
   }
 };
-/// All that a tile visits, so many rows at once, in the order of the program.
+/// Iterates over the groups of up to `Rows` rows that a tile visits, in the order of the program.
 template <int Rows = mma_rows>
 class Visits {
  public:
-  /// Where it is, for another to go on from.
+  /// Position of the iteration, to resume it elsewhere.
   struct State {
     std::int64_t steps_end = 0;
     Interval all_see{0, 0};
@@ -54,7 +54,7 @@ class Visits {
         now_(state.now) {}
   __device__ State state() const { return {steps_end_, all_see_, now_, end_}; }
 
-  /// Count is 0 behind the last.
+  /// Returns the next group; its count is 0 after the last.
   __device__ VisitedRows next() {
     now_.first += now_.count;
     while (now_.first >= steps_end_) {
@@ -70,7 +70,8 @@ class Visits {
   }
 
  private:
-  /// No end of what a row sees decreases from row to row: the first and the last row say what any and what all see.
+  /// Interval ends never decrease from row to row. The first and last row therefore give the union and the
+  /// intersection.
   __device__ void begin(const AttentionRun& run) {
     Interval first{0, run.keys.count}, last = first;
     if (!run.has(AttentionRun::whole)) {
@@ -101,7 +102,7 @@ struct Columns {
   int begin, end;
 
   __device__ bool contain(int column) const { return begin <= column && column < end; }
-  /// Bit f for column `first` + 8 f; `first` is less than 8, and there are 16 fragments at most.
+  /// Returns bit f for column `first` + 8 f. Requires first < 8 and at most 16 fragments.
   __device__ std::uint32_t fragments(int first) const {
     return below((end + 7 - first) / 8) & ~below((begin + 7 - first) / 8);
   }
@@ -119,13 +120,13 @@ __device__ inline Columns columns_seen(const AttentionProgram& program, const Vi
   return {column(steps.begin), column(steps.end)};
 }
 
-/// What is added to the scores of a column: the logarithm of how often its pairs count.
+/// Returns the additive term of a column's scores: the logarithm of the multiplicity of its pairs.
 __device__ inline float term_of_column(const AttentionProgram& program, const VisitedRows& visited, int column) {
   const AttentionRun& run = program.run[visited.run];
   return Visit{program, run, 0, 0}.log_multiplicity<float>(visited.first + column);
 }
 
-/// Puts the terms of so many columns, where there are any, to `first` and what follows it.
+/// Writes the terms of `Rows` columns, if the run has any, from terms[first].
 template <int Rows>
 __device__ void tell_terms(const Shared<float>& terms, int first, const AttentionProgram& program,
                            const VisitedRows& visited) {
@@ -134,7 +135,7 @@ __device__ void tell_terms(const Shared<float>& terms, int first, const Attentio
     terms[first + i] = i < visited.count ? term_of_column(program, visited, i) : 0;
 }
 
-/// Rows that a tile visits together, and where they are in the tensors.
+/// Rows that a tile visits together, with their place in the tensors.
 struct ToldRows : VisitedRows {
   std::int64_t first_row = 0, stride = 1;
 
@@ -144,17 +145,17 @@ struct ToldRows : VisitedRows {
   }
 };
 
-/// What a tile visits, as Visits has it, but found by one thread for all of the block, who find it in shared memory
-/// behind a barrier: all others spare themselves the instructions and the registers.
+/// Like Visits, but one thread finds the groups and shares them through shared memory. This saves the other threads
+/// instructions and registers. A barrier must precede each read.
 template <int Rows>
 class ToldVisits {
  public:
   using State = typename Visits<Rows>::State;
-  static constexpr int slots = 3;  // this visit, the next, and that which is being found
+  static constexpr int slots = 3;  // the current group, the next, and the one being written
 
   __device__ ToldVisits(const Shared<State>& state, const Shared<ToldRows>& told) : state_(state), told_(told) {}
 
-  /// Before a barrier: the first two, in slots 0 and 1.
+  /// Writes the first two groups to slots 0 and 1. A barrier must follow.
   __device__ void begin(const AttentionProgram& program, const Progression& tile, std::int64_t number) const {
     if (thread_of_block() != 0) return;
     Visits<Rows> visits(program, tile, number);
@@ -162,8 +163,8 @@ class ToldVisits {
     for (int slot = 0; slot < 2; ++slot) told_[slot] = last = placed(program, visits.next(), last);
     state_[0] = visits.state();
   }
-  /// Behind a barrier that follows all use of what is in the slot now, and before the next: the visit behind the last
-  /// one that was found, which is in slot `last`. Of none the count is 0.
+  /// Writes the next group to `slot`; slot `last` holds the latest one. Its count is 0 after the last group. Barriers
+  /// must separate the call from earlier and later reads of the slot.
   __device__ void find(const AttentionProgram& program, const Progression& tile, int last, int slot) const {
     if (thread_of_block() != 0) return;
     Visits<Rows> visits(program, tile, static_cast<State>(state_[0]));
@@ -173,7 +174,7 @@ class ToldVisits {
   __device__ ToldRows at(int slot) const { return told_[slot]; }
 
  private:
-  /// Where rows are is looked up for the first of a run alone: others wait for this thread.
+  /// Looks up the tensor rows only for the first group of a run, because the other threads wait for this one.
   __device__ static ToldRows placed(const AttentionProgram& program, const VisitedRows& rows, const ToldRows& last) {
     ToldRows told{rows};
     if (rows.count > 0 && last.count > 0 && rows.run == last.run) {

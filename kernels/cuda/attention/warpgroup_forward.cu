@@ -1,19 +1,18 @@
-// out and lse by warpgroups: mma_forward.cuh's softmax, of more keys at a time. Registers decide how many blocks a
-// multiprocessor has, and blocks, how much of the time its tensor cores multiply: so one thread finds for all what the
-// tile visits next.
+// Computes out and lse by warpgroups, with the softmax of mma_forward.cuh and more keys per visit. Registers limit the
+// blocks per multiprocessor, and more blocks keep its tensor cores busier. So one thread finds the next visit for all.
 //
-//   visit n    begins the scores; asks for its values, and the keys of visit n + 1
-//              weighs the scores
+//   visit n    starts the scores; starts copies of its values and of the keys of visit n + 1
+//              turns scores into weights
 //              multiplies the weights with the values
 //
-// There are two tiles of keys and one of values, and two barriers a visit.
+// Shared memory holds two tiles of keys and one of values. A visit has two barriers.
 #include "kernels/cuda/attention/mma.h"
 #include "kernels/cuda/attention/mma_forward.cuh"
 
 namespace poolgrad::kernels::cuda {
 namespace {
 
-/// Keys of a visit, and blocks on a multiprocessor: what registers and shared memory have room for.
+/// Keys per visit, and blocks per multiprocessor, limited by registers and shared memory.
 template <int Depth>
 inline constexpr int keys_of_visit = Depth <= 64 ? 2 * mma_rows : mma_rows;
 template <int Depth>
@@ -28,8 +27,8 @@ __global__ __launch_bounds__(mma_threads, blocks_of_warpgroup<Depth>) void atten
   using OwnTile = WarpgroupTile<Depth>;
   using Told = ToldVisits<rows>;
   POOLGRAD_SHARED(float, aside, set_aside_count);
-  POOLGRAD_SHARED(float, terms, rows);                              // of columns
-  POOLGRAD_SHARED(std::uint32_t, dropped_of, words * mma_threads);  // of the thread's scores
+  POOLGRAD_SHARED(float, terms, rows);                              // per column
+  POOLGRAD_SHARED(std::uint32_t, dropped_of, words * mma_threads);  // per thread, for its scores
   POOLGRAD_SHARED(typename Told::State, visits_so_far, 1);
   POOLGRAD_SHARED(ToldRows, told, Told::slots);
   POOLGRAD_DYNAMIC_SHARED(Chunk, staged);
@@ -54,7 +53,7 @@ __global__ __launch_bounds__(mma_threads, blocks_of_warpgroup<Depth>) void atten
     FragmentsC<Depth> results = {};
     own_tile.begin(state, results);
 
-    __syncthreads();  // what was staged and told for the tile before has been read
+    __syncthreads();  // all threads have read the last tile's staged rows and groups
     const TileRows queries = own_tile.queries();
     OwnRows<S, OwnTile, false> own(call.q, queries, at);
     visits.begin(program, tile, program.of(own_tile.scheduled(), item.tile));
@@ -67,7 +66,7 @@ __global__ __launch_bounds__(mma_threads, blocks_of_warpgroup<Depth>) void atten
     }
     POOLGRAD_ROLLED
     for (; visits.at(slot).count > 0; buffer ^= 1) {
-      wait_for_staged<By::warpgroup, 0>();  // keys are there, and what came before them has been read
+      wait_for_staged<By::warpgroup, 0>();  // keys have arrived, and the previous ones are read
       const int after = slot == Told::slots - 1 ? 0 : slot + 1, found = Told::slots - slot - after;
       FragmentsC<rows> scores;
       begin_multiply(scores, staged, own, keys_in(buffer));
@@ -94,7 +93,7 @@ __global__ __launch_bounds__(mma_threads, blocks_of_warpgroup<Depth>) void atten
         for (int part = 0; part < words; ++part)
           keep(scores, dropped_of[part * mma_threads + thread_of_block()], rules.kept, part);
       }
-      wait_for_staged<By::warpgroup, 1>();  // values are there, and scores have been multiplied
+      wait_for_staged<By::warpgroup, 1>();  // values have arrived, and the product of scores is done
       if (const ToldRows next = visits.at(after); next.period > 0) tell_terms<rows>(terms, 0, program, next);
       if (turn.with_care()) {
         mark_uncounted(scores, counted);

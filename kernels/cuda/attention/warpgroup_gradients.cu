@@ -1,6 +1,6 @@
-// Gradients by warpgroups: mma_gradients.cuh's, but that dk and dv are summed up at once, and that one thread finds for
-// all what the tile visits next. A block copies the rows of the next visit while it weighs those of this one. Of rows
-// of 128 elements there is no room for so many: they are mma_gradients.cuh's.
+// Gradients by warpgroups, as in mma_gradients.cuh. One launch sums dk and dv, and one thread finds the next visit for
+// all. A block copies the rows of the next visit while it processes the current ones. Rows of 128 elements do not fit
+// twice; mma_gradients.cuh handles them.
 #include <algorithm>
 
 #include "kernels/cuda/attention/mma.h"
@@ -9,12 +9,12 @@
 namespace poolgrad::kernels::cuda {
 namespace {
 
-/// Tiles of each kind of visited rows: of this visit, and of the next.
+/// Tiles of each kind of visited rows: the current and the next visit.
 constexpr int visited_tiles = 2;
-/// Columns of dk and dv, of which both together stay in registers.
+/// Most columns of dk and dv for which both stay in registers.
 constexpr int most_of_both = 64;
 
-/// In shared memory lie own rows, what of them belongs to results, and the tiles of visited rows.
+/// Shared memory holds own rows, the own rows of the second product, and the tiles of visited rows.
 template <class S, int Depth, Of of>
 __global__ __launch_bounds__(mma_threads, 2) void sum_by_warpgroup(const __grid_constant__ GradientCall<float> call,
                                                                    const std::int64_t items) {
@@ -60,7 +60,7 @@ __global__ __launch_bounds__(mma_threads, 2) void sum_by_warpgroup(const __grid_
         cp_async_commit();
       };
       const auto fetch = [&](const ToldRows& rows) { own_tile.fetch(rows.count, [&](int i) { return rows.row(i); }); };
-      __syncthreads();  // what was staged and told before has been read
+      __syncthreads();  // all threads have read the last tile's staged rows and groups
       visits.begin(program, tile, program.of(own_tile.scheduled(), item.tile));
       __syncthreads();
       int buffer = 0, slot = 0;
@@ -74,7 +74,7 @@ __global__ __launch_bounds__(mma_threads, 2) void sum_by_warpgroup(const __grid_
       for (; visits.at(slot).count > 0; buffer ^= 1) {
         const int first = buffer * mma_rows;
         own_tile.tell(visits.at(slot), first);
-        wait_for_staged<By::warpgroup, 0>();  // all of it is there, and what was visited before has been read
+        wait_for_staged<By::warpgroup, 0>();  // visited rows have arrived, and the previous ones are read
         const int after = slot == Told::slots - 1 ? 0 : slot + 1, found = Told::slots - slot - after;
         Scores scores, products;
         begin_multiply(products, staged, own_first, first_in(buffer));

@@ -1,5 +1,5 @@
-// Tiles that the four warps of a block multiply together, as a warpgroup, where the GPU can (Hopper): mma_tile.cuh's,
-// but that products are begun, and that other work is done until they are there.
+// Tiles that the four warps of a block multiply as a warpgroup (Hopper). Like mma_tile.cuh, but products are
+// asynchronous and overlap with other work.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace poolgrad::kernels::cuda {
 
-/// Who multiplies: each warp its rows, or the warps of a block together.
+/// Unit of multiplication: each warp its own rows, or all warps of a block together.
 enum class By { warps, warpgroup };
 
 template <int Depth, int Rows = mma_rows>
@@ -19,7 +19,7 @@ template <class S, int Depth, By by>
 using TileOf = std::conditional_t<splits<S>, SplitTile<Depth>,
                                   std::conditional_t<by == By::warps, StagedTile<Depth>, WarpgroupTile<Depth>>>;
 
-/// What the threads have begun to copy to shared memory is there for all, but for their last `Pending` groups.
+/// Waits until all but the last `Pending` groups of copies are visible to the block.
 template <By by, int Pending>
 __device__ void wait_for_staged() {
   cp_async_wait<Pending>();
@@ -27,7 +27,7 @@ __device__ void wait_for_staged() {
   __syncthreads();
 }
 
-/// Begins scores = own rows, where they are staged, * visited rows.
+/// Starts scores = staged own rows * visited rows.
 template <class S, int Depth, int Rows>
 __device__ void begin_multiply(FragmentsC<Rows>& scores, const Shared<Chunk>& staged,
                                const OwnRows<S, WarpgroupTile<Depth>, false>& own, PanelRows<Rows, Depth> visited) {
@@ -46,7 +46,7 @@ __device__ void multiply_staged(Scores& scores, const Shared<Chunk>& staged,
   wait_for_products<0>(scores);
 }
 
-/// Begins results += weights, rounded, * visited rows.
+/// Starts results += rounded weights * visited rows.
 template <class S, int Depth, int Rows>
 __device__ void begin_add_weighted(FragmentsC<Depth>& results, const FragmentsC<Rows>& scores,
                                    const Shared<Chunk>& staged, PanelRows<Rows, Depth> visited) {

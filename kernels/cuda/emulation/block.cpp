@@ -26,7 +26,7 @@ enum class State : std::uint8_t { not_begun, ready, at_barrier, at_collective, d
 
 struct Thread {
   State state = State::not_begun;
-  Fiber* fiber = nullptr;  // where it waits
+  Fiber* fiber = nullptr;  // holds the stack while the thread waits
   const char* waits_for = "__syncthreads";
   Where where;
 };
@@ -35,11 +35,11 @@ constexpr const char* different_numbers = "warps of a warpgroup have begun diffe
 
 struct Warp {
   int arrived = 0;      // lanes that wait for the collective
-  bool orders = false;  // it is __syncwarp
+  bool orders = false;  // the collective is __syncwarp
   Join join = nullptr;
   std::uint32_t passed = 0;        // collectives so far
-  std::uint32_t ordered = 0;       // ... of which __syncwarp
-  LaneValue values[2][warp_size];  // of this collective and of the one before, which lanes may still read
+  std::uint32_t ordered = 0;       // ... of them __syncwarp
+  LaneValue values[2][warp_size];  // of this collective and the previous one, which lanes may still read
   std::uint64_t order[2];          // tokens, see wait()
 };
 
@@ -64,7 +64,7 @@ class Scheduler {
         for (unsigned x = 0; x < here.block_size.x; ++x) coordinates_.push_back({x, y, z});
     const auto blocks = static_cast<std::uint64_t>(shape.grid.x * shape.grid.y * shape.grid.z);
     Order order(blocks, random_);
-    struct Grid {  // comes after what this thread did, and before what it will do
+    struct Grid {  // ordered after this thread's earlier work and before its later work
       explicit Grid(Scheduler& of) : scheduler(of) { happens_before(&scheduler.grid_begins_); }
       ~Grid() { happens_after(&scheduler.grid_ends_); }
       Scheduler& scheduler;
@@ -105,7 +105,7 @@ class Scheduler {
     fail(what.str());
   }
 
-  /// What runs on every stack: the threads that have not begun, one after another.
+  /// Body of every fiber: runs the threads that have not started, one after another.
   static void fiber_body();
 
   [[noreturn]] void fail(const std::string& what) const {
@@ -166,7 +166,7 @@ class Scheduler {
     activity.thread = static_cast<std::int64_t>(thread);
   }
 
-  // On the stack of a thread that begins, and ends.
+  // These two run on the stack of a thread that starts or ends.
   bool begin_next() {
     const Unobserved emulation;
     if (begun_ == threads_.size() || failure_) return false;
@@ -187,13 +187,13 @@ class Scheduler {
     idle_.push_back(fiber);
   }
 
-  // On the stack of the thread: it goes on here once it is ready again.
+  // Runs on the thread's stack and returns once the thread is ready again.
   void wait(State state, const char* what, const Where& where) {
-    // Whoever is through may be at the next one while others still come from this: its token is another.
+    // A released thread may reach the next barrier while others still leave this one; so tokens alternate.
     Warp& warp = warps_[current_ / warp_size];
     void* const token = state == State::at_collective ? &warp.order[warp.passed % 2] : &order_of_block_[barriers_ % 2];
     happens_before(token);
-    happens_before(&grid_ends_);  // for those that never return
+    happens_before(&grid_ends_);  // for threads that never return
     {
       const Unobserved emulation;
       threads_[current_] = {state, fiber_, what, where};
@@ -219,7 +219,7 @@ class Scheduler {
     for (std::size_t i = first; i < first + warp_size; ++i) ready_.push_back(i);
   }
 
-  // Nobody can go on: all wait at one barrier, or the kernel is wrong.
+  // No thread can continue: all wait at one barrier, or the kernel is wrong.
   void release_barrier() {
     const auto waits = [](const Thread& thread) { return thread.state != State::done; };
     const auto first = std::find_if(threads_.begin(), threads_.end(), waits);
@@ -227,7 +227,7 @@ class Scheduler {
       return thread.state != first->state || !same_place(thread.where, first->where);
     });
     if (other == threads_.end() && shared_.warpgroups_agree()) {
-      ++barriers_;  // whoever waits for his warp has all of it with him, and would be ready
+      ++barriers_;  // a thread that waits for its warp has all lanes with it and would be ready
       for (std::size_t i = 0; i < threads_.size(); ++i) ready_.push_back(i);
       return;
     }
@@ -244,7 +244,7 @@ class Scheduler {
     }
   }
 
-  // The block has failed: what its threads have on their stacks is forgotten.
+  // The block has failed; drops the stacks of its threads without unwinding.
   void abandon() {
     idle_.clear();
     fibers_.clear();
@@ -256,12 +256,12 @@ class Scheduler {
   kernels::LaunchShape shape_;
   std::vector<Index3> coordinates_;  // of the threads of a block
   Random random_;
-  Place place_{};  // where the scheduler goes on
+  Place place_{};  // resume point of the scheduler
   std::vector<std::unique_ptr<Fiber>> fibers_;
   std::vector<Fiber*> idle_;
   Fiber* fiber_ = nullptr;
   std::exception_ptr failure_;
-  // The block that runs.
+  // State of the current block.
   std::int64_t block_ = 0;
   std::vector<Thread> threads_;
   std::vector<Warp> warps_;
@@ -271,16 +271,16 @@ class Scheduler {
   std::size_t begun_ = 0, finished_ = 0, current_ = 0;
   std::vector<std::size_t> ready_;
   std::optional<Order> order_;
-  // Tokens of the order that the kernel makes.
+  // Ordering tokens of the kernel.
   std::uint64_t grid_begins_ = 0, grid_ends_ = 0, order_of_block_[2] = {};
 };
 
-/// This thread's. What is static may wait for a device when the thread's variables are gone: a kernel that runs then
-/// makes one anew.
+/// The scheduler of this host thread. A static object may wait for a device after thread-local variables are destroyed;
+/// a kernel that runs then creates a new one.
 thread_local Scheduler* scheduler = nullptr;
 struct EndOfThread {
   ~EndOfThread() {
-    const Unobserved emulation;  // threads of a kernel that failed have told nobody that they are over
+    const Unobserved emulation;  // threads of a failed kernel have not published their end
     delete std::exchange(scheduler, nullptr);
   }
 };

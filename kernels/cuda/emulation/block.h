@@ -1,12 +1,14 @@
-// What a kernel sees of an emulated GPU: its coordinates, barriers, the collectives of a warp and shared memory. Every
-// thread of a block is a fiber (ucontext); blocks run one after another, blocks and threads in an order drawn from a
-// seed.
+// The interface of a kernel to an emulated GPU: coordinates, barriers, warp collectives and shared memory. Every thread
+// of a block is a fiber (ucontext). Blocks run one after another; a seed determines the order of blocks and threads.
 //
-// A kernel that would be undefined on a GPU ends with CudaError `[operator] what, which threads, where`: threads of a
-// block that wait at different barriers or for one that has returned; lanes of a warp that do not all come to a
-// collective; an index outside of a shared array; an element of one that is read before it is written, or used by two
-// threads, one of which writes, with no barrier in between, or used while a copy to it is under way; several elements
-// of global memory in one access (load_whole() and store_whole() of elements.cuh) that is not aligned to its size.
+// Undefined behavior of a kernel ends it with CudaError `[operator] what, which threads, where`. The checks cover:
+//  - threads of a block that wait at different barriers, or for a thread that has returned
+//  - a warp collective that some lanes do not reach
+//  - an index outside a shared array
+//  - a read of a shared element before it is written
+//  - a write and another thread's access to a shared element without a barrier in between
+//  - use of a shared element during a copy to it
+//  - a wide access to global memory (load_whole(), store_whole() of elements.cuh) that is not aligned to its size
 #pragma once
 
 #include <cstddef>
@@ -28,7 +30,7 @@ struct Index3 {
   unsigned x = 0, y = 0, z = 0;
 };
 
-/// Of the thread that runs.
+/// Coordinates of the running thread.
 struct Coordinates {
   Index3 thread, block, block_size, grid_size;
 };
@@ -36,8 +38,8 @@ extern thread_local Coordinates here;
 
 using Where = std::source_location;
 
-/// Runs the kernel once for every thread of the grid. Its dynamic shared memory is poisoned, as all shared memory is;
-/// with the static arrays a block has `most_shared` bytes of it at most (shared_limit.h).
+/// Runs the kernel once for every thread of the grid. All shared memory starts poisoned. A block has at most
+/// `most_shared` bytes of it, static and dynamic (shared_limit.h).
 void run_grid(std::string_view op, const kernels::LaunchShape& shape, std::uint64_t seed,
               const std::function<void()>& kernel, std::int64_t most_shared = kernels::max_shared_bytes);
 
@@ -48,13 +50,13 @@ void warp_barrier(Where where);
 struct alignas(16) LaneValue {
   std::byte bytes[64];
 };
-/// What the 32 lanes of a warp have given becomes what each of them gets.
+/// Replaces the inputs of a warp's 32 lanes by their results.
 using Join = void (*)(LaneValue* of_lanes);
-/// A collective of the whole warp: every lane gives a value, and when all have, and it has been joined, sees them all
-/// until its next collective. It orders no memory, as in PTX: what other lanes have written is theirs until a barrier.
+/// A collective of the whole warp. Each lane gives a value; once all have, `join` runs, and every lane sees all values
+/// until its next collective. As in PTX, it does not order memory: other lanes' writes need a barrier.
 const LaneValue* exchange(const char* collective, const void* value, std::size_t size, Where where,
                           Join join = nullptr);
-/// What each lane has given, or gets.
+/// The inputs or results of all lanes.
 template <class T>
 class Lanes {
   static_assert(std::is_trivially_copyable_v<T> && sizeof(T) <= sizeof(LaneValue) && alignof(T) <= alignof(LaneValue));
@@ -67,19 +69,19 @@ class Lanes {
  private:
   const LaneValue* values_;
 };
-/// The caller's lane in its warp.
+/// Returns the caller's lane in its warp.
 int lane();
 
-/// Who has used an element of a shared array.
+/// Record of the accesses to an element of a shared array.
 struct SharedUse {
   std::int16_t writer = -1, reader = -1;          // threads
-  bool many_readers = false;                      // of several warps
-  bool many_lanes = false;                        // of the last reader's warp
-  bool under_way = false;                         // a copy to it, by `writer`, which has not waited for it
-  std::int16_t products = 0, multiplier = -1;     // that read it and are under way, and a thread that has begun one
-  std::uint32_t fences = 0;                       // the writer's fence_for_products() before that
-  std::uint32_t written = 0, read = 0;            // the block's barriers before that
-  std::uint32_t warp_written = 0, warp_read = 0;  // the warp's, __syncwarp
+  bool many_readers = false;                      // readers of several warps
+  bool many_lanes = false;                        // several lanes of the last reader's warp
+  bool under_way = false;                         // `writer` has not waited for its copy to the element
+  std::int16_t products = 0, multiplier = -1;     // pending products that read it, and a thread that began one
+  std::uint32_t fences = 0;                       // the writer's fence_for_products() calls before the write
+  std::uint32_t written = 0, read = 0;            // the block's barriers before the access
+  std::uint32_t warp_written = 0, warp_read = 0;  // the warp's __syncwarp() calls before the access
 };
 struct SharedArray {
   const char* name;
@@ -87,43 +89,44 @@ struct SharedArray {
   SharedUse* uses;
   std::int64_t count;
 };
-/// The block's array that is declared at this place, made at the first call. Elements are poisoned: all bits set.
+/// Returns the block's array declared at this place, created at the first call. Elements start poisoned: all bits set.
 SharedArray& shared_array(const char* name, std::size_t element, std::int64_t count, Where where);
-/// The block's dynamic shared memory as elements of a type.
+/// Returns the block's dynamic shared memory as elements of a type.
 SharedArray& dynamic_shared_array(const char* name, std::size_t element, Where where);
-/// For the caller itself, or for lanes of its warp that take from it what it reads.
+/// The reader: the caller itself, or lanes of its warp that take its value.
 enum class ReadFor : bool { itself, others };
 void check_shared_read(const SharedArray& array, std::int64_t index, Where where, ReadFor who = ReadFor::itself);
 void check_shared_write(const SharedArray& array, std::int64_t index, Where where);
 
-/// cp.async: an element of 16 bytes becomes the first `bytes` of those at `from`, and zeros, when the thread has waited
-/// for its group; until then it is poisoned. Other threads may read it after a barrier.
+/// cp.async: fills a 16-byte element with the first `bytes` bytes at `from` and zeros. The element stays poisoned until
+/// the thread has waited for its group. Other threads may read it after a barrier.
 void copy_async(const SharedArray& array, std::int64_t index, const void* from, std::size_t bytes, Where where);
-/// The thread's copies since its last group are a group.
+/// Makes the thread's copies since its last group a group.
 void commit_copies();
-/// Waits for the thread's groups but the last `pending` ones.
+/// Waits for all of the thread's groups except the last `pending`.
 void wait_for_copies(std::int64_t pending);
 
-/// wgmma: a product reads shared memory, and its sums are in registers, when the thread has waited for it; until then
-/// the registers are NaN, and nobody may write what it reads. Before, whoever has written that must have fenced it off
-/// for products, and all must have met at a barrier.
+/// wgmma: a product is complete once the thread has waited for it. Until then the sums in registers are NaN, and its
+/// shared memory must not be written. Before a product, the writer of its shared memory must call fence_for_products(),
+/// and all threads must pass a barrier.
 void fence_for_products();
-/// Between uses of registers and products with them.
+/// Orders earlier register accesses before the products that use the registers.
 void begin_products();
 void read_for_product(const SharedArray& array, std::int64_t index, Where where);
-/// The sums that are in `count` registers for everybody else: what is in them, if the product adds to it.
+/// Returns storage for a product's `count` sums until the wait, with the register values if `adds`. Meanwhile the
+/// registers are NaN.
 float* sums_of_product(float* registers, std::size_t count, bool adds, Where where);
-/// The thread's products since its last group are a group.
+/// Makes the thread's products since its last group a group.
 void commit_products();
-/// Waits for the thread's groups but the last `pending` ones.
+/// Waits for all of the thread's groups except the last `pending`.
 void wait_for_products(std::int64_t pending);
-/// Ends the kernel: a matrix of a product that no descriptor can describe.
+/// Ends the kernel: no descriptor can describe the matrix of a product.
 [[noreturn]] void refuse_product(const std::string& what, Where where);
 
-/// Ends the kernel: an access of global memory at an address that is no multiple of what a GPU takes at once.
+/// Ends the kernel: the address of a global memory access is not a multiple of the required alignment.
 [[noreturn]] void refuse_access(const char* verb, const void* address, std::size_t bytes, std::size_t multiple);
 
-/// An element of a shared array: reading and writing it are checked.
+/// An element of a shared array with checked reads and writes.
 template <class T>
 class SharedElement {
  public:
@@ -152,12 +155,12 @@ class SharedElement {
   Where where_;
 };
 
-/// The twin of what launcher.cuh calls Shared under nvcc.
+/// The counterpart of launcher.cuh's Shared under nvcc.
 template <class T>
 class Shared {
  public:
   explicit Shared(SharedArray& array) : array_(&array) {}
-  struct Position {  // an index, and where it is written
+  struct Position {  // an index and its source location
     template <class I>
     Position(I value, Where at = Where::current()) : index(static_cast<std::int64_t>(value)), where(at) {}
     std::int64_t index;

@@ -51,7 +51,7 @@ thread_local std::string broken_rule;
 
 struct NoAlgorithm {};
 
-/// Runs `call`; its exceptions are statuses, as those of a C library.
+/// Runs `call` and converts its exceptions to statuses, as a C library does.
 template <class Call>
 cublasStatus_t status_of(const Call& call) {
   try {
@@ -70,7 +70,7 @@ void demand(bool kept, const std::string& rule) {
   if (!kept) throw ValueError(rule);
 }
 
-/// Sets an attribute, of exactly as many bytes as it has.
+/// Sets an attribute of exactly its size.
 template <class Value>
 void assign(Value& target, const void* value, std::size_t bytes) {
   demand(bytes == sizeof(target),
@@ -83,7 +83,7 @@ const char* name_of(cudaDataType_t type) {
   return type == CUDA_R_64F ? "f64" : type == CUDA_R_32F ? "f32" : type == CUDA_R_16F ? "f16" : "bf16";
 }
 
-/// A product D = alpha op(A) op(B) + beta C + bias as its descriptors have it.
+/// A product D = alpha op(A) op(B) + beta C + bias, as its descriptors define it.
 struct Product {
   Operation operation;
   Layout a, b, c, d;
@@ -91,7 +91,7 @@ struct Product {
   bool in_f64() const { return operation.compute == CUBLAS_COMPUTE_64F; }
   bool has_bias() const { return operation.epilogue == CUBLASLT_EPILOGUE_BIAS; }
   bool sums_columns() const { return operation.epilogue == CUBLASLT_EPILOGUE_BGRADB; }
-  /// What the epilogue reads, or writes.
+  /// Returns the layout of the vector that the epilogue reads or writes.
   Layout vector() const {
     return {.type = d.type, .rows = sums_columns() ? d.columns : d.rows, .columns = 1, .leading = 1};
   }
@@ -112,7 +112,7 @@ struct Product {
     demand(d.batch == 1 || d.stride != 0, "all matrices of the batch are written to one place");
   }
 
-  /// Tells problems apart: an algorithm is for one of them.
+  /// Hash of the problem; an algorithm is valid for one problem only.
   std::uint64_t fingerprint(int device) const {
     std::uint64_t hash = static_cast<std::uint64_t>(device) + 1;
     const auto add = [&](auto value) { hash = (hash ^ static_cast<std::uint64_t>(value)) * 0x9e3779b97f4a7c15u + 1; };
@@ -151,7 +151,7 @@ struct Product {
   }
 };
 
-/// What cublasLtMatmulAlgo_t holds.
+/// The content of cublasLtMatmulAlgo_t.
 struct Algorithm {
   std::uint64_t fingerprint, parts, workspace;
   std::uint32_t rounds_parts;  // to the type of D
@@ -164,8 +164,8 @@ std::uint32_t alignment_of(const void* address) {
   return static_cast<std::uint32_t>(bits & (~bits + 1));
 }
 
-/// The block of a pool of the device that an address is in, less what lies before the address: bytes that were asked
-/// for.
+/// Returns the bytes from an address to the end of its pool block, as requested. Returns none if no pool of the device
+/// owns the address.
 std::optional<std::size_t> bytes_of_block_from(const void* address) {
   const CachingAllocator* pool = owner_of(DeviceType::cuda, address);
   if (!pool) return std::nullopt;
@@ -176,8 +176,8 @@ std::optional<std::size_t> bytes_of_block_from(const void* address) {
   return 0;
 }
 
-/// Every element of a matrix, and of those repeated after it, is memory of the device, and of one block of its pool:
-/// what is beyond is another tensor's. So a leading dimension that is too long is told from one that is right.
+/// Checks that a matrix and its batch repeats lie in device memory and in one block of the pool. A leading dimension
+/// that is too long leaves the block, and the check detects it.
 void check_memory(const std::string& name, int device, const void* address, const Layout& layout,
                   std::uint32_t alignment) {
   demand(alignment_of(address) >= std::max<std::uint32_t>(alignment, static_cast<std::uint32_t>(size_of(layout.type))),
@@ -228,7 +228,7 @@ float rounded_to_tf32(float value) {
   return std::bit_cast<float>((std::bit_cast<std::uint32_t>(value) + 0x1000u) & 0xffffe000u);
 }
 
-/// The arguments of a call, as they were when it was made.
+/// The arguments of a call, copied when it was made.
 template <class T>
 struct Call {
   Product product;
@@ -237,7 +237,7 @@ struct Call {
   const void *a, *b, *c;
   void *d, *workspace;
 
-  /// op(matrix) number `repeat` of the batch, rows beside each other for A and for B both: out[term][row].
+  /// Returns op(matrix) number `repeat` of the batch as out[term][row], for A and for B.
   std::vector<T> packed(const void* data, const Layout& layout, bool terms_are_rows, std::int64_t repeat) const {
     const auto rows = static_cast<std::int64_t>(layout.rows), columns = static_cast<std::int64_t>(layout.columns);
     std::vector<T> out(static_cast<std::size_t>(rows * columns));

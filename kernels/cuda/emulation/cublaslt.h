@@ -1,20 +1,20 @@
-// cuBLASLt for the emulated device: the entry points that kernels/cuda/gemm.cu uses, with the names, types and rules of
-// NVIDIA's cublasLt.h. Products are computed late, on the stream, naively: what a call says is what happens. Where that
-// breaks a rule the status is CUBLAS_STATUS_INVALID_VALUE, and cublasLtGetStatusString() says which rule:
+// cuBLASLt for the emulated device: the entry points of kernels/cuda/gemm.cu, with the names, types and rules of
+// NVIDIA's cublasLt.h. Products are computed naively, later, on the stream. A call that breaks a rule returns
+// CUBLAS_STATUS_INVALID_VALUE; cublasLtGetStatusString() then names the rule:
 //
-//  - descriptors: known attributes, whose sizes are theirs; as many destroyed as made
-//  - types: products in f64 are of f64 alone and take no bias, others accumulate in f32, alpha and beta with them
-//  - epilogues: a bias for each row of D, or (BGRADB) sums of op(B) over its terms for each column of D, a vector that
-//    is aligned as D is said to be. There is no algorithm for a bias, which is CUBLAS_STATUS_NOT_SUPPORTED, unless D is
-//    aligned to 4 bytes; nor for sums unless all matrices are to 16 and D has as many rows as a pack of 16 bytes has
-//    elements, or a multiple: who asks must have another way
-//  - layouts: leading dimensions reach over a column, op(A), op(B), C and D fit, batches are alike
-//  - the algorithm: chosen for this very problem, on this device, and given the alignments and workspace it asked for
-//  - addresses: memory of the device, from the first to the last element, and of one block of its pool, which a leading
-//    dimension that is too long leaves; a workspace has the bytes that are claimed
+//  - descriptors: known attributes of the right size; every descriptor is destroyed
+//  - types: f64 products have only f64 operands and no bias; others accumulate in f32, with f32 alpha and beta
+//  - epilogues: a bias per row of D, or (BGRADB) sums of op(B) over its terms per column of D. The vector is aligned as
+//    declared for D. A bias needs D aligned to 4 bytes. Sums need all matrices aligned to 16 bytes, and D with a
+//    multiple of 16 bytes per column. Otherwise the status is CUBLAS_STATUS_NOT_SUPPORTED and the caller needs another
+//    way
+//  - layouts: leading dimensions cover a column; op(A), op(B), C and D fit; batches are equal
+//  - the algorithm: chosen for this problem on this device, with the alignments and workspace that it requested
+//  - addresses: device memory of one pool block from the first to the last element; an excessive leading dimension
+//    leaves the block. A workspace has its declared size
 //
-// Algorithms are the worst that a preference allows: parts of k go through the workspace wherever it may be used, and
-// are rounded to the type of C where that is not excluded.
+// Algorithms are the worst that a preference allows: parts of k go through the workspace if there is one, and are
+// rounded to the type of C unless that is excluded.
 #pragma once
 
 #include <cstddef>
@@ -45,9 +45,9 @@ enum cublasLtMatrixLayoutAttribute_t {
   CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET = 6,  // int64_t, elements
 };
 enum cublasLtMatmulPreferenceAttributes_t {
-  CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES = 1,    // uint64_t, 0 unless it is set
-  CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK = 3,  // uint32_t, all unless it is set
-  CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES = 5,  // uint32_t, 256 unless they are set
+  CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES = 1,    // uint64_t, default 0
+  CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK = 3,  // uint32_t, default all
+  CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES = 5,  // uint32_t, default 256
   CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES = 6,
   CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES = 7,
   CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES = 8,
@@ -74,10 +74,10 @@ struct cublasLtMatmulHeuristicResult_t {
   int reserved[4];
 };
 
-/// What cudaSetDevice() chose for this thread.
+/// The device that cudaSetDevice() selected for this thread.
 inline thread_local int current_device = 0;
 
-/// What has been called, by all threads; `handles` and `descriptors` that are there now.
+/// Counts of all threads' calls; `handles` and `descriptors` count live objects.
 struct Calls {
   std::int64_t handles, descriptors, choices, products;
 };

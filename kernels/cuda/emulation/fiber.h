@@ -21,10 +21,10 @@ extern "C" void __tsan_ignore_thread_end();
 
 namespace poolgrad::emulation {
 
-// To the thread sanitizer every thread of a block is a thread of its own, which nothing orders but what the kernel
-// says: so it sees threads of a block that use one address of global memory with no barrier in between.
+// The thread sanitizer sees every thread of a block as a separate thread, ordered only by the kernel's own barriers. It
+// therefore reports unordered accesses to global memory.
 
-/// What comes before happens_before(token) in one fiber is ordered before what follows happens_after(token) in another.
+/// Orders work before happens_before(token) in one fiber before work after happens_after(token) in another.
 inline void happens_before([[maybe_unused]] void* token) {
 #if defined(__SANITIZE_THREAD__)
   __tsan_release(token);
@@ -35,7 +35,8 @@ inline void happens_after([[maybe_unused]] void* token) {
   __tsan_acquire(token);
 #endif
 }
-/// While it lives, reads and writes of this fiber are the emulation's, which is one thread and needs no order.
+/// Hides the fiber's reads and writes from the thread sanitizer. They belong to the emulation, which is one thread and
+/// needs no ordering.
 class Unobserved {
  public:
 #if defined(__SANITIZE_THREAD__)
@@ -49,9 +50,9 @@ class Unobserved {
   Unobserved& operator=(const Unobserved&) = delete;
 };
 
-/// Where a stack goes on: `if (__builtin_setjmp(place) == 0) go_to(other);`. The compiler's jump is a load of three
-/// registers; longjmp() would, under the address sanitizer, clear the shadow of the stack and ask the kernel for that
-/// of signals each time, which was half of what a test took there, and swapcontext() always asks it.
+/// Resume point of a stack: `if (__builtin_setjmp(place) == 0) go_to(other);`. The compiler's jump loads three
+/// registers. Under the address sanitizer longjmp() would clear the stack's shadow and read the signal mask by a system
+/// call. That took half of a test's time. swapcontext() always makes the system call.
 using Place = void* [5];
 
 #if defined(__clang__)
@@ -64,8 +65,9 @@ go_to(Place& place) {
   __builtin_longjmp(place, 1);
 }
 
-/// A stack that one thread of a block after another runs on, until one has to wait: it keeps the stack, and the others
-/// go on on another. Threads that never wait therefore cost no switch. (Under the thread sanitizer each has its own.)
+/// A stack on which threads of a block run one after another. A thread that waits keeps the stack, and the others
+/// continue on another one. Threads that never wait need no switch. (Under the thread sanitizer each thread has its own
+/// stack.)
 class Fiber {
  public:
   Fiber(void (*body)(), Place* scheduler) : scheduler_(scheduler) {
@@ -82,7 +84,7 @@ class Fiber {
     context_.uc_link = nullptr;
     makecontext(&context_, body, 0);
   }
-  /// What is on its stack is forgotten.
+  /// Discards the stack without unwinding.
   ~Fiber() {
 #if defined(__SANITIZE_ADDRESS__)
     __asan_unpoison_memory_region(memory_, bytes);
@@ -95,9 +97,9 @@ class Fiber {
   Fiber(const Fiber&) = delete;
   Fiber& operator=(const Fiber&) = delete;
 
-  /// From the scheduler to here, until leave().
+  /// Switches from the scheduler to the fiber, until leave().
   void enter() {
-    const bool fresh = std::exchange(fresh_, false);  // what follows the switch is the fiber's
+    const bool fresh = std::exchange(fresh_, false);  // after the switch the fiber owns the members
 #if defined(__SANITIZE_ADDRESS__)
     void* fake = nullptr;
     __sanitizer_start_switch_fiber(&fake, memory_, bytes);
@@ -127,7 +129,7 @@ class Fiber {
     __sanitizer_finish_switch_fiber(fake, &outer_stack_, &outer_bytes_);
 #endif
   }
-  /// The first thing on a stack.
+  /// Must be the first call on a new stack.
   void arrived() {
 #if defined(__SANITIZE_ADDRESS__)
     __sanitizer_finish_switch_fiber(nullptr, &outer_stack_, &outer_bytes_);
@@ -137,8 +139,8 @@ class Fiber {
  private:
   static constexpr std::size_t bytes = 256 << 10, guard = 4096;
   Place* scheduler_;
-  ucontext_t context_{};  // where it begins
-  Place place_{};         // where it goes on
+  ucontext_t context_{};  // start of the stack
+  Place place_{};         // resume point
   bool fresh_ = true;
   void* memory_ = nullptr;
 #if defined(__SANITIZE_ADDRESS__)

@@ -1,5 +1,5 @@
-// CUDA C++ for the host compiler: what kernels use of the language, on the fibers of block.h. Included by launcher.cuh
-// in place of the CUDA runtime's header; what is missing here does not compile, on purpose.
+// The CUDA C++ language features that kernels use, for the host compiler, on the fibers of block.h. launcher.cuh
+// includes it in place of the CUDA runtime header. Features missing here do not compile, on purpose.
 #pragma once
 
 #include <cstdint>
@@ -36,7 +36,7 @@ using emulation::Where;
 
 inline void __syncthreads(Where where = Where::current()) { emulation::block_barrier(where); }
 
-/// Collectives of all lanes: a kernel of ours has no others.
+/// Collectives of all lanes; the kernels use no others.
 inline void check_mask(unsigned mask, const char* collective) {
   if (mask != 0xffffffffu) throw CudaError("[" + std::string(collective) + "] needs all lanes of the warp");
 }

@@ -12,7 +12,7 @@ struct Launches {
   std::vector<std::string> operators;
 };
 Launches& launches() {
-  static auto& instance = *new Launches;  // kernels may run when static storage is gone
+  static auto& instance = *new Launches;  // never destroyed: kernels may run after static destruction
   return instance;
 }
 

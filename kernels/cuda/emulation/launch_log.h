@@ -1,4 +1,4 @@
-// Which kernels have run: how many passes an operator makes over memory is how many it launches.
+// Log of launched kernels, to count an operator's passes over memory.
 #pragma once
 
 #include <string>
@@ -7,8 +7,8 @@
 
 namespace poolgrad::emulation {
 
-/// Notes the operator of each kernel that runs on an emulated device while it lives, in that order; one at a time.
-/// Kernels run late: who asks has waited for the device.
+/// Records the operator of each kernel that runs on an emulated device during its lifetime, in order. Only one log may
+/// exist at a time. Kernels run late: synchronize before reading the log.
 class LaunchLog {
  public:
   LaunchLog();

@@ -32,7 +32,7 @@ double number(std::uint32_t bits) {
   return static_cast<double>(static_cast<float>(element));
 }
 
-/// Elements 2 n and 2 n + 1 of what a lane has, from its n-th word.
+/// Stores elements 2 n and 2 n + 1 of a lane from its n-th word.
 template <class S, Place place_of(int, int), class Matrix>
 void put(Matrix& matrix, int lane, int n, std::uint32_t word) {
   for (int half = 0; half < 2; ++half) {
@@ -41,7 +41,7 @@ void put(Matrix& matrix, int lane, int n, std::uint32_t word) {
   }
 }
 
-/// Each lane's four sums of 16 x 8 become those with a b.
+/// Adds a b to each lane's four sums of the 16 x 8 matrix.
 template <class SumsOf>
 void add_product(const A& a, const B& b, const SumsOf& sums_of) {
   Row c[16];

@@ -1,5 +1,5 @@
-// Products of tensor cores on the host. The lanes of a warp give what fragments.h says that they have, and it is
-// multiplied once for all of them, products exact and sums in f64.
+// Tensor-core products on the host. The lanes of a warp give their elements as fragments.h lays them out. One call
+// multiplies for all lanes, with exact products and f64 sums.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace poolgrad::emulation {
 
-/// mma.m16n8k16: what a lane gives; `c` is what it gets.
+/// mma.m16n8k16: a lane's inputs; `c` is also its result.
 struct LaneProduct {
   std::uint32_t a[4], b[2];
   float c[4];
@@ -17,22 +17,22 @@ struct LaneProduct {
 template <class S>
 void multiply_fragments(LaneValue* of_lanes);
 
-/// A matrix of 16 by n elements of 16 bits in shared memory, where a descriptor says; `array` is of chunks of 16 bytes.
+/// A matrix of 16 by n 16-bit elements in shared memory, at the place of a descriptor; `array` has 16-byte chunks.
 class DescribedMatrix {
  public:
-  /// Ends the kernel where the matrix begins in the middle of eight rows.
+  /// Ends the kernel if the matrix starts in the middle of eight rows.
   DescribedMatrix(const SharedArray& array, std::uint64_t descriptor, bool by_rows, Where where);
-  /// Element k of the 16 of element n.
+  /// Returns bits (n, k), k < 16.
   std::uint16_t bits(int n, int k) const;
-  /// Those of eight neighbouring elements, from n on, a multiple of eight.
+  /// Returns the bits of eight neighboring n, from a multiple of eight.
   void take(int n, std::uint16_t (&bits)[16][8]) const;
-  /// The calling lane's share of what its warp reads, elements from `first` on, until the product is done.
+  /// Marks the calling lane's share of its warp's reads, elements from `first` on, until the product is done.
   void read(int first, int count) const;
 
  private:
-  /// Where the eight elements are that element n of those of number k is among.
+  /// Returns the chunk of eight elements that contains (n, k).
   int chunk(int n, int k) const;
-  /// Of those of eight elements at a time, from `first` on, 16 each, number i.
+  /// Returns chunk number i, with 16 elements per group of eight, from `first` on.
   int numbered_chunk(int first, int i) const;
 
   const SharedArray& array_;
@@ -41,8 +41,8 @@ class DescribedMatrix {
   int first_, beyond_, eight_rows_, across_;
 };
 
-/// wgmma: what a lane gives for the 16 rows of its warp. Its sums, four for each eight columns, are where
-/// sums_of_product() says.
+/// wgmma: a lane's inputs for the 16 rows of its warp. Its sums, four per eight columns, are in sums_of_product()
+/// storage.
 struct LaneOfWarpgroup {
   std::uint32_t a[4];
   const DescribedMatrix* b;

@@ -1,5 +1,5 @@
-// In which order the blocks and the threads of a kernel run: numbers that are drawn at every switch between threads,
-// and must cost little.
+// Random order of the blocks and threads of a kernel. A number is drawn at every switch between threads, so drawing
+// must be cheap.
 #pragma once
 
 #include <cstdint>
@@ -9,18 +9,18 @@
 
 namespace poolgrad::emulation {
 
-/// SplitMix64 (Steele, Lea & Flood 2014): a number is drawn at every switch between threads.
+/// SplitMix64 (Steele, Lea & Flood 2014).
 struct Random {
   std::uint64_t state = 0;
 
   std::uint64_t operator()() { return kernels::mix(state += 0x9e3779b97f4a7c15u); }
-  /// In [0, n).
+  /// Returns a number in [0, n).
   std::uint64_t below(std::uint64_t n) {
     return static_cast<std::uint64_t>(static_cast<unsigned __int128>((*this)()) * n >> 64);
   }
 };
 
-/// The numbers of [0, n), n > 0, one after another in a random order that takes no memory: `factor` apart, modulo n.
+/// Yields the numbers of [0, n), n > 0, once each in a random order without memory: steps of `factor` modulo n.
 struct Order {
   std::uint64_t n, factor, place;
   Order(std::uint64_t count, Random& random) : n(count), factor(0), place(random.below(count)) {

@@ -36,7 +36,7 @@ std::int64_t shared_limit(int device, const void* kernel) {
 }
 
 std::int64_t most_shared_bytes(const char* op, int device, const void* kernel, std::int64_t dynamic) {
-  if (dynamic == 0) return kernels::large_shared_bytes;  // no kernel with more compiles
+  if (dynamic == 0) return kernels::large_shared_bytes;  // kernels with more static memory do not compile
   const std::int64_t limit = shared_limit(device, kernel);
   if (limit == 0) return kernels::large_shared_bytes - 1;
   if (dynamic > limit)

@@ -1,5 +1,4 @@
-// How much shared memory launches of a kernel may ask for: on a GPU a state of the function, which whoever sets it sets
-// for all threads of the host.
+// Shared memory limit of a kernel's launches. On a GPU it is state of the function, shared by all host threads.
 #pragma once
 
 #include <cstdint>
@@ -8,16 +7,16 @@
 
 namespace poolgrad::emulation {
 
-/// What a block of an emulated GPU may have, by its own account; tests let it be less.
+/// Bytes per block that an emulated GPU reports; tests lower it.
 inline std::int64_t shared_bytes_of_block = kernels::max_shared_bytes;
 
-/// cudaFuncSetAttribute(cudaFuncAttributeMaxDynamicSharedMemorySize): also lowers what was set before.
+/// cudaFuncSetAttribute(cudaFuncAttributeMaxDynamicSharedMemorySize); may also lower the limit.
 void set_shared_limit(int device, const void* kernel, std::int64_t bytes);
-/// What was set last; 0: nothing.
+/// Returns the last limit set; 0: none.
 std::int64_t shared_limit(int device, const void* kernel);
 
-/// For a launch with `dynamic` bytes: how many it may have with the static ones, which are known once it runs. Throws
-/// CudaError `[op] reason` where the launch would fail on a GPU.
+/// Returns the bytes that a launch with `dynamic` bytes may use, including the static ones, which are known only when
+/// it runs. Throws CudaError `[op] reason` if the launch would fail on a GPU.
 std::int64_t most_shared_bytes(const char* op, int device, const void* kernel, std::int64_t dynamic);
 
 }  // namespace poolgrad::emulation

@@ -13,7 +13,7 @@ namespace {
 inline constexpr std::size_t bytes_of_copy = 16;
 inline constexpr std::size_t threads_of_warpgroup = 4 * warp_size;
 
-/// Mostly one and the same literal.
+/// Usually the same literal, hence the pointer comparison first.
 bool same_text(const char* a, const char* b) { return a == b || std::strcmp(a, b) == 0; }
 
 std::string access(const char* verb, const Moment& now, const SharedArray& array, std::int64_t index,
@@ -21,7 +21,7 @@ std::string access(const char* verb, const Moment& now, const SharedArray& array
   return "thread " + std::to_string(now.thread) + " " + verb + " shared " + array.name + "[" + std::to_string(index) +
          "] at " + place_of(where);
 }
-/// Whether what a thread did after so many barriers of its block and __syncwarp of its warp is over for this one.
+/// Returns whether an earlier access, given its block and warp barrier counts, is ordered before the current thread.
 bool ordered(int thread, std::uint32_t barriers, std::uint32_t of_warp, const Moment& now) {
   return barriers != now.barriers || (thread / warp_size == now.thread / warp_size && of_warp != now.of_warp);
 }
@@ -63,7 +63,7 @@ SharedArray& SharedMemory::declared(const char* name, std::size_t element, std::
   const Unobserved emulation;
   for (DeclaredArray& known : arrays_)
     if (same_place(known.where, where) && same_text(known.array.name, name) &&
-        same_text(known.where.function_name(), where.function_name()))  // of one instance of a template
+        same_text(known.where.function_name(), where.function_name()))  // of one template instance
       return known.array;
   if (fixed) bytes_ += static_cast<std::int64_t>(element) * count;
   if (bytes_ > most_)

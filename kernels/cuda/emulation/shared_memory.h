@@ -1,5 +1,5 @@
-// The shared memory of a block of an emulated GPU: which arrays it has, who has used what of them, and what is under
-// way to it (cp.async) or from it (wgmma). A use that would be undefined on a GPU ends the kernel.
+// Shared memory of a block of an emulated GPU: its arrays, a record of their uses, and pending copies (cp.async) and
+// products (wgmma). A use that is undefined on a GPU ends the kernel.
 #pragma once
 
 #include <cstddef>
@@ -13,11 +13,11 @@
 
 namespace poolgrad::emulation {
 
-/// "forward.cu:17".
+/// Returns the place as "forward.cu:17".
 std::string place_of(const Where& where);
 bool same_place(const Where& a, const Where& b);
 
-/// A thread, how many barriers its block has passed, and how many __syncwarp its warp.
+/// A thread, with the barrier counts of its block and of its warp (__syncwarp).
 struct Moment {
   std::int16_t thread;
   std::uint32_t barriers, of_warp;
@@ -25,10 +25,10 @@ struct Moment {
 
 class SharedMemory {
  public:
-  /// `fail` ends the kernel, and does not return.
+  /// `fail` must end the kernel and not return.
   explicit SharedMemory(std::function<void(const std::string&)> fail) : fail_(std::move(fail)) {}
 
-  /// Of so many threads, with `dynamic` bytes beside the arrays that it declares, and `most` with those.
+  /// Starts a block of `threads` threads with `dynamic` bytes of dynamic memory and at most `most` bytes in total.
   void begin_block(std::size_t threads, std::int64_t dynamic, std::int64_t most);
   SharedArray& declared(const char* name, std::size_t element, std::int64_t count, Where where, bool fixed = true);
   SharedArray& dynamic(const char* name, std::size_t element, Where where);
@@ -48,9 +48,9 @@ class SharedMemory {
   void commit_products(const Moment& now);
   void wait_for_products(const Moment& now, std::int64_t pending);
 
-  /// Whether the four warps of each warpgroup have begun the same number of products.
+  /// Returns whether the four warps of each warpgroup have begun the same number of products.
   bool warpgroups_agree() const;
-  /// The kernel is over for the thread.
+  /// Ends the kernel for a thread.
   void end_thread(const Moment& now);
 
  private:
@@ -76,11 +76,11 @@ class SharedMemory {
     SharedUse* use;
     std::int64_t group;
   };
-  /// What a thread has begun and not waited for; groups are those that it has committed.
+  /// A thread's pending copies and products, and the groups that it has committed.
   struct UnderWay {
     std::vector<Copy> copies;
     std::int64_t copy_groups = 0;
-    std::vector<std::uint32_t> fences;  // for products: the block's barriers before each
+    std::vector<std::uint32_t> fences;  // the block's barriers before each fence_for_products()
     bool may_multiply = false;
     std::vector<Sums> sums;
     std::vector<Multiplied> multiplied;

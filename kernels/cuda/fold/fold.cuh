@@ -1,8 +1,8 @@
-// How a GPU folds the elements of rows or of columns into one result each, in an order that depends on the shape alone.
-// kernels/cpu/reduction_plan.h says which of the two x is, and into how many parts long ones are cut; the parts'
-// results are folded by the same kernels.
+// Reduces the elements of rows or columns to one result each, in an order that depends on the shape alone.
+// kernels/cpu/reduction_plan.h classifies x and sets the number of parts of long reductions. The same kernels then
+// reduce the parts.
 //
-// A Fold says what is folded: Part of(T x, index), identity(), combine(a, b), result(Part, divisor).
+// A Fold defines the reduction: Part of(T x, index), identity(), combine(a, b), result(Part, divisor).
 #pragma once
 
 #include <algorithm>
@@ -18,7 +18,8 @@
 
 namespace poolgrad::kernels::cuda {
 
-/// A reduction of kernels/definition/reduction.h; the divisor is that of a mean. Folding truths again leaves them.
+/// A reduction of kernels/definition/reduction.h; a mean has a divisor. Reducing boolean results again does not change
+/// them.
 template <class Op, class T>
 struct Reduced {
   using Part = T;
@@ -28,13 +29,13 @@ struct Reduced {
   static POOLGRAD_HD T result(T part, T divisor) { return part / divisor; }
 };
 
-/// Elements that a thread takes at once: 16 bytes and more of every dtype but the smallest.
+/// Elements per access of a thread: at least 16 bytes for all dtypes except the smallest.
 template <class T>
 inline constexpr int wide = sizeof(T) == sizeof(double) && !std::is_integral_v<T> ? 4 : 8;
 
 inline constexpr int fold_threads = 256;
 
-/// Some neighbouring dimensions of a view, walked by a row-major index: in 32 bits where that reaches.
+/// Adjacent dimensions of a view with a row-major index, in 32 bits if all offsets fit.
 struct Axes {
   int rank = 0;
   bool narrow = true;
@@ -72,7 +73,7 @@ struct Axes {
   }
 };
 
-/// x as [outer][reduced][inner], as its plan says; `dense`: so that `wide` neighbours can be taken in whole accesses.
+/// x as [outer][reduced][inner], as the plan classifies it. `dense`: `wide` neighbors are aligned whole accesses.
 struct FoldInput {
   const std::byte* data;
   DType dtype;
@@ -81,7 +82,7 @@ struct FoldInput {
   std::int64_t rows, count, inner, inner_stride;
 };
 
-/// Rows of x along its last `reduced_rank` dimensions, in the order in which they are.
+/// Plans rows of x along its last `reduced_rank` dimensions, in the given order.
 inline ReductionPlan plan_rows(const View& out, const View& x, int reduced_rank) {
   ReductionPlan plan;
   plan.x = x;
@@ -105,7 +106,7 @@ FoldInput fold_input(const ReductionPlan& plan) {
                plan.reduced,
                plan.inner,
                plan.columns() ? x.strides[last] : 0};
-  // What is taken at once lies along the last dimension; the others lead from one access to another.
+  // An access runs along the last dimension; the strides of the others lead from one access to the next.
   const std::size_t size = size_of(x.dtype),
                     access = std::min<std::size_t>(16, size * static_cast<std::size_t>(wide<T>));
   in.dense = reinterpret_cast<std::uintptr_t>(x.data) % access == 0;
@@ -115,7 +116,7 @@ FoldInput fold_input(const ReductionPlan& plan) {
   return in;
 }
 
-/// Where results go: added to what is there, if `adds`, where these have the type of a result.
+/// Destination of results. `adds`: adds to the current values, which must have the type of a result.
 template <class T>
 struct FoldOutput {
   std::byte* data;
@@ -126,7 +127,7 @@ struct FoldOutput {
 
   FoldOutput(const View& out, T by, bool add = false)
       : data(out.as<std::byte>()), dtype(out.dtype), at(out, 0, out.rank), divisor(by), adds(add) {}
-  /// Result `index`, in row-major order.
+  /// Writes result `index`, in row-major order.
   template <class V>
   __device__ void put(std::int64_t index, V value) const {
     with_element<V, true>(dtype, [&]<class S>(S) {
@@ -140,7 +141,7 @@ struct FoldOutput {
   }
 };
 
-/// wide<T> elements that lie one after another from the offset on, in whole accesses.
+/// Reads wide<T> adjacent elements from an offset in whole accesses.
 template <class T>
 __device__ void read_dense(const FoldInput& x, std::int64_t offset, T (&values)[wide<T>]) {
   with_element<T, false>(x.dtype, [&]<class S>(S) {
@@ -149,7 +150,7 @@ __device__ void read_dense(const FoldInput& x, std::int64_t offset, T (&values)[
     for (int e = 0; e < wide<T>; ++e) values[e] = widened<T>(pack.value[e]);
   });
 }
-/// The same with a stride; those below `left` are there.
+/// Reads elements with a stride; only the first `left` exist.
 template <class T>
 __device__ void read_wide(const FoldInput& x, std::int64_t offset, std::int64_t stride, std::int64_t left,
                           T (&values)[wide<T>]) {
@@ -161,14 +162,14 @@ __device__ void read_wide(const FoldInput& x, std::int64_t offset, std::int64_t 
   });
 }
 
-/// Each row, or each `segment` of one, is folded by `lanes` neighbouring lanes (Threads == 32) or by a block: result
+/// Reduces each row, or each `segment` of one, with `lanes` neighboring lanes (Threads == 32) or a block. Writes result
 /// (row, segment). Threads take `wide` elements in turn.
 template <class Fold, class T, int Threads>
 __global__ __launch_bounds__(fold_threads, sizeof(typename Fold::Part) > 8 ? 3 : 4) void fold_rows(
     const __grid_constant__ FoldInput x, const __grid_constant__ FoldOutput<T> out, const std::int64_t segment,
     const std::int64_t segments, const int lanes) {
   using Part = typename Fold::Part;
-  const bool alone = Threads > threads_per_warp;  // a block for each
+  const bool alone = Threads > threads_per_warp;  // a block per item
   const int per_block = alone ? 1 : static_cast<int>(blockDim.x) / lanes;
   const int lane = static_cast<int>(threadIdx.x) % lanes;
   const std::int64_t items = x.rows * segments;
@@ -206,9 +207,9 @@ __global__ __launch_bounds__(fold_threads, sizeof(typename Fold::Part) > 8 ? 3 :
   }
 }
 
-/// Each chunk of the rows of [outer][reduced][inner] is folded into one row: result (outer, chunk, column). A block has
-/// `across` threads side by side, a power of two, with `wide` columns each, and the others below; what those below each
-/// other have found is combined through shared memory.
+/// Reduces each chunk of rows of [outer][reduced][inner] to one row, result (outer, chunk, column). A block has
+/// `across` threads side by side, a power of two, with `wide` columns each. The other threads take further rows. Shared
+/// memory combines the threads of a column.
 template <class Fold, class T>
 __global__ __launch_bounds__(fold_threads, 4) void fold_columns(const __grid_constant__ FoldInput x,
                                                                 const __grid_constant__ FoldOutput<T> out,
@@ -240,7 +241,7 @@ __global__ __launch_bounds__(fold_threads, 4) void fold_columns(const __grid_con
           if (e < left) parts[e] = Fold::combine(parts[e], Fold::of(values[e], row));
       }
     }
-    __syncthreads();  // the item before has been combined
+    __syncthreads();  // all threads have combined the previous item
     POOLGRAD_UNROLL
     for (int e = 0; e < wide<T>; ++e) staged[e * fold_threads + thread] = parts[e];
     for (int rows = down / 2; rows > 0; rows /= 2) {
@@ -261,23 +262,23 @@ __global__ __launch_bounds__(fold_threads, 4) void fold_columns(const __grid_con
   }
 }
 
-/// As many blocks as there is work for, within the limits of a grid; each goes on with what is left.
+/// Returns as many blocks as the work needs, within the grid limit; blocks loop over the rest.
 inline LaunchShape fold_shape(std::int64_t items, std::int64_t per_block) {
   constexpr std::int64_t most = 1 << 16;
   return {{std::clamp<std::int64_t>((items + per_block - 1) / per_block, 1, most)}, {fold_threads}};
 }
 
-/// The least power of two that is n or more; at most `most`, which is one.
+/// Returns the least power of two >= n, at most `most`, itself a power of two.
 constexpr int power_of_two(std::int64_t n, int most) {
   int power = 1;
   while (power < n && power < most) power *= 2;
   return power;
 }
 
-/// Queues the fold of the rows of x: in segments where these have results of their own.
+/// Queues the reduction of the rows of x, with a result per segment.
 template <class Fold, class T>
 void launch_rows(const char* op, Stream stream, const FoldInput& x, const FoldOutput<T>& out, std::int64_t segments) {
-  constexpr std::int64_t longest = 64 * threads_per_warp;  // of a row that a warp folds
+  constexpr std::int64_t longest = 64 * threads_per_warp;  // longest row for a warp
   const std::int64_t segment = segments == 1 ? x.count : segment_size, items = x.rows * segments;
   if (std::min(x.count, segment) > longest)
     return launch(op, &fold_rows<Fold, T, fold_threads>, fold_shape(items, 1), stream, x, out, segment, segments,
@@ -291,7 +292,7 @@ template <class Fold, class T>
 void launch_columns(const char* op, Stream stream, const FoldInput& x, const FoldOutput<T>& out,
                     const RowChunks& chunks) {
   int across = power_of_two((x.inner + wide<T> - 1) / wide<T>, threads_per_warp);
-  // Rows that are one chunk are few: as many threads as there are, or half of them, share them.
+  // A single chunk means few rows: more threads share them, so that each has at least one.
   if (chunks.count == 1)
     while (across > 4 && 2 * fold_threads / across < chunks.size) across /= 2;
   const std::int64_t width = static_cast<std::int64_t>(across) * wide<T>;
@@ -299,7 +300,7 @@ void launch_columns(const char* op, Stream stream, const FoldInput& x, const Fol
          out, chunks, across);
 }
 
-/// Partial results, [outer][parts][inner], as something to be folded again; parts are `apart` elements apart.
+/// Partial results, [outer][parts][inner], as an input for the next reduction. Parts are `apart` elements apart.
 template <class T>
 FoldInput partial_input(const T* partial, std::int64_t outer, std::int64_t parts, std::int64_t inner,
                         std::int64_t apart) {
@@ -313,7 +314,7 @@ FoldInput partial_input(const T* partial, std::int64_t outer, std::int64_t parts
   plan.inner = inner;
   return fold_input<T>(plan);
 }
-/// A view of `count` of them to be written.
+/// Returns a view of `count` partial results for output.
 template <class T>
 View partial_output(T* partial, std::int64_t count) {
   return {partial, dtype_of<T>, 1, {count}, {1}};

@@ -30,7 +30,7 @@ void on_cuda::reduce(Stream stream, ReduceOp op, const View& out, const View& x)
     if (operand->count() > 0) cuda::check_operand(to_string(op), stream, operand->data);
   const ReductionPlan plan = plan_reduction(out, x);
   with_compute_type(x.dtype, [&]<class T>(T) {
-    // The mean of nothing: NaN where there is one.
+    // The mean of zero elements is NaN for floating types; integers divide by 1.
     const T size = static_cast<T>(std::is_integral_v<T> && plan.reduced == 0 ? 1 : plan.reduced);
     with_functor(op, [&]<class Op>(Op) {
       reduce_as_planned<cuda::Reduced<Op, T>, T>(to_string(op).data(), stream, plan,

@@ -18,8 +18,8 @@ struct ScannedRows {
   std::int64_t stride;
 };
 
-/// The running sum of a row of x (rows, count), from its beginning or from its end: `Threads` threads, a warp or a
-/// block, take tiles of wide<T> elements each, one tile after another.
+/// Running sum of a row of x (rows, count), from its start or its end. `Threads` threads, a warp or a block, process
+/// one tile after another; each thread has wide<T> elements of a tile.
 template <class T, class Sum, int Threads>
 __global__ __launch_bounds__(fold_threads, 4) void scan_rows(const __grid_constant__ FoldInput x,
                                                              const __grid_constant__ ScannedRows out,
@@ -29,10 +29,10 @@ __global__ __launch_bounds__(fold_threads, 4) void scan_rows(const __grid_consta
   for (std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * rows_of_block; first < x.rows;
        first += static_cast<std::int64_t>(gridDim.x) * rows_of_block) {
     const std::int64_t row = first + static_cast<int>(threadIdx.x) / Threads;
-    Sum sum{};  // of the tiles before
+    Sum sum{};  // of the previous tiles
     for (std::int64_t tile = 0; tile < x.count; tile += Threads * wide<T>) {
       const std::int64_t begin = tile + thread * wide<T>, left = row < x.rows ? x.count - begin : 0;
-      const std::int64_t place = reverse ? x.count - 1 - begin : begin;  // of the first
+      const std::int64_t place = reverse ? x.count - 1 - begin : begin;  // of the first element
       T values[wide<T>] = {};
       if (left > 0) {
         const std::int64_t stride = x.reduced.strides[0];
@@ -72,7 +72,7 @@ void on_cuda::cumulative_sum(Stream stream, const View& out, const View& x, bool
   with_compute_type(x.dtype, [&]<class T>(T) {
     using Sum = std::conditional_t<std::is_integral_v<T>, T, double>;
     FoldInput in = cuda::fold_input<T>(plan);
-    in.dense &= !reverse;  // from the end, neighbours come the other way round
+    in.dense &= !reverse;  // in reverse, neighbors come in descending order
     constexpr int of_a_warp = 16 * threads_per_warp * wide<T>;
     if (plan.reduced <= of_a_warp)
       cuda::launch("cumulative_sum", &scan_rows<T, Sum, threads_per_warp>,

@@ -1,4 +1,4 @@
-// The best element's index: a fold whose parts are a value and where it was.
+// Index of the largest or smallest element: a reduction whose part is a value and its index.
 #include "kernels/cuda/fold/fold.cuh"
 #include "kernels/cuda/kernels.h"
 #include "kernels/with_type.h"
@@ -12,7 +12,7 @@ struct Best {
   std::int64_t index;  // -1: none yet
 };
 
-/// The first index of the largest (or smallest) element; the first NaN is better than any number.
+/// Finds the first index of the largest (or smallest) element; the first NaN precedes all numbers.
 template <bool Largest, class T>
 struct BestIndex {
   using Part = Best<T>;

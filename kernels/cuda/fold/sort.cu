@@ -1,6 +1,6 @@
-// Rows in order. A block sorts a run of 256 elements by counting for each how many come before it; sorted runs are then
-// merged two by two, each element finding its place by binary search in the other run. No two elements are equal
-// (kernels/definition/order.h), so that every place is found once.
+// Sorts rows. A block sorts a run of 256 elements by counting, for each element, the ones before it. Sorted runs are
+// then merged pairwise; each element finds its place by binary search in the other run. No two elements are equal
+// (kernels/definition/order.h), so places are unique.
 #include <algorithm>
 #include <utility>
 
@@ -17,7 +17,7 @@ using namespace cuda;
 
 static_assert(sorted_run == cuda::fold_threads);
 
-/// The first `kept` places of each row, as far as they are known.
+/// The first `kept` places of each row.
 struct OrderedRows {
   std::int64_t* data;
   cuda::Axes rows;
@@ -28,7 +28,7 @@ struct OrderedRows {
   }
 };
 
-/// Runs in order, to `to`; to `out` where a row is one run, without `to`.
+/// Sorts runs into `to`. If `to` is null, a row is one run and goes to `out`.
 template <class T>
 __global__ void sort_runs(const __grid_constant__ cuda::FoldInput x, const __grid_constant__ OrderedRows out,
                           const bool descending, const std::int64_t runs, Placed* const to) {
@@ -43,7 +43,7 @@ __global__ void sort_runs(const __grid_constant__ cuda::FoldInput x, const __gri
         const S* const from = reinterpret_cast<const S*>(x.data) + x.outer.offset(row);
         own = {order_key(cuda::widened<T>(from[(begin + thread) * x.reduced.strides[0]]), descending), begin + thread};
       });
-    __syncthreads();  // the run before has been read
+    __syncthreads();  // all threads have read the last run
     if (real) staged[thread] = own;
     __syncthreads();
     if (!real) continue;
@@ -59,7 +59,7 @@ __global__ void sort_runs(const __grid_constant__ cuda::FoldInput x, const __gri
   }
 }
 
-/// Runs of `width` elements become runs of twice as many; the last time, places are what is wanted.
+/// Merges pairs of runs of `width` elements. The last merge writes places instead.
 __global__ void merge_runs_of_rows(const Placed* const from, Placed* const to, const std::int64_t columns,
                                    const std::int64_t count, const std::int64_t width,
                                    const __grid_constant__ OrderedRows out) {

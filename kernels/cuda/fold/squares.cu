@@ -1,5 +1,5 @@
-// Sums of squares of many tensors in f64: one launch for the segments of all that lie together, one for each that does
-// not, and one that adds the segments up.
+// Sums of squares of many tensors in f64. One launch covers the segments of all contiguous tensors, one launch covers
+// each other tensor, and the last one adds the segments.
 #include <span>
 #include <vector>
 
@@ -27,7 +27,7 @@ struct DoubleSum : SquareSum<double> {
 
 constexpr const char* op = "add_sums_of_squares";
 
-/// partial[b]: of block b's segment. Threads take `wide` elements in turn.
+/// partial[b] is the sum of block b's segment. Threads take `wide` elements in turn.
 template <class T>
 __global__ void fold_tensors(const __grid_constant__ cuda::TensorTable<1> table, double* const partial) {
   const auto& tensor = table.of_block(blockIdx.x);
@@ -54,7 +54,7 @@ __global__ void fold_tensors(const __grid_constant__ cuda::TensorTable<1> table,
   if (threadIdx.x == 0) partial[blockIdx.x] = sum;
 }
 
-/// Queues the folds of those that are computed in T; where the partial sums of the others begin.
+/// Queues the reductions of tensors with compute type T. Returns the end of their partial sums.
 template <class T>
 double* fold_all(Stream stream, std::span<const View> all, double* partial) {
   cuda::TensorTable<1> table;

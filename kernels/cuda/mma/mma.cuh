@@ -1,6 +1,5 @@
-// The instructions of tensor cores that kernels use (mma.sync and ldmatrix; cp.async, which brings their operands; all
-// from sm_80 on), and nothing else: the only inline PTX for them. Each has a twin on the host, in which the lanes of an
-// emulated warp meet and take from each other what fragments.h says that they have.
+// Wrappers of the tensor-core instructions of sm_80: mma.sync, ldmatrix, and cp.async for their operands. Each has a
+// host twin: the lanes of an emulated warp exchange their elements as fragments.h describes.
 #pragma once
 
 #include <cstddef>
@@ -26,18 +25,19 @@ struct alignas(16) Chunk {
 };
 inline constexpr int elements_of_chunk = 8;
 
-/// A lane's part of A, or of two neighbouring B: words 0 and 1 of the first, 2 and 3 of the second.
+/// A lane's part of A, or of two neighboring B: words 0 and 1 of the first, 2 and 3 of the second.
 struct FragmentAB {
   std::uint32_t word[4];
 };
-/// Of C and D.
+/// A lane's part of C or D.
 struct FragmentC {
   float value[elements_of_c];
 };
 
 #if defined(__CUDACC__)
 
-/// threadIdx.x, read where it is asked for: what follows from it is not kept in registers all through a kernel.
+/// Returns threadIdx.x and reads it anew each time, so that derived values do not occupy registers for the whole
+/// kernel.
 __device__ inline int thread_of_block() {
   int thread;
   asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
@@ -48,7 +48,7 @@ __device__ inline std::uint32_t shared_address(const Shared<Chunk>& memory, int 
   return static_cast<std::uint32_t>(__cvta_generic_to_shared(&memory[index]));
 }
 
-/// c += a b, products exact and sums in f32; S is Half or BFloat16. A collective of the warp.
+/// c += a b with exact products and f32 sums; S is Half or BFloat16. All threads of the warp must call it.
 template <class S>
 __device__ void mma_m16n8k16(FragmentC& c, const FragmentAB& a, std::uint32_t b0, std::uint32_t b1) {
   static_assert(std::is_same_v<S, Half> || std::is_same_v<S, BFloat16>);
@@ -64,8 +64,8 @@ __device__ void mma_m16n8k16(FragmentC& c, const FragmentAB& a, std::uint32_t b0
         : "r"(a.word[0]), "r"(a.word[1]), "r"(a.word[2]), "r"(a.word[3]), "r"(b0), "r"(b1));
 }
 
-/// Four 8 x 8 matrices, whose rows are the chunks that the lanes point to: word m is the lane's part of matrix m, or of
-/// its transpose. A collective of the warp.
+/// Loads four 8 x 8 matrices whose rows are the chunks that the lanes address. Word m is the lane's part of matrix m or
+/// of its transpose. All threads of the warp must call it.
 template <bool Transposed>
 __device__ FragmentAB ldmatrix_x4(const Shared<Chunk>& memory, int index) {
   FragmentAB f;
@@ -82,33 +82,33 @@ __device__ FragmentAB ldmatrix_x4(const Shared<Chunk>& memory, int index) {
   return f;
 }
 
-/// Begins to copy 16 bytes, aligned to as many, to a chunk; it becomes zero where there is nothing to copy, and then
-/// nothing is read. There for the thread after cp_async_wait(), for others after a barrier behind that.
+/// Starts a copy of 16 bytes, aligned to 16, to a chunk. Without `exists` the chunk becomes zero and nothing is read.
+/// The thread sees the data after cp_async_wait(), other threads after a further barrier.
 __device__ inline void cp_async_16(const Shared<Chunk>& memory, int index, const void* from, bool exists) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
                :
                : "r"(shared_address(memory, index)), "l"(__cvta_generic_to_global(from)), "r"(exists ? 16 : 0)
                : "memory");
 }
-/// The thread's copies since the last commit are a group.
+/// Makes the thread's copies since the last commit a group.
 __device__ inline void cp_async_commit() { asm volatile("cp.async.commit_group;" : : : "memory"); }
-/// Waits for the thread's groups but the last `Pending` ones.
+/// Waits for all of the thread's groups except the last `Pending`.
 template <int Pending>
 __device__ void cp_async_wait() {
   asm volatile("cp.async.wait_group %0;" : : "n"(Pending) : "memory");
 }
 
-/// What x is made of is not needed any more from here on.
+/// Materializes x here, so that its inputs can leave registers.
 __device__ inline void settle(float& x) { asm volatile("" : "+f"(x)); }
 
-/// 2^x, a few units in the last place off; 1 of 0, 0 of -infinity.
+/// Returns 2^x within a few units in the last place; 0 gives 1, -infinity gives 0.
 __device__ inline float exp2_approx(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
 
-/// Two numbers rounded to S, the first in the lower half.
+/// Returns two numbers rounded to S, the first in the lower half.
 template <class S>
 __device__ std::uint32_t packed_pair(float first, float second) {
   std::uint32_t word;
@@ -133,7 +133,7 @@ void mma_m16n8k16(FragmentC& c, const FragmentAB& a, std::uint32_t b0, std::uint
   std::copy_n(of[emulation::lane()].c, elements_of_c, c.value);
 }
 
-/// A lane reads the row that it points to, and takes its elements from those of others.
+/// Each lane reads the row that it addresses and takes its elements from the rows of other lanes.
 template <bool Transposed>
 FragmentAB ldmatrix_x4(const Shared<Chunk>& memory, int index, Where where = Where::current()) {
   const Chunk own = memory[Shared<Chunk>::Position(index, where)].read(emulation::ReadFor::others);

@@ -1,6 +1,6 @@
-// Products of warpgroups (wgmma, Hopper's sm_90a alone): four warps multiply 64 rows, of which they have a fragment of
-// A for 16 each, with a matrix in shared memory, and go on while it is multiplied. Each warp has its part of the sums
-// where it would have those of mma.cuh. The twins on the host let nobody have the sums before the wait.
+// Asynchronous products of warpgroups (wgmma, sm_90a). Four warps multiply 64 rows by a matrix in shared memory; each
+// warp holds a fragment of A for 16 rows. Sums have the layout of mma.cuh. The host twins withhold the sums until the
+// wait.
 #pragma once
 
 #include <cstddef>
@@ -14,32 +14,32 @@ namespace poolgrad::kernels::cuda {
 
 #if defined(__CUDACC__)
 
-/// Whether there is code for GPUs that have them: whether 90a is among CMAKE_CUDA_ARCHITECTURES.
+/// Whether the build has sm_90a code: whether 90a is among CMAKE_CUDA_ARCHITECTURES.
 #if defined(POOLGRAD_CODE_FOR_HOPPER)
 inline constexpr bool compiled_for_warpgroups = true;
 #else
 inline constexpr bool compiled_for_warpgroups = false;
 #endif
-/// Whether the code that is generated now is for one.
+/// Whether this compilation pass generates sm_90a code.
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 inline constexpr bool multiplies_in_warpgroups = true;
 #else
 inline constexpr bool multiplies_in_warpgroups = false;
 #endif
 
-/// What the thread has written to shared memory, by cp_async_16() that it has waited for too, may be multiplied after a
-/// barrier behind this.
+/// Makes the thread's writes to shared memory visible to products after the next barrier. Covers completed
+/// cp_async_16() copies too.
 __device__ inline void fence_for_products() {
   if constexpr (multiplies_in_warpgroups) asm volatile("fence.proxy.async.shared::cta;" : : : "memory");
 }
-/// Between uses of registers and products with them.
+/// Orders earlier register accesses before the products that use the registers.
 __device__ inline void begin_products() {
   if constexpr (multiplies_in_warpgroups) asm volatile("wgmma.fence.sync.aligned;" : : : "memory");
 }
 __device__ inline void commit_products() {
   if constexpr (multiplies_in_warpgroups) asm volatile("wgmma.commit_group.sync.aligned;" : : : "memory");
 }
-/// Waits for all but the last `Pending` groups. The sums are the thread's again.
+/// Waits for all but the last `Pending` groups. The thread may then access the sums.
 template <int Pending, std::size_t Fragments>
 __device__ void wait_for_products(FragmentC (&sums)[Fragments]) {
   if constexpr (multiplies_in_warpgroups) {
@@ -70,8 +70,8 @@ __device__ void wait_for_products(FragmentC (&sums)[Fragments]) {
                : POOLGRAD_SUMS_##columns                                                                               \
                : __VA_ARGS__, "l"(of_b), "r"(static_cast<int>(adds_to_c)), "n"(static_cast<int>(ByRows)))
 
-/// Begins c (+)= a b, products exact and sums in f32: a 64 x 16, b 16 x 32, 64 or 128, where it is described; S is Half
-/// or BFloat16. A collective of the warpgroup.
+/// Starts c (+)= a b with exact products and f32 sums. a is 64 x 16, and b is 16 x 32, 64 or 128 in shared memory; S is
+/// Half or BFloat16. All threads of the warpgroup must call it.
 template <class S, bool ByRows, std::size_t Fragments>
 __device__ void multiply_in_warpgroup(FragmentC (&c)[Fragments], const FragmentAB& a, const Shared<Chunk>& memory,
                                       const StagedMatrix& b, bool adds_to_c) {
@@ -96,7 +96,7 @@ __device__ void multiply_in_warpgroup(FragmentC (&c)[Fragments], const FragmentA
 #undef POOLGRAD_WGMMAS
 #undef POOLGRAD_A
 }
-/// The same with a where it is described, by columns of its transpose, as b.
+/// The same with a in shared memory, addressed by columns of its transpose like b.
 template <class S, std::size_t Fragments>
 __device__ void multiply_in_warpgroup(FragmentC (&c)[Fragments], const StagedMatrix& a, const Shared<Chunk>& memory,
                                       const StagedMatrix& b, bool adds_to_c) {

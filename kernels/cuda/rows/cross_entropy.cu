@@ -23,9 +23,9 @@ struct CrossEntropyRow {
   template <int Threads>
   __device__ void row(const RowShape& shape, std::int64_t row) const {
     const S* x = logits + row * shape.columns;
-    // The target's logit is asked for before the row is: behind the folds it would be two more waits for memory.
+    // Loads the target's logit before the row; after the reductions it would cost two more waits for memory.
     const std::int64_t target = targets[row];
-    const bool counts = target != ignore && is_within(target, shape.columns);  // else check_indices() has told
+    const bool counts = target != ignore && is_within(target, shape.columns);  // otherwise check_indices() reports it
     const T wanted = counts ? cuda::widened<T>(x[target]) : T{};
     const RowPart<S, Threads> part(shape, x);
     const cuda::ExpSum<T> of = cuda::exp_sum(part);
@@ -64,7 +64,7 @@ struct CrossEntropyGradientRow {
     const bool counts = target != ignore;
     const T g = grad.dtype == dtype_of<T> ? grad.as<const T>()[at] : cuda::widened<T>(grad.as<const S>()[at]);
     const T log_sum = lse[row], uniform = smoothing / static_cast<T>(shape.columns);
-    S* to = dlogits + row * shape.columns;  // may be the logits: each thread writes what only it has read
+    S* to = dlogits + row * shape.columns;  // may alias the logits: each thread writes only elements that it reads
     RowPart<S, Threads>(shape, logits + row * shape.columns)
         .for_each_pack([&](std::int64_t column, int, const auto& in) {
           T out[cuda::width<S>];

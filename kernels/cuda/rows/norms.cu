@@ -8,7 +8,7 @@ namespace poolgrad::kernels {
 namespace cuda {
 namespace {
 
-/// A pack of a row of parameters; all `otherwise` where there is none.
+/// Loads a pack of a row of parameters; all `otherwise` without parameters.
 template <class S>
 __device__ void load_parameters(const S* from, std::int64_t column, const RowShape& shape, Compute<S> otherwise,
                                 Compute<S> (&values)[width<S>]) {
@@ -17,7 +17,7 @@ __device__ void load_parameters(const S* from, std::int64_t column, const RowSha
   for (auto& value : values) value = otherwise;
 }
 
-/// out = (x - mean) * rstd * weight + bias; Centered is LayerNorm, without mean and bias it is RMSNorm.
+/// out = (x - mean) * rstd * weight + bias. Centered is LayerNorm; RMSNorm has neither mean nor bias.
 template <class S, bool Centered>
 struct NormRow {
   using T = Compute<S>;
@@ -33,7 +33,7 @@ struct NormRow {
     T center = Centered ? inverse_n * part.template fold<reductions::Sum>([](T v) { return v; }) : T{};
     T variance = inverse_n * part.template fold<reductions::Sum>([&](T v) { return (v - center) * (v - center); });
     T factor = T(1) / Math<T>::sqrt(variance + epsilon);
-    if (!squares_fit(variance + epsilon)) {  // for all threads of the row alike
+    if (!squares_fit(variance + epsilon)) {  // the same branch for all threads of the row
       constexpr T infinity = std::numeric_limits<T>::infinity();
       const T largest = part.template fold<reductions::Maximum>([](T v) { return v < T{} ? -v : v; });
       if (largest < infinity) {
@@ -63,7 +63,7 @@ struct NormRow {
   }
 };
 
-/// Operands of a gradient, and where partial sums over rows go: RowChunks x {dweight, dbias} rows.
+/// Operands of a gradient. `partial` holds the sums over rows: RowChunks x {dweight, dbias} rows.
 template <class S>
 struct NormGradient {
   using T = Compute<S>;
@@ -77,8 +77,8 @@ struct NormGradient {
 template <class S, int Threads, std::size_t Registers = 16>
 using GradientPart = RowPart<S, Threads, 2, Registers>;
 
-/// f(the threads of a row, the registers of each for it; both constants): a warp has rows of up to 1024 elements of f16
-/// and bf16, for where a block has them it waits at two barriers a row.
+/// Calls f(threads per row, registers per thread for the row), both constants. A warp handles f16 and bf16 rows of up
+/// to 1024 elements, because a block would wait at two barriers per row.
 template <class S, class F>
 void with_gradient_part(std::int64_t columns, const F& f) {
   constexpr std::integral_constant<int, threads_of_short_rows> warp;
@@ -95,9 +95,9 @@ void with_gradient_part(std::int64_t columns, const F& f) {
 }
 
 /// With h = (x - mean) * rstd and u = grad * weight: dx = rstd * (u - mean(u) - h * mean(u * h)), dweight = sum(grad *
-/// h), dbias = sum(grad); RMSNorm has neither mean(u) nor dbias. A block has a chunk of rows. The sums of a thread stay
-/// in registers from row to row, those of columns beyond in `partial`; warps with rows of their own add theirs up last.
-/// A launch has at most 256 chunks, two for a multiprocessor, so a thread may have more than 64 registers.
+/// h), dbias = sum(grad). RMSNorm has neither mean(u) nor dbias. A block has a chunk of rows. A thread keeps its sums
+/// in registers across rows, and those of further columns in `partial`. Warps with rows of their own add their sums
+/// last. A launch has at most 256 chunks, about two per multiprocessor, so a thread may use more than 64 registers.
 template <class S, int Threads, std::size_t Registers, bool Centered, bool Sums>
 __global__ __launch_bounds__(block_of_rows<Threads>,
                              1) void norm_gradient(const __grid_constant__ RowShape shape,
@@ -105,7 +105,7 @@ __global__ __launch_bounds__(block_of_rows<Threads>,
                                                    const __grid_constant__ NormGradient<S> all) {
   using T = Compute<S>;
   using Part = GradientPart<S, Threads, Registers>;
-  constexpr bool alone = Threads > threads_per_warp;  // a block has one row at a time
+  constexpr bool alone = Threads > threads_per_warp;  // a block takes one row at a time
   const std::int64_t n = shape.columns;
   const T inverse_n = T(1) / static_cast<T>(n);
   const int rows_at_once = static_cast<int>(blockDim.x) / Threads, own = static_cast<int>(threadIdx.x) / Threads;
@@ -170,7 +170,7 @@ __global__ __launch_bounds__(block_of_rows<Threads>,
         constexpr int warps = threads_of_other_rows / threads_per_warp;
         POOLGRAD_SHARED(T, staged, warps * Part::capacity);
         const auto add_up = [&](T* sums, const T(&found)[Part::held][width<S>]) {
-          __syncthreads();  // what was staged before has been read
+          __syncthreads();  // all threads have read the staged values
           POOLGRAD_UNROLL
           for (std::size_t p = 0; p < Part::held; ++p) {
             POOLGRAD_UNROLL
@@ -221,7 +221,7 @@ void norm_backward(const char* op, Stream stream, const View& dx, const View& dw
       });
     };
     if (!sums) {
-      RowChunks chunks(rows.rows);  // so many rows as a block has at once: none is in need of others
+      RowChunks chunks(rows.rows);  // a chunk is the rows that a block takes at once
       chunks.size = n <= GradientPart<S, 1, 64>::capacity * threads_of_short_rows
                         ? threads_of_other_rows / threads_of_short_rows
                         : 1;

@@ -11,7 +11,7 @@ namespace {
 
 using cuda::Compute, cuda::width;
 
-/// Views (B, T, H, D) as the kernel walks them: a thread has a pack of neighbouring pairs of one step, and turns it in
+/// Views (B, T, H, D) in the kernel's order. A thread takes a pack of neighboring pairs of one step and rotates it in
 /// `vectors_each` of the B * H vectors.
 template <class S>
 struct Rotations {
@@ -25,7 +25,7 @@ struct Rotations {
 };
 constexpr std::int64_t vectors_each = 8;
 
-/// Pairs are far apart, half a vector: two packs, each one access where `shape` is packed.
+/// The elements of a pair are half a vector apart: two packs, each one access if `shape` is packed.
 template <class S>
 __global__ __launch_bounds__(256, 3) void rotate_pairs(const __grid_constant__ cuda::RowShape shape,
                                                        const __grid_constant__ Rotations<S> all) {

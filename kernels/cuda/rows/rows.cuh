@@ -1,7 +1,7 @@
-// Rows on a GPU, the twin of kernels/cpu/simd/row.h. A warp or a block has a row: thread t takes packs t, t + Threads,
-// ... of 16 bytes, keeps the first of them in registers, and reads only what is beyond again, which the caches have. So
-// a row kernel that folds its row and writes it passes over memory once. Orders of sums depend on the shape alone, not
-// on how rows are aligned.
+// Rows on a GPU, the counterpart of kernels/cpu/simd/row.h. A warp or a block takes a row. Thread t takes packs t, t +
+// Threads, ... of 16 bytes. It keeps the first ones in registers and rereads the others, which hit the caches. A kernel
+// that reduces and rewrites a row thus passes over memory once. Summation order depends on the shape alone, not on
+// alignment.
 #pragma once
 
 #include <algorithm>
@@ -18,30 +18,30 @@
 
 namespace poolgrad::kernels::cuda {
 
-/// The type that arithmetic on stored S is done in.
+/// The compute type of stored S.
 template <class S>
 using Compute = std::conditional_t<std::is_same_v<S, double>, double, float>;
 
-/// Elements of 16 bytes.
+/// Elements per 16 bytes.
 template <class S>
 inline constexpr int width = static_cast<int>(16 / sizeof(S));
 
 inline constexpr int threads_of_long_rows = 512, threads_of_short_rows = threads_per_warp, threads_of_other_rows = 256;
 
-/// Rows without gaps; `packed`: packs begin where 16 bytes do, and none is left over.
+/// Contiguous rows. `packed`: packs are aligned to 16 bytes, with no remainder.
 struct RowShape {
   std::int64_t rows, columns;
   bool packed;
 };
 
-/// How many elements of the pack that begins at `column` are of the row.
+/// Returns the number of elements of the row in the pack at `column`.
 template <class S>
 __device__ int elements_of_pack(std::int64_t column, const RowShape& shape) {
   const std::int64_t left = shape.columns - column;
   return left < width<S> ? static_cast<int>(left) : width<S>;
 }
 
-/// The pack of a row that begins at `column`; `rest` beyond the end of the row.
+/// Loads the pack of a row at `column`; elements past the end are `rest`.
 template <class S>
 __device__ void load_pack(const S* row, std::int64_t column, const RowShape& shape, Compute<S> rest,
                           Compute<S> (&values)[width<S>]) {
@@ -70,7 +70,8 @@ __device__ void store_pack(S* row, std::int64_t column, const RowShape& shape, c
   }
 }
 
-/// What one of `Threads` threads has of a row of `Operands` operands: packs in so many registers in all.
+/// A thread's share of a row of `Operands` operands, with `Threads` threads per row. Packs use `Registers` registers in
+/// total.
 template <class S, int Threads, std::size_t Operands = 1, std::size_t Registers = 16>
 class RowPart {
  public:
@@ -91,8 +92,8 @@ class RowPart {
     return static_cast<std::int64_t>(threadIdx.x % Threads) * width<S> + static_cast<std::int64_t>(pack) * step;
   }
 
-  /// body(column, pack, values) for the packs of this thread: values[k][e] is element column + e of operand k; `pack`
-  /// is below `held` or, for all that do not fit, -1.
+  /// Calls body(column, pack, values) for the packs of this thread: values[k][e] is element column + e of operand k.
+  /// `pack` is below `held`, or -1 for packs outside the registers.
   template <class Body>
   __device__ void for_each_pack(const Body& body) const {
     POOLGRAD_UNROLL
@@ -106,7 +107,7 @@ class RowPart {
       }
     }
   }
-  /// The fold of value(x), or value(a, b), over the row, in every thread.
+  /// Returns the reduction of value(x), or value(a, b), over the row in every thread.
   template <class Reduction, class Value>
   __device__ T fold(const Value& value) const {
     T result = Reduction::template identity<T>;
@@ -118,7 +119,7 @@ class RowPart {
     });
     return block_reduce<Reduction, Threads>(result);
   }
-  /// to = value(x), or value(a, b), for the row.
+  /// Writes value(x), or value(a, b), for the row to `to`.
   template <class Value>
   __device__ void write(S* to, const Value& value) const {
     for_each_pack([&](std::int64_t c, int, const Packs& in) {
@@ -147,8 +148,8 @@ class RowPart {
   Packs packs_[held];
 };
 
-/// log(sum(exp(x))) as shift + log(sum): `shift` is the maximum, or 0 where that is -infinity, so that such a row has
-/// sum 0 and no NaN arises; with `infinite` also where it is infinity, whose row then has that for its sum.
+/// log(sum(exp(x))) as shift + log(sum). `shift` is the maximum, or 0 if that is -infinity, so a row of -infinity has
+/// sum 0 and no NaN. With `infinite`, `shift` is also 0 for infinity, and the sum is infinity.
 template <class T>
 struct ExpSum {
   T shift, sum;
@@ -161,11 +162,11 @@ __device__ ExpSum<T> exp_sum(const Part& row, bool infinite = false) {
   return {shift, row.template fold<reductions::Sum>([&](T x) { return Math<T>::exp(x - shift); })};
 }
 
-/// Threads of a block whose rows have `Threads` each.
+/// Threads of a block with `Threads` threads per row.
 template <int Threads>
 inline constexpr int block_of_rows = Threads > threads_of_other_rows ? Threads : threads_of_other_rows;
 
-/// body.row<Threads>(shape, row) for every row.
+/// Calls body.row<Threads>(shape, row) for every row.
 template <class Body, int Threads>
 __global__ __launch_bounds__(std::max(Threads,
                                       threads_of_other_rows)) void map_rows(const __grid_constant__ RowShape shape,
@@ -176,21 +177,21 @@ __global__ __launch_bounds__(std::max(Threads,
     body.template row<Threads>(shape, row);
 }
 
-/// Calls f(std::integral_constant) of the threads that share a row of which a thread holds `each` elements.
+/// Calls f(std::integral_constant) with the threads per row, if a thread holds `each` elements.
 template <class F>
 void with_row_threads(std::int64_t columns, std::int64_t each, const F& f) {
   if (columns <= each * threads_of_short_rows) return f(std::integral_constant<int, threads_of_short_rows>{});
   if (columns <= each * threads_of_other_rows) return f(std::integral_constant<int, threads_of_other_rows>{});
   f(std::integral_constant<int, threads_of_long_rows>{});
 }
-/// Blocks for `rows` rows, each of `threads` threads; a block goes on with the rows that are left.
+/// Returns the launch shape for `rows` rows of `threads` threads each; blocks loop over the remaining rows.
 inline LaunchShape shape_of_rows(std::int64_t rows, int threads) {
   constexpr std::int64_t most = 1 << 16;
   const std::int64_t block = std::max(threads, threads_of_other_rows), at_once = block / threads;
   return {{std::clamp<std::int64_t>((rows + at_once - 1) / at_once, 1, most)}, {block}};
 }
 
-/// Whether packs of S can be taken of rows that begin at these addresses; nullptr is no operand.
+/// Returns whether rows at these addresses can be read in packs of S; nullptr is no operand.
 template <class S>
 bool can_pack(std::int64_t columns, std::initializer_list<const void*> operands) {
   bool packed = columns % width<S> == 0;
@@ -198,14 +199,14 @@ bool can_pack(std::int64_t columns, std::initializer_list<const void*> operands)
   return packed;
 }
 
-/// Throws DeviceError, `[op] ...`, for one that is not the device's; nullptr is no operand.
+/// Throws DeviceError, `[op] ...`, for an operand outside device memory; nullptr is no operand.
 inline void check_operands(const char* op, Stream stream, std::initializer_list<const void*> operands) {
   for (const void* data : operands)
     if (data) check_operand(op, stream, data);
 }
 
-/// Queues body.row() for all rows of x, of which a thread holds `Body::each` elements; `operands` are the rows and what
-/// is as long as one, `of_rows` has an element for each. Nothing for no rows.
+/// Queues body.row() for all rows of x; a thread holds `Body::each` elements. `operands` are rows or have the length of
+/// one; `of_rows` have one element per row. Launches nothing for zero rows.
 template <class S, class Body>
 void for_each_row(const char* op, Stream stream, const View& x, std::initializer_list<const void*> operands,
                   std::initializer_list<const void*> of_rows, const Body& body) {

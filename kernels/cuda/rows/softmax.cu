@@ -10,7 +10,7 @@ using cuda::Compute;
 using cuda::RowPart;
 using cuda::RowShape;
 
-/// Rows of x in S to rows of the result in S; a thread holds `each` elements of a row.
+/// Maps rows of x in S to rows of the result in S; a thread holds `each` elements of a row.
 template <class S>
 struct RowToRow {
   using T = Compute<S>;
@@ -38,7 +38,7 @@ struct LogSoftmaxRow : RowToRow<S> {
   __device__ void row(const RowShape& shape, std::int64_t row) const {
     const RowPart<S, Threads> part(shape, this->x + row * shape.columns);
     const cuda::ExpSum<T> of = cuda::exp_sum(part);
-    const T log_sum = of.sum == T{} ? T{} : Math<T>::log(of.sum);  // a row of -infinity stays so
+    const T log_sum = of.sum == T{} ? T{} : Math<T>::log(of.sum);  // a row of -infinity stays -infinity
     part.write(this->out + row * shape.columns, [&](T v) { return (v - of.shift) - log_sum; });
   }
 };
@@ -64,7 +64,7 @@ struct LogSumExpRow {
   }
 };
 
-/// The gradient from that of the result, and the result.
+/// Computes the gradient from that of the result, and the result.
 template <class S, bool Log>
 struct SoftmaxGradientRow {
   using T = Compute<S>;
