@@ -35,7 +35,7 @@ class Memory : public ByteSource {
   std::vector<std::uint8_t> bytes_;
 };
 
-/// A file descriptor that is closed.
+/// Owns a file descriptor and closes it.
 class Descriptor {
  public:
   explicit Descriptor(int descriptor) : descriptor_(descriptor) {}
@@ -56,7 +56,7 @@ class Descriptor {
 
 class Mapping : public ByteSource {
  public:
-  /// `path` is empty for a file that nobody else can reach.
+  /// `path` is empty for a nameless file.
   Mapping(int descriptor, std::string path) : path_(std::move(path)) {
     struct ::stat status {};
     if (::fstat(descriptor, &status) != 0) refuse("read", path_, errno);
@@ -88,8 +88,8 @@ class Mapping : public ByteSource {
   }
 
  private:
-  /// Pages behind the end of a file that was cut off are a SIGBUS. By its name, as a descriptor for each file of a
-  /// large text would be too many; a file that has lost its name, or given it to another, is as it was.
+  /// Access to pages past the end of a truncated file raises SIGBUS. Checks by path, since one descriptor for each file
+  /// of a large text would be too many. A file that was renamed or unlinked passes the check: its mapping is unchanged.
   void check_length(std::size_t needed) const {
     struct ::stat status {};
     if (path_.empty() || ::stat(path_.c_str(), &status) != 0) return;

@@ -1,5 +1,5 @@
-// Bytes to read from anywhere: memory, a file that is mapped, or a spool: what does not fit into memory goes to a
-// nameless file.
+// Sources of bytes: memory, a mapped file, or a spool, which moves data to a nameless file if it does not fit into
+// memory.
 #pragma once
 
 #include <cstddef>
@@ -11,26 +11,26 @@
 
 namespace poolgrad::nn {
 
-/// So many bytes, the same ones whenever they are read.
+/// A constant sequence of bytes.
 class ByteSource {
  public:
   virtual ~ByteSource() = default;
   virtual std::size_t size() const = 0;
-  /// Copies the bytes from `offset` on, which must be there. Throws FileError where a file no longer has them.
+  /// Copies the bytes from `offset` on, which must exist. Throws FileError if a file no longer has them.
   virtual void read(std::size_t offset, std::span<std::uint8_t> into) const = 0;
-  /// These bytes will not be read again soon: they need no memory of this process.
+  /// Hint: these bytes will not be read again soon, so the process may drop their pages.
   virtual void release(std::size_t offset, std::size_t bytes) const = 0;
 };
 
 std::shared_ptr<const ByteSource> bytes_in_memory(std::vector<std::uint8_t> bytes);
 
-/// A file, mapped read-only: what is not read takes no memory, and what is read can be taken back by the system. It may
-/// lose its name meanwhile; one that has become shorter is noticed when it is read, unless in that very moment. Throws
-/// FileError.
+/// Maps a file read-only. Only pages that are read take memory, and the system can reclaim them. The file may be
+/// renamed or unlinked. A read throws if the file has become shorter, but cannot detect a truncation during the read
+/// itself. Throws FileError.
 std::shared_ptr<const ByteSource> mapped_file(const std::string& path);
 
-/// Bytes that are written one after another, and then read. Up to `in_memory` of them are kept there; of more, all go
-/// to a nameless file in $TMPDIR (/tmp), which is gone with the last that reads it.
+/// Takes bytes one after another, to be read afterwards. Keeps up to `in_memory` bytes in memory. If there are more,
+/// all go to a nameless file in $TMPDIR (default /tmp), which is deleted with its last reader.
 class Spool {
  public:
   static constexpr std::size_t usual_memory = std::size_t{16} << 20;
@@ -40,10 +40,10 @@ class Spool {
   Spool(const Spool&) = delete;
   Spool& operator=(const Spool&) = delete;
 
-  /// Throws FileError where the folder takes no file, or no more.
+  /// Throws FileError if the folder takes no file, or if the disk is full.
   void append(std::span<const std::uint8_t> bytes);
   std::size_t size() const { return written_ + buffer_.size(); }
-  /// All that was appended; the spool is empty again.
+  /// Returns all appended bytes and empties the spool.
   std::shared_ptr<const ByteSource> finish();
 
  private:

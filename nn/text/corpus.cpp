@@ -30,10 +30,10 @@ constexpr const char* spread_prefix = "spread:";
 
 struct FoundFile {
   fs::path path;
-  bool named = false;  // by the user, and not found in a folder
+  bool named = false;  // the user named it; it was not found in a folder
 };
 
-/// What lies below a folder, by name; links to folders are not followed, which may lead back up.
+/// Finds the files below a folder, by name. Does not follow links to folders, which may lead back up.
 void find_files_in(const fs::path& folder, std::vector<FoundFile>& files) {
   std::vector<fs::directory_entry> entries;
   for (const auto& entry : fs::directory_iterator(folder)) entries.push_back(entry);
@@ -64,18 +64,18 @@ void find_files(const fs::path& path, std::vector<FoundFile>& files) try {
                   unreadable.code().message());
 }
 
-/// A file is one by whatever path it was found, and belongs to one text: it would else be held out of what was trained
-/// on.
+/// Identifies files independent of their path. A file must belong to one text, or it could be held out of one and
+/// trained on in another.
 class FilesOnce {
  public:
-  /// Of the files of a text, in their order, the first mention of each. ValueError for one of an earlier text.
+  /// Returns the files of a text in order, each once. Throws ValueError for a file of an earlier text.
   std::vector<FoundFile> of(const std::string& text, const std::vector<FoundFile>& files) {
     const std::size_t number = texts_.size();
     texts_.push_back(text);
     std::vector<FoundFile> once;
     for (const FoundFile& file : files) {
       struct ::stat status {};
-      if (::stat(file.path.c_str(), &status) != 0) {  // whoever reads it says why
+      if (::stat(file.path.c_str(), &status) != 0) {  // the reader reports why
         once.push_back(file);
         continue;
       }
@@ -97,22 +97,22 @@ class FilesOnce {
   struct Mention {
     std::size_t text, index;
   };
-  std::vector<std::string> texts_;  // as they were asked for
+  std::vector<std::string> texts_;  // as the user wrote them
   std::map<std::pair<::dev_t, ::ino_t>, Mention> seen_;
 };
 
-/// Most binary files have a 0 byte in the first block: their rest is not read.
+/// Most binary files have a 0 byte in the first block, so the rest is not read.
 bool has_zero(const Text& text) {
   return text.any_block(
       [](std::span<const std::uint8_t> block) { return std::find(block.begin(), block.end(), 0) != block.end(); },
       most_searched);
 }
 
-/// The texts in the files, in their order, without those of folders that are empty or none. FileError for one that the
-/// user named.
+/// Returns the texts of the files in order, without those from folders that are empty or binary. Throws FileError for
+/// such a file that the user named.
 std::vector<Text> read_files(const std::vector<FoundFile>& files) {
   struct Place {
-    Text text;  // empty for a small file: bytes of the spool
+    Text text;  // empty for a small file, whose bytes are in the spool
     std::int64_t begin = 0, end = 0;
   };
   std::vector<Place> places;
@@ -142,8 +142,8 @@ std::vector<Text> read_files(const std::vector<FoundFile>& files) {
   return texts;
 }
 
-/// A tenth of the files is held out; of the only one, and where that would be next to nothing or nearly all, the last
-/// tenth of the text.
+/// Holds out a tenth of the files. With one file, or if that would be less than 1 % or more than 75 % of the bytes,
+/// holds out the last tenth of the text.
 CorpusText divided(std::vector<Text> texts, std::uint64_t seed) {
   for (std::size_t i = texts.size(); i > 1; --i)  // Fisher-Yates
     std::swap(texts[i - 1], texts[random_below(seed, i, i)]);

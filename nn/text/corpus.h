@@ -1,4 +1,4 @@
-// What a model learns from: one text or several with weights, each with a part that is held out, as bytes and as
+// The training data: one text, or several with weights. Each has a training part and a held-out part, as bytes and as
 // tokens.
 #pragma once
 
@@ -19,7 +19,7 @@ struct CorpusText {
   Text train, validation;
   Text train_tokens, validation_tokens;
   double weight = 1;
-  std::string path = {};  // as it was asked for
+  std::string path = {};  // as the user wrote it
 
   std::uint64_t train_bytes() const { return static_cast<std::uint64_t>(train.size()); }
   std::uint64_t held_out_bytes() const { return static_cast<std::uint64_t>(validation.size()); }
@@ -31,23 +31,23 @@ struct Corpus {
   Corpus(Text train, Text validation, std::int64_t file_count = 0);
 
   std::vector<CorpusText> texts;
-  bool weighted = false;  // asked for by weights, be it one text
+  bool weighted = false;  // the user gave weights, even for one text
   std::int64_t files = 0;
   std::shared_ptr<const Tokenizer> tokenizer = std::make_shared<const Tokenizer>();  // of the tokens
 
-  /// Tokens are bytes, and "bytes" is what they are called.
+  /// Returns whether tokens are bytes; messages then say "bytes".
   bool of_bytes() const { return texts.empty() || texts.front().train_tokens.width() == 1; }
   /// Over all texts.
   std::uint64_t train_bytes() const;
   std::uint64_t held_out_bytes() const;
   double total_weight() const;
-  /// What is trained on, one text after the other.
+  /// Returns the training parts of all texts, one after the other.
   Text whole_train() const;
 
-  /// A hash of what is trained on, by which a checkpoint knows it again: of all bytes, or, of more than 4 GiB, of so
-  /// many spread evenly, and the size.
+  /// Returns a hash of the training text, by which a checkpoint identifies it. It covers the size and all bytes, or 4
+  /// GiB of a longer text, spread evenly.
   std::string fingerprint() const;
-  /// Is it that of these texts, in either way?
+  /// Returns whether the fingerprint is that of these texts, of all bytes or of spread ones.
   bool has_fingerprint(const std::string& fingerprint) const;
   /// "3,1"; "" without weights.
   std::string describe_weights() const;
@@ -56,33 +56,34 @@ struct Corpus {
   std::string fingerprint_of(bool spread) const;
 };
 
-/// What is read, and how often a window is drawn from it.
+/// A path to read, and the weight with which windows are drawn from it.
 struct TextSource {
   std::string path;
   std::optional<double> weight = {};
 
-  /// "PATH" or "PATH=WEIGHT": where all of it is the name of something that exists, a path; else the last "=" divides
-  /// it, if something exists that is named by what stands before. Throws ValueError for a weight that is no number from
-  /// 1e-9 to 1e9.
+  /// Parses "PATH" or "PATH=WEIGHT". If a file with the whole name exists, the text is a path. Otherwise the last "="
+  /// separates the weight, if the part before it exists. Throws ValueError for a weight that is not a number from 1e-9
+  /// to 1e9.
   static TextSource parse(const std::string& text);
 };
 
-/// Reads what TextSource::parse() makes of each: files, and folders with everything below them (hidden files, files
-/// that contain a 0 byte and links to folders are left out; of a file of more than a GiB only so much is searched for a
-/// 0 byte, spread evenly), in an order that depends on names alone. A file that is there by several paths or links
-/// counts once. Of several files, a tenth, chosen by `seed`, is held out; of a single file, and where that would be
-/// less than 1 % or more than 75 % of the bytes, the last tenth of all. Without weights all are one text, otherwise
-/// each is one of its own, of weight 1 unless it has another. Files of more than a MiB are mapped and not read. Throws
-/// FileError for a path that does not exist, is neither file nor folder, cannot be read or holds no text, and says why,
-/// and ValueError for a file that two texts have.
+/// Reads each source, a text for TextSource::parse(): a file, or a folder with all files below it, ordered by name.
+/// Skips hidden files, links to folders, and files that contain a 0 byte; of a file of more than a GiB, only a GiB,
+/// spread evenly, is searched for a 0 byte. A file that several paths or links lead to counts once.
+///
+/// Holds out a tenth of the files, chosen by `seed`. With a single file, or if that would be less than 1 % or more than
+/// 75 % of the bytes, holds out the last tenth of all. Without weights, all files are one text. With weights, each
+/// source is a text of its own, with default weight 1. Maps files of more than a MiB and does not read them. Throws
+/// FileError, with the reason, for a path that does not exist, is neither file nor folder, cannot be read or holds no
+/// text. Throws ValueError for a file that belongs to two texts.
 Corpus read_corpus(const std::vector<std::string>& sources, std::uint64_t seed = 1);
 
-/// Is called with what is going on ("encoding the text") and how much of it is done, in [0, 1].
+/// Called with the current work ("encoding the text") and the fraction done, in [0, 1].
 using CorpusProgress = std::function<void(const std::string& what, double done)>;
-/// Learns a tokenizer from what is trained on.
+/// Learns a tokenizer from the training parts.
 std::shared_ptr<const Tokenizer> learn_tokenizer(const Corpus& corpus, std::int64_t vocabulary,
                                                  const CorpusProgress& progress = {});
-/// Puts the tokens of all texts into the corpus.
+/// Sets the tokens of all texts of the corpus.
 void tokenize(Corpus& corpus, std::shared_ptr<const Tokenizer> tokenizer, const CorpusProgress& progress = {});
 
 }  // namespace poolgrad::nn

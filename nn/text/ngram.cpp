@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::int64_t most_counted = std::int64_t{256} << 20;  // bytes
 
-/// Counts of one order: after each history, how often each symbol came, how often any, and how many different ones.
+/// Counts of one order after each history: of each symbol, of all symbols, and of different symbols.
 struct Counts {
   Counts(std::size_t histories, std::size_t alphabet)
       : width(alphabet), pairs(histories * alphabet), totals(histories), types(histories) {}
@@ -30,8 +30,8 @@ struct Counts {
   std::vector<std::uint32_t> pairs, totals, types;
 };
 
-/// Symbol 0 stands for every byte that the training text does not have (and for what comes before the text); it keeps
-/// the tables small: texts use about a hundred different bytes.
+/// Numbers the bytes of the training text. Symbol 0 stands for every other byte, and for the positions before the text.
+/// That keeps the tables small: texts use about a hundred different bytes.
 struct Symbols {
   explicit Symbols(const Text& train) {
     train.for_each_block(
@@ -73,7 +73,7 @@ class NgramModels {
  private:
   std::size_t size() const { return symbols_.alphabet; }
 
-  /// Calls visit(the two symbols before, the one before, the symbol).
+  /// Calls visit(symbol two before, symbol before, symbol).
   template <class Visit>
   void walk(const Text& text, const Visit& visit) const {
     std::size_t before = 0, last = 0;

@@ -99,7 +99,7 @@ void Tokenizer::encode_word(std::string_view word, std::vector<std::uint16_t>& t
   std::int32_t parts[longest_word];
   std::size_t count = 0;
   for (const char c : word) parts[count++] = static_cast<unsigned char>(c);
-  for (;;) {  // the earliest merge that there is, wherever it is
+  for (;;) {  // applies the earliest merge, wherever its pair is
     std::int32_t first = INT32_MAX;
     for (std::size_t i = 0; i + 1 < count; ++i)
       if (const auto found = token_of_.find(key_of(parts[i], parts[i + 1])); found != token_of_.end())

@@ -1,4 +1,4 @@
-// How a Tokenizer is learned: words are counted once, and every merge changes only the words that have the pair.
+// Learning of a Tokenizer: words are counted once, and every merge changes only the words that contain the pair.
 #include <algorithm>
 #include <cstdint>
 #include <queue>
@@ -54,7 +54,7 @@ struct PairHash {
   }
 };
 
-/// Words as tokens, and how often each pair of neighbours comes in them. Nothing depends on the order of the words.
+/// Words as tokens, and the count of each pair of neighbors. The result does not depend on the order of the words.
 class PairCounts {
  public:
   explicit PairCounts(const WordCounts& counts) {
@@ -67,7 +67,7 @@ class PairCounts {
     for (const auto& [pair, found] : pairs_) queue_.emplace(found.count, pair);
   }
 
-  /// The most frequent pair, of equals the smaller one; false where none comes twice.
+  /// Finds the most frequent pair, of equals the smaller one. Returns false if no pair comes twice.
   bool most_frequent(Merge& pair) {
     while (!queue_.empty()) {
       const Entry top = queue_.top();
@@ -112,7 +112,7 @@ class PairCounts {
   };
   struct Pair {
     std::int64_t count = 0;
-    std::vector<std::size_t> words = {};  // that have it or had it once
+    std::vector<std::size_t> words = {};  // that contain the pair, or did
   };
   using Entry = std::pair<std::int64_t, Merge>;
   struct Later {
@@ -121,11 +121,11 @@ class PairCounts {
     }
   };
 
-  /// Counts the pairs of a word, or, with sign -1, no longer. Pairs with the token `made` (-1: all) are new to it. Of
-  /// three equal tokens in a row the second pair overlaps the first: a merge replaces one, so one is counted.
+  /// Counts the pairs of a word, or with sign -1 removes them. Pairs with the token `made` (-1: all) are new to the
+  /// word. In three equal tokens, the second pair overlaps the first. A merge replaces only one, so only one counts.
   void add(std::size_t index, std::int64_t sign, std::int32_t made) {
     const Word& word = words_[index];
-    bool overlaps = false;  // the pair before is counted and shares a token with an equal one
+    bool overlaps = false;  // the previous pair counts and shares a token with an equal one
     for (std::size_t i = 0; i + 1 < word.tokens.size(); ++i) {
       const Merge pair{word.tokens[i], word.tokens[i + 1]};
       if (overlaps && pair.first == pair.second) {
@@ -143,7 +143,7 @@ class PairCounts {
 
   std::vector<Word> words_;
   std::unordered_map<Merge, Pair, PairHash> pairs_;
-  std::priority_queue<Entry, std::vector<Entry>, Later> queue_;  // counts that may have fallen since
+  std::priority_queue<Entry, std::vector<Entry>, Later> queue_;  // counts may have fallen since
   std::vector<Merge> changed_;
 };
 

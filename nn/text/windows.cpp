@@ -33,7 +33,7 @@ TextWindows windows_of(const std::vector<WindowPlace>& places, std::int64_t leng
     text->read_bytes(start, std::span(rows).last(row_bytes));
   }
   const Shape shape{static_cast<std::int64_t>(places.size()), length + 1};
-  // Narrow numbers go to the device, and become i64 there.
+  // Copies narrow numbers to the device and converts them to i64 there.
   Tensor narrow;
   if (width == 1) {
     narrow = from_data(rows, shape, device);
@@ -97,7 +97,7 @@ std::int64_t WindowPlan::held_out_batches() const {
 std::vector<WindowPlan::Batch> WindowPlan::held_out(std::int64_t batches) const {
   std::vector<Batch> result;
   const double asked = static_cast<double>(std::min(batches, held_out_batches())) /
-                       static_cast<double>(held_out_batches());  // of all there are
+                       static_cast<double>(held_out_batches());  // of all batches
   for (std::size_t i = 0; i < corpus_.texts.size(); ++i) {
     const Text& text = corpus_.texts[i].validation_tokens;
     const std::int64_t there = held_out_batches(corpus_.texts[i]), length = held_out_length(corpus_.texts[i]);

@@ -1,4 +1,4 @@
-// Windows of text: as tensors, and which of them a run trains on and is judged by.
+// Windows of text: as tensors, and the choice of windows for training and validation.
 #pragma once
 
 #include <cstdint>
@@ -9,46 +9,46 @@
 
 namespace poolgrad::nn {
 
-/// What a model reads and what it is to say: both (windows, length) i64, the targets one token further on.
+/// Inputs and targets of a model, both (windows, length) i64. The targets are one token further on.
 struct TextWindows {
   Tensor tokens, targets;
 };
-/// A window's first token. The text outlives it.
+/// The first token of a window. The text must outlive it.
 struct WindowPlace {
   const Text* text = nullptr;
   std::int64_t start = 0;
 };
-/// The windows at these places of texts of one width, tagged Category::input. IndexError where one, with the token
-/// behind it, does not lie within its text, and for a length below 1; ValueError for a place without a text.
+/// Returns the windows at these places of texts of one width, tagged Category::input. Throws IndexError if a window,
+/// with the token after it, exceeds its text, and for a length below 1. Throws ValueError for a place without a text.
 TextWindows windows_of(const std::vector<WindowPlace>& places, std::int64_t length, Device device = cpu, CallSite = {});
-/// Those of one text.
+/// The same for one text.
 TextWindows windows_of(const Text& text, const std::vector<std::int64_t>& starts, std::int64_t length,
                        Device device = cpu, CallSite = {});
 
-/// Which windows of a corpus, which must outlive it, are drawn in training, and which are held-out batches.
+/// Draws the training windows of a corpus and lists its held-out batches. The corpus must outlive it.
 class WindowPlan {
  public:
-  /// Throws ValueError for a text of which not more than `context` tokens are to be trained on, or less than two are
-  /// held out, and for a batch below 1.
+  /// Throws ValueError for a training part of at most `context` tokens, a held-out part of less than two tokens, and a
+  /// batch below 1.
   WindowPlan(const Corpus& corpus, std::int64_t context, std::int64_t batch, std::uint64_t seed);
 
-  /// The number-th window of `context` tokens to train on: of several texts one that is drawn by (seed, number) with
-  /// probability weight / sum of weights; from there a place that is drawn alike, any as likely as any other.
+  /// Returns training window `number`, of `context` tokens. With several texts, draws one by (seed, number) with
+  /// probability weight / sum of weights. Then draws a place in it, all equally likely.
   WindowPlace drawn(std::int64_t number) const;
 
-  /// Windows of one text, as long as the context or as its held-out part allows.
+  /// Windows of one text, as long as the context or, if shorter, its held-out part.
   struct Batch {
-    std::size_t text = 0;  // of the corpus
+    std::size_t text = 0;  // index in the corpus
     std::vector<WindowPlace> places;
     std::int64_t length = 0;
   };
-  /// So many batches, or as many as there are, spread evenly over what is held out; each text has a share of them by
-  /// its length, and at least one.
+  /// Returns so many batches, or all if there are fewer, spread evenly over the held-out parts. The number for each
+  /// text follows its length and is at least one.
   std::vector<Batch> held_out(std::int64_t batches) const;
-  /// How many batches are there.
+  /// Returns the number of all held-out batches.
   std::int64_t held_out_batches() const;
 
-  /// By position, the bytes of the targets of such windows.
+  /// Returns the bytes of the targets of such windows, by position.
   std::vector<double> target_bytes(const std::vector<WindowPlace>& places, std::int64_t length) const;
 
  private:

@@ -29,7 +29,7 @@ constexpr const char* averages_key = "ema.";
   throw FileError("[load] " + printable_path(path) + ": " + reason);
 }
 
-/// Signed numbers are counts, and have their bound.
+/// Signed numbers are counts, which have an upper bound.
 template <class Number>
 Number parsed(const std::string& path, const std::string& name, std::string_view text) {
   const auto value = number_in<Number>(text);
@@ -46,7 +46,7 @@ Number counter(const std::string& path, const SafetensorsFile& file, const std::
   return parsed<Number>(path, name, entry->second);
 }
 
-/// Counts with commas between them; none where the file has no such entry.
+/// Returns counts that commas separate; none if the file has no such entry.
 std::vector<std::int64_t> counters(const std::string& path, const SafetensorsFile& file, const std::string& name) {
   std::vector<std::int64_t> values;
   const auto entry = file.metadata.find(prefix + name);
@@ -55,7 +55,7 @@ std::vector<std::int64_t> counters(const std::string& path, const SafetensorsFil
   return values;
 }
 
-/// Bytes go to where they belong: no tensor is in memory twice.
+/// Reads straight into the parameters, so that no tensor is in memory twice.
 void read_model(const SafetensorsReader& reader, Module& model) {
   for (const auto& [name, tensor] : model.named_tensors()) reader.read("model." + name, tensor);
 }
@@ -74,7 +74,7 @@ std::map<std::string, std::string> callers_metadata(const SafetensorsFile& file)
   return result;
 }
 
-/// The tensors whose names begin with `start`, without it.
+/// Returns the tensors whose names begin with `start`, without that prefix.
 NamedTensors with_prefix(const SafetensorsFile& file, const std::string& start) {
   NamedTensors result;
   for (const auto& [name, tensor] : file.tensors)
@@ -82,8 +82,8 @@ NamedTensors with_prefix(const SafetensorsFile& file, const std::string& start) 
   return result;
 }
 
-/// The tensors that `state` names, as it orders them; all as they are where one is missing or, unless there may be
-/// others, too many.
+/// Returns the tensors with the names of `state`, in its order. Returns `tensors` unchanged if a name is missing, or if
+/// there are others and `may_be_others` is false.
 NamedTensors in_order_of(const NamedTensors& state, const NamedTensors& tensors, bool may_be_others) {
   std::map<std::string, Tensor> by_name(tensors.begin(), tensors.end());
   NamedTensors result;
@@ -103,7 +103,7 @@ std::vector<std::int64_t> of_these(const std::string& path, const std::vector<st
   return result;
 }
 
-/// What EMA::load() would refuse, of which the number of updates is read.
+/// Throws the errors of EMA::load(). Reads only the number of updates.
 void check_averages(const SafetensorsReader& reader, const EMA& averages) {
   averages.check(with_prefix(reader.outline(), averages_key));
   const std::string key = std::string(averages_key) + "updates";
@@ -112,7 +112,8 @@ void check_averages(const SafetensorsReader& reader, const EMA& averages) {
   EMA::updates_in(updates);
 }
 
-/// Parameters that the file has an average of, with its key: ValueError where one does not fit.
+/// Returns the parameters of which the file has an average, under its key. Throws ValueError if an average does not
+/// fit.
 NamedTensors averaged_in(const SafetensorsFile& file, const Module& model) {
   NamedTensors averaged;
   for (const auto& [name, parameter] : model.named_parameters()) {
@@ -150,7 +151,7 @@ void save_training_state(const std::string& path, const Module& model, const Opt
     count("loss_scale.skipped", state.loss_scale->skipped);
   }
   for (const auto& [name, tensor] : model.named_tensors()) file.tensors.emplace_back("model." + name, tensor);
-  NamedTensors by_name = optimizer.tensors;  // ranks that divide them give them in another order
+  NamedTensors by_name = optimizer.tensors;  // ranks with divided states give them in another order
   std::ranges::sort(by_name, {}, &NamedTensors::value_type::first);
   for (const auto& [name, tensor] : by_name) file.tensors.emplace_back("optimizer." + name, tensor);
   if (state.averages != nullptr)
@@ -191,7 +192,7 @@ TrainingState load_training_state(const std::string& path, Module& model, Optimi
   std::vector<std::int64_t> parameter_steps = counters(path, file, parameter_steps_key);
   if (own && !parameter_steps.empty()) parameter_steps = of_these(path, parameter_steps, *own);
 
-  // All is compared before anything changes.
+  // Compares everything before it changes anything.
   const NamedTensors optimizer_state = with_prefix(file, "optimizer.");
   optimizer.check(in_order_of(optimizer.state(), optimizer_state, own.has_value()), optimizer_steps, parameter_steps);
   model.check(with_prefix(file, "model."));
@@ -211,12 +212,12 @@ TrainingState load_training_state(const std::string& path, Module& model, Optimi
 std::map<std::string, std::string> load_trained_model(const std::string& path, Module& model, CallSite) {
   const SafetensorsReader reader(path);
   check_format(path, reader.outline());
-  // What else the file has may be of dtypes that poolgrad has none of.
+  // Other tensors of the file may have dtypes that poolgrad does not know.
   for (const char* read : {"model.", averages_key}) reader.outline().check_complete(read);
   model.check(with_prefix(reader.outline(), "model."));
   const NamedTensors averaged = averaged_in(reader.outline(), model);
   read_model(reader, model);
-  // Last, as not all that a model has is averaged; averages of half types are f32.
+  // Last, because the file need not have an average of each parameter. Averages of half types are f32.
   const NoGradGuard no_grad;
   for (const auto& [key, parameter] : averaged) {
     const Tensor& outline = reader.outline().at(key);

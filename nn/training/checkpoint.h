@@ -1,7 +1,7 @@
-// Checkpoints: everything a training run needs to go on bit for bit, in one safetensors file: parameters
-// and buffers as "model.<name>", optimizer state as "optimizer.<name>", averages of the parameters as "ema.<name>", the
-// pairs that a tokenizer merges as "tokenizer.merges" (merges, 2) i32, and the counters as metadata. A file written
-// before parameters counted their own steps is read as if each had taken every step of the optimizer.
+// Checkpoints: everything that a training run needs to continue bit for bit, in one safetensors file. It holds
+// parameters and buffers as "model.<name>", optimizer state as "optimizer.<name>", averages of the parameters as
+// "ema.<name>", and the merges of a tokenizer as "tokenizer.merges" (merges, 2) i32. Counters are metadata. In old
+// files without step counts of parameters, each parameter is assumed to have taken every step.
 #pragma once
 
 #include <cstdint>
@@ -19,45 +19,45 @@
 
 namespace poolgrad::nn {
 
-/// What is neither parameter nor optimizer state.
+/// The part of a checkpoint besides parameters and optimizer state.
 struct TrainingState {
   std::int64_t step = 0;                             // steps done
   std::int64_t data_position = 0;                    // examples drawn
   kernels::RandomKey generator = {};                 // of dropout
-  std::optional<LossScaler::State> loss_scale = {};  // of a run that has one
-  std::shared_ptr<const Tokenizer> tokenizer = {};   // of the text; none: of bytes
-  const EMA* averages = nullptr;                     // of the parameters, to be saved; none
-  std::map<std::string, std::string> metadata = {};  // the caller's own: configuration
+  std::optional<LossScaler::State> loss_scale = {};  // without a scaler: none
+  std::shared_ptr<const Tokenizer> tokenizer = {};   // of the text; none: bytes are tokens
+  const EMA* averages = nullptr;                     // of the parameters, to save; nullptr: none
+  std::map<std::string, std::string> metadata = {};  // the caller's own, such as the configuration
 };
 
-/// What a checkpoint has of an optimizer.
+/// The optimizer's part of a checkpoint.
 struct OptimizerState {
   NamedTensors tensors;
   std::int64_t steps = 0;
   std::vector<std::int64_t> parameter_steps;  // of every parameter of the model
 };
 
-/// Writes atomically: on a full disk the old file survives. Throws FileError.
+/// Writes atomically: if the disk is full, the old file survives. Throws FileError.
 void save_training_state(const std::string& path, const Module& model, const OptimizerState& optimizer,
                          const TrainingState& state, CallSite = {});
 void save_training_state(const std::string& path, const Module& model, const Optimizer& optimizer,
                          const TrainingState& state, CallSite = {});
-/// Reads the metadata, the counters and the tensors of model and optimizer; model, optimizer and averages change only
-/// if everything fits, and `accept`, if given, does not throw at what the counters are. Throws FileError for a
-/// malformed file and ValueError for one of another model. A disk that fails while tensors are read may leave some of
-/// them changed. An optimizer of some of the model's parameters (`own`, their numbers) takes theirs. `averages`, if
-/// given, are read with the rest, and ValueError if there are none.
+/// Reads the metadata, the counters, and the tensors of model and optimizer. Model, optimizer and averages change only
+/// if everything fits and `accept`, if given, does not throw for the counters. `own` lists the parameters that the
+/// optimizer has, if not all; it then takes their state. Reads `averages` too, if given. Throws FileError for a
+/// malformed file, and ValueError for a checkpoint of another model or without averages. If the disk fails during the
+/// read, some tensors may have changed.
 TrainingState load_training_state(const std::string& path, Module& model, Optimizer& optimizer,
                                   const std::optional<std::vector<std::size_t>>& own = std::nullopt,
                                   EMA* averages = nullptr, const std::function<void(const TrainingState&)>& accept = {},
                                   CallSite = {});
-/// The parameters alone, or in their place the averages where the file has them, for a model that is to be used;
-/// returns the caller's metadata. Throws as load_training_state().
+/// Reads the parameters of a model for use, or their averages if the file has them. Returns the caller's metadata.
+/// Throws the errors of load_training_state().
 std::map<std::string, std::string> load_trained_model(const std::string& path, Module& model, CallSite = {});
-/// The tokenizer alone; that of bytes where the file has none. Throws FileError, also for merges that make no
-/// tokenizer.
+/// Reads the tokenizer; without one in the file, returns the tokenizer of bytes. Throws FileError, also for invalid
+/// merges.
 Tokenizer load_tokenizer(const std::string& path, CallSite = {});
-/// The caller's metadata alone. Throws FileError.
+/// Reads the caller's metadata. Throws FileError.
 std::map<std::string, std::string> read_training_metadata(const std::string& path, CallSite = {});
 
 }  // namespace poolgrad::nn

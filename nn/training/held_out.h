@@ -1,4 +1,4 @@
-// What held-out text costs: over several texts, and by position.
+// The loss of held-out text, over several texts and by position.
 #pragma once
 
 #include <cstdint>
@@ -8,24 +8,24 @@
 
 namespace poolgrad::nn {
 
-/// In nats per byte. Of several texts it is the mean by their weights.
+/// Losses in nats per byte; the mean of several texts is weighted.
 struct HeldOutLoss {
   double loss = 0;
-  std::vector<double> by_text = {};  // of a corpus with several
-  /// By position in the window, where i + 1 tokens are there to go by, if it was asked for; and what each position
-  /// counts in a mean over some: the share of the bytes that it has, times the length of the window. All 1 for bytes.
+  std::vector<double> by_text = {};  // of a corpus of several texts
+  /// Loss by position in the window, if asked for; position i has a context of i + 1 tokens. `shares` is the weight of
+  /// each position in a mean: its share of the bytes times the length of the window. All 1 for bytes.
   std::vector<double> by_position = {}, shares = {};
   std::int64_t bytes = 0;  // scored
 };
 
-/// Adds up held-out batches of the texts of a corpus, which must outlive it.
+/// Sums over held-out batches of the texts of a corpus, which must outlive it.
 class HeldOutSums {
  public:
   explicit HeldOutSums(const Corpus& corpus) : corpus_(corpus), scores_(corpus.texts.size()) {}
 
-  /// Of all targets of a text so far, in one sum or by position: to be added to.
+  /// Returns the sum over all targets of a text so far, or the sums by position. The caller adds to it.
   std::vector<double>& nats(std::size_t text) { return scores_[text].nats; }
-  /// The bytes of further targets, by position.
+  /// Adds the bytes of further targets, by position.
   void add_bytes(std::size_t text, const std::vector<double>& bytes);
   HeldOutLoss mean() const;
 

@@ -38,10 +38,10 @@ void request_stop(int signal) {
   std::signal(signal, SIG_DFL);
 }
 
-/// Of signals that may come again: SIGPIPE with every write, SIGUSR1 until the ranks end.
+/// Handles signals that may repeat: SIGPIPE with every write, SIGUSR1 until the ranks end.
 void request_stop_again(int) { stop_requested = 1; }
 
-/// What a guard changes, and what the program did about each before.
+/// The signals that a guard handles, and their handlers before.
 struct Caught {
   int signal;
   struct sigaction before;
@@ -114,7 +114,7 @@ void Progress::line(const std::string& text) {
 
 namespace {
 
-/// At most so many characters of UTF-8.
+/// Returns at most so many characters of UTF-8.
 std::string_view first_characters(std::string_view text, std::size_t most) {
   std::size_t end = 0;
   for (std::size_t seen = 0; end < text.size(); ++end) {
@@ -124,7 +124,7 @@ std::string_view first_characters(std::string_view text, std::size_t most) {
   return text.substr(0, end);
 }
 
-/// What a line of the terminal holds; all that there is where standard output is none.
+/// Returns the width of the terminal; if standard output is not a terminal, no limit.
 std::size_t terminal_columns() {
   winsize size{};
   const bool known = ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
@@ -135,14 +135,14 @@ std::size_t terminal_columns() {
 
 void Progress::status(const std::string& text) {
   if (!live_) return;
-  // What wraps cannot be redrawn; some terminals wrap behind their last column.
+  // A wrapped line cannot be redrawn. Some terminals wrap after their last column.
   out_ << "\r\x1b[K" << first_characters(text, terminal_columns() - 1) << std::flush;
   drawn_ = true;
 }
 
 namespace {
 
-/// Lives for ever: scopes of other threads may have been told to it and end later.
+/// Never destroyed: scopes of other threads may have registered with it and end later.
 class ScopeWatch : public ScopeListener {
  public:
   void start(Progress& progress, std::string what, double patience) {
@@ -163,7 +163,7 @@ class ScopeWatch : public ScopeListener {
     try {
       progress_->status(
           fmt::format("{}  {}  {}", what_, format_duration(watch_.seconds()), scope_name(current_tag().scope)));
-    } catch (const std::exception&) {  // a line less
+    } catch (const std::exception&) {  // skips the line
     }
   }
 
@@ -204,8 +204,7 @@ void Progress::clear() {
 }
 
 namespace {
-/// Whether what is written there becomes a file, which replaces an older one as a whole; devices and FIFOs are written
-/// to.
+/// Returns whether the path becomes a file that replaces an older one as a whole. Devices and FIFOs are written to.
 bool is_replaced(std::filesystem::file_type kind) {
   return kind == std::filesystem::file_type::regular || kind == std::filesystem::file_type::not_found;
 }
@@ -262,7 +261,7 @@ InterruptGuard::InterruptGuard() {
   if (guards++ > 0) return;
   for (Caught& each : caught) sigaction(each.signal, nullptr, &each.before);
   for (const int signal : {SIGPIPE, SIGUSR1}) std::signal(signal, request_stop_again);
-  std::signal(SIGXFSZ, SIG_IGN);  // what is written then says why it cannot be
+  std::signal(SIGXFSZ, SIG_IGN);  // then the write reports why it failed
   forget();
 }
 

@@ -1,5 +1,5 @@
-// What a training run asks of the ranks that train one model together: parallel/training_ranks.h has them, over any
-// communicator. A run by itself has none.
+// The interface of the ranks that train one model together. parallel/training_ranks.h implements it over any
+// communicator. A run on one rank has none.
 #pragma once
 
 #include <cstdint>
@@ -14,13 +14,13 @@
 
 namespace poolgrad::nn {
 
-/// What a rank has of a batch of sequences.
+/// A rank's share of a batch of sequences.
 struct BatchShare {
   std::int64_t first_row = 0, rows = 0;  // the sequences [first_row, first_row + rows)
-  kernels::PositionMap positions = {};   // of each of them
+  kernels::PositionMap positions = {};   // the positions in each of them
 };
 
-/// Gradients that become their sums over all ranks, in the order of the ranks, while a backward pass goes on.
+/// Sums gradients over all ranks, in the order of the ranks, during a backward pass.
 class GradientSums {
  public:
   GradientSums() = default;
@@ -28,13 +28,15 @@ class GradientSums {
   GradientSums(const GradientSums&) = delete;
   GradientSums& operator=(const GradientSums&) = delete;
 
-  /// Before a backward pass: what is accumulated from now on is summed. Drops what was left of one that threw.
+  /// Call it before a backward pass: gradients accumulated from now on are summed. Drops the rest of a pass that threw.
   virtual void begin() = 0;
-  /// After it: returns when every gradient is the sum. Throws Error where another rank failed, or has other gradients.
+  /// Call it after the backward pass. Returns when every gradient is the sum. Throws Error if another rank failed or
+  /// has other gradients.
   virtual void finish() = 0;
 };
 
-/// One rank's end. All ranks make the same calls in the same order; each throws Error where another rank failed.
+/// The communicator of one rank. All ranks make the same calls in the same order. Each call throws Error if another
+/// rank failed.
 class Ranks {
  public:
   Ranks() = default;
@@ -42,28 +44,29 @@ class Ranks {
   Ranks(const Ranks&) = delete;
   Ranks& operator=(const Ranks&) = delete;
 
-  /// Rank 0 speaks and writes for all.
+  /// Rank 0 prints and writes for all ranks.
   virtual int rank() const = 0;
   virtual int size() const = 0;
-  /// What rank `rank` has of `rows` sequences of `length`; the shares of all ranks are disjoint and the whole. Throws
-  /// ValueError where a rank would have nothing.
+  /// Returns the share of rank `rank` in `rows` sequences of `length`. The shares of all ranks are disjoint and cover
+  /// the batch. Throws ValueError if a rank would have nothing.
   virtual BatchShare share(std::int64_t rows, std::int64_t length) const = 0;
 
-  /// Each value becomes its sum over the ranks, in their order: the same bits everywhere.
+  /// Replaces each value by its sum over the ranks, in their order: the same bits on every rank.
   virtual void sum(std::span<double> values) = 0;
-  /// The parameters, which require gradients, have the sums from now on, as long as the result lives.
+  /// Sums the gradients of the parameters as long as the result lives. The parameters must require gradients.
   virtual std::unique_ptr<GradientSums> sum_gradients(const std::vector<Tensor>& parameters) = 0;
-  /// Tensor i of rank owners[i] is copied over tensor i of all others.
+  /// Copies tensor i of rank owners[i] to all other ranks.
   virtual void share_out(const std::vector<Tensor>& tensors, const std::vector<int>& owners) = 0;
-  /// Copies the tensors of rank `from` over those of rank `to`; nobody else calls it.
+  /// Copies the tensors of rank `from` to those of rank `to`. Only these two ranks call it.
   virtual void transfer(const std::vector<Tensor>& tensors, int from, int to) = 0;
-  /// Throws ValueError on every rank, naming what it is, both values and the first rank that has another than rank 0.
+  /// Throws ValueError on every rank if a value differs between ranks. It names the value, both texts, and the first
+  /// rank that differs from rank 0.
   virtual void agree(const std::vector<std::pair<std::string, std::string>>& values) = 0;
 };
 
-/// Which rank updates each parameter where optimizer states are divided (ZeRO stage 1, Rajbhandari et al. 2020): whole
-/// parameters, the largest first, each to the rank that has least. No rank has more elements than its equal share and
-/// the largest parameter.
+/// Returns which rank updates each parameter if optimizer states are divided (ZeRO stage 1, Rajbhandari et al. 2020).
+/// Whole parameters, the largest first, go to the rank that has the fewest elements. No rank has more elements than its
+/// equal share plus the largest parameter.
 std::vector<int> owners_of(const std::vector<Tensor>& parameters, int ranks);
 
 }  // namespace poolgrad::nn

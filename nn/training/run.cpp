@@ -1,4 +1,4 @@
-// The run: what it prints and writes.
+// A training run with its printed lines and files.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -27,7 +27,7 @@ constexpr std::size_t traced_events = std::size_t{1} << 19;                // of
 
 using Json = nlohmann::ordered_json;
 
-/// Calls f(name, value) for all that files say of a step.
+/// Calls f(name, value) for every field of a step in the files.
 template <class F>
 void for_each_field(const StepRecord& s, const F& f) {
   f("step", s.step);
@@ -43,7 +43,7 @@ void for_each_field(const StepRecord& s, const F& f) {
   f("skipped_steps", s.skipped_steps);
 }
 
-/// Work done again over the work recorded, by the prices of the device.
+/// Returns recomputed work divided by recorded work, in the device's prices.
 double share_of_forward(const RematerialisationStatistics& s) {
   return s.recorded_nanoseconds > 0 ? s.recomputed_nanoseconds / s.recorded_nanoseconds : 0.0;
 }
@@ -107,7 +107,7 @@ std::string csv_report(const TrainResult& result) {
   return header + "\n" + lines;
 }
 
-/// Text as a terminal can show it, behind a margin.
+/// Returns text that a terminal can show, with a margin.
 std::string shown(const std::string& text) {
   return "  | " + visible_text(text, [](char c) -> std::string {
            if (c == '\n') return "\n  | ";
@@ -115,14 +115,14 @@ std::string shown(const std::string& text) {
          });
 }
 
-/// "  scale 32768, 3 skipped"; nothing for a loss that is not scaled.
+/// "  scale 32768, 3 skipped"; "" without loss scaling.
 std::string describe_scale(const StepRecord& s) {
   return s.loss_scale == 1 && s.skipped_steps == 0
              ? ""
              : fmt::format("  scale {}, {} skipped", s.loss_scale, s.skipped_steps);
 }
 
-/// The line of a report interval, about the last step; `eta` in seconds.
+/// Returns the line of a report interval, about the last step. `eta` is in seconds.
 std::string describe_step(const Trainer& trainer, const TrainResult& r, double eta) {
   const StepRecord& s = r.steps.back();
   const std::int64_t steps = trainer.options().steps;
@@ -135,14 +135,14 @@ std::string describe_step(const Trainer& trainer, const TrainResult& r, double e
       format_duration(eta));
 }
 
-/// The live line between reports.
+/// Returns the live line between reports.
 std::string describe_status(const StepRecord& s, std::int64_t steps, double eta) {
   return fmt::format("{} step {}/{}  loss {:.4f}  {} ms/step  ETA {}",
                      bar(static_cast<double>(s.step) / static_cast<double>(steps)), s.step, steps, s.loss,
                      format_milliseconds(s.milliseconds), format_duration(eta));
 }
 
-/// The loss at every fourth octave and the last: "3.412 after 1 byte, 2.108 after 9 to 16, ...".
+/// Returns the loss at every fourth octave and the last: "3.412 after 1 byte, 2.108 after 9 to 16, ...".
 std::string describe_positions(const std::vector<PositionLoss>& positions, const Corpus& corpus) {
   std::string text;
   for (std::size_t i = 0; i < positions.size(); ++i) {
@@ -155,7 +155,7 @@ std::string describe_positions(const std::vector<PositionLoss>& positions, const
   return text;
 }
 
-/// The report at the end: loss curve, validation beside the baselines, sample, memory by category, files.
+/// Returns the final report: loss curve, validation with baselines, sample, memory by category, files.
 std::string describe_result(const TrainResult& r, const Trainer& trainer) {
   const Corpus& corpus = trainer.corpus();
   std::vector<double> losses;
@@ -202,7 +202,7 @@ std::string describe_result(const TrainResult& r, const Trainer& trainer) {
   return text;
 }
 
-/// `prompt_tokens` tokens from the middle of the (first) held-out text, from the start of a line.
+/// Returns `prompt_tokens` tokens from the middle of the (first) held-out text, from the start of a line.
 std::vector<std::int64_t> prompt_from(const Corpus& corpus, std::int64_t context) {
   const Text& text = corpus.texts.front().validation_tokens;
   const std::int64_t middle = text.size() / 2;
@@ -224,7 +224,7 @@ std::vector<std::int64_t> prompt_from(const Corpus& corpus, std::int64_t context
 void take_statistics(const Trainer& trainer, TrainResult& result) {
   const CachingAllocator& pool = trainer.pool();
   const Statistics statistics = pool.statistics(), recorded = trainer.recorded_memory();
-  const auto peak = [](const auto& own, const auto& of_recorded) {  // a recorded step has its memory for itself
+  const auto peak = [](const auto& own, const auto& of_recorded) {  // a recorded step has memory of its own
     return std::max(own.peak, own.current + of_recorded.peak);
   };
   result.peak_live_bytes = peak(statistics.allocated_bytes, recorded.allocated_bytes);
@@ -256,7 +256,8 @@ bool leads(const Trainer& trainer) {
   return trainer.options().ranks == nullptr || trainer.options().ranks->rank() == 0;
 }
 
-/// The first of "poolgrad-train.safetensors", "poolgrad-train-2.safetensors", ... that does not exist, even as a link.
+/// Returns the first of "poolgrad-train.safetensors", "poolgrad-train-2.safetensors", ... that does not exist, even as
+/// a link.
 std::string unused_name() {
   std::error_code unknown;
   std::string name = "poolgrad-train.safetensors";
@@ -265,8 +266,8 @@ std::string unused_name() {
   return name;
 }
 
-/// Where the last checkpoint goes if not to its place. Other users write to the folder of temporary files, too: the
-/// name there is one that they cannot guess.
+/// Returns paths for the last checkpoint if it cannot be written to its own. Other users can write to the folder of
+/// temporary files, so the name there is unpredictable.
 std::vector<std::string> other_places(const Trainer& trainer) {
   if (trainer.device().is_sim()) return {};
   std::error_code none;
@@ -277,19 +278,19 @@ std::vector<std::string> other_places(const Trainer& trainer) {
   return places;
 }
 
-/// On any rank: all stop after the same step, or batch.
+/// Returns whether any rank was interrupted, so that all stop after the same step or batch.
 bool interrupted_anywhere(const Trainer& trainer) {
   double interrupted = InterruptGuard::interrupted() ? 1 : 0;
   if (Ranks* const ranks = trainer.options().ranks) ranks->sum({&interrupted, 1});
   return interrupted > 0;
 }
 
-/// A short run is not held up by a long text: at most a quarter of the bytes that were trained on.
+/// Limits validation to a quarter of the trained bytes, so that a long text does not delay a short run.
 std::int64_t judged_batches(const Trainer& trainer) {
   return std::clamp<std::int64_t>(trainer.options().steps / 4, 1, trainer.validation_batches());
 }
 
-/// One that cannot be written is no reason to end a run, of which the next may be.
+/// A failed write does not end the run: the next one may succeed.
 void save_between(const Trainer& trainer, const RunOptions& options, Progress& progress) {
   try {
     trainer.save(options.save, options.metadata);
@@ -298,20 +299,20 @@ void save_between(const Trainer& trainer, const RunOptions& options, Progress& p
   }
 }
 
-/// The steps, with a line where one is due, and the last held-out loss.
+/// Takes the steps and prints the due lines. `held_out` receives the last held-out loss.
 void take_steps(Trainer& trainer, const RunOptions& options, Progress& progress, TrainResult& result,
                 HeldOutLoss& held_out) {
   const std::int64_t first = trainer.steps_done(), steps = trainer.options().steps;
   const bool stops = options.stop_after > 0 && options.stop_after < steps;
   const std::int64_t last = stops ? options.stop_after : steps;
-  double milliseconds = 0, tokens = 0, judgement = 0;  // which takes so many seconds at the end
+  double milliseconds = 0, tokens = 0, judgement = 0;  // judgement: estimated seconds of the final validation
   const Stopwatch watch;
   bool diverged = false;
   while (trainer.steps_done() < steps && !result.interrupted) {
     std::optional<ScopeStatus> within;
     if (options.live && (result.steps.empty() || result.steps.back().milliseconds > 2000))
       within.emplace(progress, fmt::format("step {}/{}", trainer.steps_done() + 1, steps));
-    const std::size_t traced = trainer.options().graph ? 0 : 1;  // of recorded steps only the first asks the pool
+    const std::size_t traced = trainer.options().graph ? 0 : 1;  // only the first recorded step allocates from the pool
     if (options.trace_step && !result.step_trace &&
         (result.steps.size() == traced || trainer.steps_done() + 1 == steps))
       result.steps.push_back(traced_step(trainer, result.step_trace));
@@ -344,16 +345,16 @@ void take_steps(Trainer& trainer, const RunOptions& options, Progress& progress,
       result.seconds = watch.seconds();
       try {
         options.reported(result, false);
-      } catch (const FileError&) {  // no reason to end a run, and told at its end
+      } catch (const FileError&) {  // does not end the run, which reports it at its end
       }
     }
     if (!reports) progress.status(describe_status(record, steps, eta));
-    if (diverged)  // the weights are, whose next step would say so
+    if (diverged)  // the weights have diverged: the next step would fail
       throw ValueError(fmt::format("[train] step {} diverged: held-out loss {} after it", record.step, held_out.loss));
   }
 }
 
-/// Means over 1, 2, 3 to 4, 5 to 8, ... tokens to go by.
+/// Returns mean losses after 1, 2, 3 to 4, 5 to 8, ... tokens of context.
 std::vector<PositionLoss> in_octaves(const HeldOutLoss& held_out) {
   std::vector<PositionLoss> result;
   const std::int64_t length = std::ssize(held_out.by_position);
@@ -368,7 +369,7 @@ std::vector<PositionLoss> in_octaves(const HeldOutLoss& held_out) {
   return result;
 }
 
-/// Held-out loss and a sample, of a run that was not stopped; false where it is now.
+/// Computes the held-out loss and writes a sample. Returns false if the user stops it.
 bool judge(Trainer& trainer, std::int64_t sample, Progress& progress, TrainResult& result) {
   const std::int64_t batches = judged_batches(trainer), all = trainer.scored_batches(batches);
   const Stopwatch watch;
@@ -420,12 +421,12 @@ void train(Trainer& trainer, std::ostream& out, RunOptions options, TrainResult&
   for (const std::string& path : {options.json, options.csv}) check_writable(path, "train");
   const InterruptGuard interrupts;
   Progress progress(out, options.live && !options.quiet);
-  if (!options.quiet && !options.save.empty())  // as long as something can be done about it
+  if (!options.quiet && !options.save.empty())  // while the user can still make room
     if (const std::string note = no_room_for(options.save, trainer.checkpoint_bytes(), options.save_every > 0);
         !note.empty())
       progress.line("note     the checkpoint " + note);
   if (leads(trainer)) result.baselines = ngram_baselines(trainer.corpus());
-  // What ends the steps early, or the judgement, is told when all that is known has been written.
+  // An error of the steps or the validation is rethrown after everything known has been written.
   std::exception_ptr failure;
   const auto succeeds = [&](const auto& f) {
     try {
@@ -439,7 +440,7 @@ void train(Trainer& trainer, std::ostream& out, RunOptions options, TrainResult&
   HeldOutLoss last{.loss = std::nan("")};
   const bool trained = succeeds([&] { take_steps(trainer, options, progress, result, last); });
   if (needs_a_name && result.interrupted) options.save = unused_name();
-  // A file that cannot be written leaves the others, and what is printed: the first reason comes when all is done.
+  // If a file cannot be written, the others and the printed report still are. The first error is rethrown at the end.
   std::exception_ptr unwritten;
   const auto attempt = [&](const auto& f) {
     try {

@@ -30,7 +30,7 @@ void penalise(std::vector<double>& logits, std::span<const std::int64_t> recent,
   }
 }
 
-/// Sets the weights of all tokens to 0 that neither top_k nor top_p keeps.
+/// Sets the weights of tokens outside top_k or top_p to 0.
 void keep_most_probable(std::vector<double>& weights, const SamplerOptions& options) {
   const bool all = options.top_k == 0 || static_cast<std::size_t>(options.top_k) >= weights.size();
   if (all && options.top_p == 1.0) return;
@@ -94,7 +94,7 @@ std::vector<double> Sampler::probabilities(std::vector<double> logits, std::span
 std::int64_t Sampler::next(std::vector<double> logits, std::span<const std::int64_t> recent) {
   const std::vector<double> likely = weights(std::move(logits), recent);
   double rest = random_unit(options_.seed, drawn_++) * std::accumulate(likely.begin(), likely.end(), 0.0);
-  std::size_t last = 0;  // of positive weight: where rounding leaves a rest
+  std::size_t last = 0;  // the last token of positive weight: chosen if rounding leaves a rest
   for (std::size_t i = 0; i < likely.size(); ++i) {
     if (likely[i] > 0) last = i;
     if ((rest -= likely[i]) < 0) break;
@@ -154,7 +154,7 @@ std::string_view TextWriter::write(CallSite) {
       text_ = std::move(uncut);
       --restarts_;
     }
-    forget();  // some blocks may have seen what others have not
+    forget();  // blocks may disagree on the positions that they have seen
     throw;
   }
   note({&text_.back(), 1});

@@ -19,7 +19,7 @@ namespace poolgrad::nn {
 
 namespace {
 
-/// Two numbers of one device, side by side.
+/// Concatenates two numbers of one device.
 Tensor both_of(const Tensor& a, const Tensor& b) {
   const MemoryScope scope("read_together", Category::workspace);
   const Tensor both = Tensor::empty({2}, {.dtype = DType::f64, .device = a.device()});
@@ -29,7 +29,7 @@ Tensor both_of(const Tensor& a, const Tensor& b) {
   return both;
 }
 
-/// The device is waited for. 0 on sim.
+/// Waits for the device. Returns 0 on sim.
 std::pair<double, double> read(const Tensor& both) {
   if (both.device().is_sim()) return {0.0, 0.0};
   const std::vector<double> read = both.to_vector<double>();
@@ -76,7 +76,7 @@ StepRecord TrainingStep::run(double learning_rate, double tokens, const std::fun
     prepare();
     (graph_ ? run_recorded(record, tokens, loss) : run_eagerly(record, tokens, loss));
   } catch (...) {
-    for (Tensor& parameter : model_.parameters()) parameter.set_grad({});  // what the next step would be added to
+    for (Tensor& parameter : model_.parameters()) parameter.set_grad({});  // otherwise the next step would add to them
     throw;
   }
   count_up(steps_);
@@ -115,7 +115,8 @@ void TrainingStep::run_eagerly(StepRecord& record, double tokens, const std::fun
   if (sums_) sums_->begin();
   const Tensor value = differentiate(tokens, loss);
   if (sums_) sums_->finish();
-  auto [total, norm] = read(both_of(value, gradient_norm_tensor(model_.parameters())));  // of the gradients as they are
+  auto [total, norm] =
+      read(both_of(value, gradient_norm_tensor(model_.parameters())));  // of the gradients as accumulated
   if (ranks_ != nullptr) ranks_->sum({&total, 1});
   if (note(record, tokens, total, norm)) fail(record);
   optimizer_.set_learning_rate(record.learning_rate);

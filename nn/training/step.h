@@ -1,4 +1,4 @@
-// The step that every trainer takes, and what it found.
+// The training step that every trainer takes, and its record.
 #pragma once
 
 #include <cstdint>
@@ -15,11 +15,11 @@
 
 namespace poolgrad::nn {
 
-/// What a step found.
+/// The record of a step.
 struct StepRecord {
   std::int64_t step = 0;     // counted from 1
   double loss = 0;           // mean over the tokens of this step; of a Trainer: nats per byte
-  double gradient_norm = 0;  // of the mean, before clipping; not finite where the step was skipped
+  double gradient_norm = 0;  // of the mean, before clipping; not finite if the step was skipped
   double learning_rate = 0;
   double loss_scale = 1;           // of the backward pass
   std::int64_t skipped_steps = 0;  // so far, by the loss scaler
@@ -27,53 +27,53 @@ struct StepRecord {
   double tokens_per_second = 0;
   std::uint64_t live_bytes = 0;  // after the step
   std::uint64_t reserved_bytes = 0;
-  std::uint64_t device_allocations = 0;  // since the step before
+  std::uint64_t device_allocations = 0;  // since the previous step
 };
 
 /// Forward, backward, clipped update. Model and optimizer must outlive it.
 class TrainingStep {
  public:
-  /// Gradients are clipped at the global norm `clip_norm` (0: never). Errors begin with "[operation]". A scaler, which
-  /// must outlive it too, scales the mean loss; steps whose gradients are not finite are then skipped. With ranks,
-  /// which must outlive it as well, loss, gradients and norm are those of all of them; `owners` says which rank's
-  /// optimizer has each of the model's parameters, which the others take over from it (none: every rank's has all).
+  /// Clips gradients at the global norm `clip_norm` (0: never). Errors begin with "[operation]". A scaler scales the
+  /// mean loss and skips steps whose gradients are not finite. With ranks, loss, gradients and norm are those of all
+  /// ranks. `owners` names the rank that updates each of the model's parameters, for the others to copy; empty: every
+  /// rank updates all. Scaler and ranks must outlive it.
   TrainingStep(const Module& model, Optimizer& optimizer, double clip_norm = 1.0, std::string operation = "train",
                LossScaler* scaler = nullptr, Ranks* ranks = nullptr, std::vector<int> owners = {});
 
-  /// `loss` returns the sum of the losses of `tokens` tokens (or their mean, with tokens = 1); the optimizer's gradient
-  /// scale takes the mean; with ranks, the sum of those that are here, of `tokens` on all ranks. Updates at the rate
-  /// and drops the gradients, also where it throws. The device is read once. Throws ValueError, updating nothing, where
-  /// the loss is not finite, and where gradients are not, unless the scaler skips the step.
+  /// `loss` returns the sum of the losses of `tokens` tokens, or their mean with tokens = 1. With ranks, it returns the
+  /// local sum, and `tokens` counts all ranks. The optimizer's gradient scale takes the mean. Updates at the given rate
+  /// and drops the gradients, also if it throws. Reads from the device once. Throws ValueError, updating nothing, if
+  /// the loss is not finite, or the gradients are not and no scaler skips the step.
   StepRecord run(double learning_rate, double tokens, const std::function<Tensor()>& loss) {
     return run(
         learning_rate, tokens, [] {}, loss);
   }
-  /// The same, with what the host does before the loss is computed, such as to bring a batch to the device.
+  /// The same; calls `prepare` before the loss, for example to copy a batch to the device.
   StepRecord run(double learning_rate, double tokens, const std::function<void()>& prepare,
                  const std::function<Tensor()>& loss);
 
-  /// From now on the device decides about clipping and skipping, and the second of the steps that follow is recorded
-  /// (tensor/graph.h): it and all later ones are launched as a whole, to the bits of eager steps. `loss` is called for
-  /// the first two of them alone, and computes from the same tensors each time, into which `prepare` copies. Every step
-  /// is of as many tokens: run() throws ValueError for another number, and Error where something cannot be recorded,
-  /// before it changes anything. Throws ValueError where the model is not on a CUDA device, and with ranks.
+  /// From now on the device decides on clipping and skipping. The second following step is recorded (tensor/graph.h);
+  /// it and all later ones are launched as a whole, with the bits of eager steps. `loss` is called only for the first
+  /// two steps. It computes from the same tensors each time, into which `prepare` copies. run() throws ValueError for
+  /// another number of tokens, and Error, changing nothing, for an operation that cannot be recorded. Throws ValueError
+  /// if the model is not on a CUDA device, and with ranks.
   void record();
-  /// Of the pool of recorded steps.
+  /// Returns statistics of the pool of recorded steps.
   Statistics recorded_memory() const { return graph_ ? graph_->statistics() : Statistics{}; }
 
-  /// Steps done; set where a run goes on.
+  /// Returns the steps done; set_steps() sets them when a run resumes.
   std::int64_t steps() const { return steps_; }
   void set_steps(std::int64_t steps) { steps_ = steps; }
   CachingAllocator& pool() const { return pool_; }
 
  private:
-  /// Forward and backward. Returns the loss.
+  /// Runs forward and backward pass. Returns the loss.
   Tensor differentiate(double tokens, const std::function<Tensor()>& loss);
   void run_eagerly(StepRecord& record, double tokens, const std::function<Tensor()>& loss);
   void run_recorded(StepRecord& record, double tokens, const std::function<Tensor()>& loss);
-  /// All of a step that is the device's, which leaves loss and norm in found_.
+  /// Queues the device's part of a step, which leaves loss and norm in found_.
   void queue(double tokens, const std::function<Tensor()>& loss);
-  /// Says what was read. Returns whether the run cannot go on.
+  /// Records loss and norm. Returns whether the run has diverged.
   bool note(StepRecord& record, double tokens, double loss, double norm) const;
   [[noreturn]] void fail(const StepRecord& record) const;
 
@@ -86,9 +86,9 @@ class TrainingStep {
   std::vector<int> owners_;
   std::unique_ptr<GradientSums> sums_;
   CachingAllocator& pool_;
-  std::unique_ptr<Graph> graph_;  // of steps that are recorded
-  Tensor found_;                  // by the device: loss and norm, f64
-  double recorded_tokens_ = 0;    // of a step; 0: none was queued yet
+  std::unique_ptr<Graph> graph_;  // of recorded steps
+  Tensor found_;                  // loss and norm from the device, f64
+  double recorded_tokens_ = 0;    // of a recorded step; 0: none was queued yet
   bool recorded_ = false;
   std::int64_t steps_ = 0;
   std::uint64_t device_allocations_;

@@ -53,7 +53,7 @@ std::unique_ptr<Optimizer> optimizer_for(NamedTensors parameters, const TrainerO
   return std::make_unique<AdamW>(std::move(parameters), adamw);
 }
 
-/// Of a rank that updates nothing, where there are more ranks than parameters.
+/// The optimizer of a rank that updates nothing, with more ranks than parameters.
 class NoParameters final : public Optimizer {
  public:
   NoParameters() : Optimizer({}, {.groups = {}, .may_be_empty = true}) {}
@@ -82,15 +82,16 @@ std::uint64_t bytes_of(const NamedTensors& tensors) {
   return bytes;
 }
 
-/// A new, empty file that only its user can read. False, changing nothing, if the path exists, even as a link.
+/// Creates an empty file that only its user can read. Returns false, changing nothing, if the path exists, even as a
+/// link.
 bool create_file(const std::string& path) {
   const int descriptor = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
   if (descriptor >= 0) ::close(descriptor);
   return descriptor >= 0;
 }
 
-/// Calls f for `path`. If that cannot be written, calls f for each of the others that does not exist yet, until one can
-/// be written: the FileError then says which.
+/// Calls f for `path`. If it cannot be written, calls f for each of the other paths that does not exist yet, until one
+/// succeeds. The FileError then names that path.
 template <class F>
 void write_somewhere(const std::string& path, const std::vector<std::string>& others, const F& f) {
   std::string reason;
@@ -112,7 +113,7 @@ void write_somewhere(const std::string& path, const std::vector<std::string>& ot
   throw FileError(reason);
 }
 
-/// When it dies, the model has whole sequences, and trains if it did, also where an exception passes.
+/// Its destructor gives the model whole sequences and its former training mode, also after an exception.
 struct AsBefore {
   LanguageModel& model;
   const bool trains = model.training();
@@ -230,7 +231,7 @@ OptimizerState Trainer::whole_optimizer_state() const {
   OptimizerState whole{optimizer_->state(), optimizer_->steps(), optimizer_->parameter_steps()};
   if (owners_.empty()) return whole;
   Ranks& ranks = *options_.ranks;
-  std::vector<double> steps(owners_.size());  // every rank knows those of its own
+  std::vector<double> steps(owners_.size());  // each rank fills in its own
   const std::vector<std::size_t> own = owned_by(ranks.rank());
   for (std::size_t i = 0; i < own.size(); ++i) steps[own[i]] = static_cast<double>(whole.parameter_steps[i]);
   ranks.sum(steps);
