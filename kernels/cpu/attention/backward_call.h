@@ -1,4 +1,4 @@
-// What the pieces of the backward pass share: the call, the scratch of a thread, a pair of tiles.
+// Shared parts of the backward pass: the call, the scratch of a thread, a pair of tiles.
 #pragma once
 
 #include <algorithm>
@@ -13,38 +13,39 @@
 
 namespace poolgrad::kernels::attention {
 
-/// Queries of a tile pair, and the row length of its scores: 384 bytes of them. More make less of loading and storing
-/// sums of dk and dv.
+/// Queries of a tile pair, and the row length of its scores: 384 bytes. More queries would load and store the sums of
+/// dk and dv less often.
 template <class T>
 inline constexpr int query_tile = round_up(384 / static_cast<int>(sizeof(T)), group_step<T>);
 
-/// Keys of a tile pair, at most. More of them make less of loading queries, as long as all fits the second-level cache.
+/// Maximum number of keys of a tile pair. More keys load queries less often, while the tiles fit the second-level
+/// cache.
 inline constexpr std::int64_t owned_keys = 192;
 
-/// Elements of a panel of rows: see pack_rows().
+/// Elements of a panel of rows, see pack_rows().
 template <class T>
 inline constexpr std::int64_t key_panel = owned_keys* std::int64_t{group_lanes<T>};
 template <class T>
 inline constexpr std::int64_t query_panel = query_tile<T>* std::int64_t{group_lanes<T>};
 
-/// What all work items of a call share.
+/// Data shared by all work items of a call.
 struct BackwardCall {
   AttentionScores scores;
   View q, k, v, lse, delta, grad_out;
   AttentionGradients gradients;
-  PairProduct product = nullptr;  // of bf16; null: in the compute type
+  PairProduct product = nullptr;  // for bf16; null: products are in the compute type
 
   std::int64_t queries = q.shape[1], q_heads = q.shape[2], kv_heads = k.shape[2], group = q_heads / kv_heads;
   std::int64_t depth = q.shape[3], v_depth = v.shape[3];
   std::int64_t vector = product ? pair_step : q.dtype == DType::f64 ? lanes<double> : lanes<float>;
   std::int64_t padded = round_up(depth, vector), v_padded = round_up(v_depth, vector);
 
-  /// The forward pass took every product of queries and keys by score_directly(). The backward pass repeats its bits,
-  /// so that exp(score - lse) has no error of two orders of summation.
+  /// The forward pass computed all scores by score_directly(). The backward pass repeats its bits, so exp(score - lse)
+  /// has no error from another summation order.
   bool direct = queries <= direct_rows && !product;
 };
 
-/// Calls f(S{}) with the storage type of `dtype`, one of those that compute in T.
+/// Calls f(S{}) with the storage type of `dtype`; it must compute in T.
 template <class T, class F>
 void with_storage(DType dtype, const F& f) {
   if constexpr (sizeof(T) == 8) {
@@ -56,9 +57,9 @@ void with_storage(DType dtype, const F& f) {
   }
 }
 
-// Where dq of one head is summed up in the backward pass: in place, or in scratch that is written out afterwards.
+// Accumulators for dq of one head in the backward pass: in place, or in scratch that is copied out afterwards.
 
-/// Rows of a head, in T, to the rows of a gradient.
+/// Writes rows of a head, in T, to the rows of a gradient.
 template <class T>
 void write_rows(const View& to, std::int64_t batch, std::int64_t head, const Progression& rows, const T* from,
                 std::int64_t padded, bool accumulate) {
@@ -74,7 +75,7 @@ void write_rows(const View& to, std::int64_t batch, std::int64_t head, const Pro
   });
 }
 
-/// Rows from `origin` on, of which [done, entered) are being summed up.
+/// Window of dq rows from `origin` on; rows [done, entered) are being accumulated.
 template <class T>
 struct QueryRows {
   const BackwardCall* call;
@@ -85,7 +86,7 @@ struct QueryRows {
 
   T* row(std::int64_t i) const { return data + (i - origin) * stride; }
 
-  /// Rows before `end` begin with 0.
+  /// Zeroes the rows before `end`.
   void enter(std::int64_t end) {
     if (end - origin > capacity && end > entered) {
       std::copy(row(done), row(entered), data);
@@ -94,7 +95,7 @@ struct QueryRows {
     for (; entered < end; ++entered)
       if (!direct || !call->gradients.accumulate) std::fill_n(row(entered), call->padded, T{});
   }
-  /// Rows before `end` are complete.
+  /// Marks the rows before `end` as complete.
   void leave(std::int64_t end) {
     while (done < end) {
       const std::int64_t rows = std::min(end - done, capacity);
@@ -107,19 +108,19 @@ struct QueryRows {
   }
 };
 
-/// What one thread needs, carved out of one allocation.
+/// Scratch of one thread, carved out of one allocation.
 template <class T>
 struct TileScratch {
   T *keys, *values, *key_rows, *dk, *dv;                            // of a key tile
   T *queries, *grads, *query_rows, *grad_rows, *lse, *delta, *log;  // of a query tile
-  T* direct_queries;                                                // its rows, scaled; null unless p.direct
-  T *weights, *scores, *derivative;                                 // of the pair
+  T* direct_queries;                 // the query tile's rows, scaled; null unless p.direct
+  T *weights, *scores, *derivative;  // of the pair of tiles
   T *last_rows, *dq;
-  WildRows *wild_keys, *wild_queries, *wild_grads;  // of K, Q and dO
-  QueryRows<T>* rows;                               // of the heads of a group
+  WildRows *wild_keys, *wild_queries, *wild_grads;  // rows with NaN or infinity in K, Q and dO
+  QueryRows<T>* rows;                               // one per head of a group
   GradientPairs pairs;
 
-  /// Sets the parts, unless `scratch` is null, and returns their size.
+  /// Sets the pointers, unless `scratch` is null, and returns the size in elements.
   static std::int64_t carve(T* base, const BackwardCall& p, std::int64_t dq_rows, TileScratch* scratch) {
     std::int64_t used = 0;
     const auto take = [&](std::int64_t count) {
@@ -159,22 +160,22 @@ struct TileScratch {
   }
 };
 
-/// Which queries of a tile the keys of a tile see: lanes [first[k], last[k]).
+/// Visibility in a tile pair: key k is seen by the query lanes [first[k], last[k]).
 template <class T>
 struct TilePair {
   static constexpr std::int64_t blocks = owned_keys / rows_step;
 
   Progression keys, queries;
-  const AttentionProgram* program;  // whose rows are keys
-  const AttentionRun* run;          // that the queries are a part of
-  const ScoreRules<T>* rules;       // of the head
+  const AttentionProgram* program;  // its rows are keys
+  const AttentionRun* run;          // the run that contains the queries
+  const ScoreRules<T>* rules;       // rules of the head
   std::int64_t batch, head;
-  bool want_keys;    // gradients of keys and values
+  bool want_keys;    // dk and dv are wanted
   bool full = true;  // every pair counts
   T first[owned_keys] = {}, last[owned_keys] = {};
   struct Block {
-    std::int64_t begin, end;            // lanes that some key of the block sees
-    std::int64_t full_begin, full_end;  // lanes that all of them see
+    std::int64_t begin, end;            // lanes that see some key of the block
+    std::int64_t full_begin, full_end;  // lanes that see all keys of the block
     bool sees(std::int64_t lane, std::int64_t count) const { return begin < lane + count && end > lane; }
   } block[blocks];
 
@@ -182,7 +183,7 @@ struct TilePair {
     return first[key] < static_cast<T>(lane + count) && last[key] > static_cast<T>(lane);
   }
 
-  /// `seen` has an interval of steps for every key, counted from `base` steps before the first of `queries`.
+  /// `seen` holds an interval of steps for every key. Steps count from `base` steps before the first of `queries`.
   void set_intervals(const Interval* seen, std::int64_t base) {
     full = !hides_pairs();
     for (std::int64_t b = 0; b < blocks; ++b) {
@@ -203,7 +204,7 @@ struct TilePair {
     }
   }
   bool masked() const { return run->has(AttentionRun::masked); }
-  /// Whether single pairs may not count.
+  /// Whether single pairs may be hidden.
   bool hides_pairs() const { return masked() || rules->bias; }
   /// Whether the pair counts; `h` is the head of the schedule.
   bool counts(std::int64_t h, std::int64_t key, std::int64_t lane) const {

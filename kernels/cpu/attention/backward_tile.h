@@ -12,11 +12,11 @@
 
 namespace poolgrad::kernels::attention {
 
-// The scores of a pair of tiles of the backward pass, by key, lanes = queries: products, then P and dS over whole
-// columns of keys, in loops long enough that their iterations overlap.
+// The scores of a tile pair of the backward pass, by key, lanes = queries. First the products, then P and dS over whole
+// columns of keys, in loops long enough for iterations to overlap.
 
-/// to[r][lane] = <key r, query of lane>, of rows_step keys and group_lanes<T> queries. A function of its own, so that
-/// the product keeps all registers.
+/// to[r][lane] = <key r, query of lane>, for rows_step keys and group_lanes<T> queries. Not inlined, so that the
+/// product can use all registers.
 template <class T>
 [[gnu::noinline]] void multiply_block(T* to, const T* keys, const T* queries, std::int64_t depth) {
   Vec<T> sum[rows_step][2];
@@ -27,15 +27,15 @@ template <class T>
     for (std::size_t v = 0; v < 2; ++v) simd::store(to + r * query_tile<T> + vector_offset<T>(v), sum[r][v]);
 }
 
-/// Lanes that the keys of some rows see: [first[r], last[r]), counted from `lane` lanes before the rows.
+/// Visible lanes of some key rows: [first[r], last[r]), counted from `lane` lanes before the rows.
 template <class T>
 struct SeenLanes {
   const T *first, *last;
   std::int64_t lane;
 };
 
-/// `rows` rows of group_lanes<T>: products times `factor` in `weights` become P; where `Plain`, dP in `scores` becomes
-/// dS * scale.
+/// For `rows` rows of group_lanes<T>: products times `factor` in `weights` become P. With `Plain`, dP in `scores`
+/// becomes dS * scale.
 template <bool Plain, bool Masked, class T>
 [[gnu::noinline]] void weigh_rows(std::int64_t rows, T* weights, T* scores, const T* lse, const T* delta, T factor,
                                   T scale, const SeenLanes<T>& seen) {
@@ -52,10 +52,10 @@ template <bool Plain, bool Masked, class T>
     for (std::size_t v = 0; v < 2; ++v) {
       const std::int64_t at = vector_offset<T>(v);
       const Vec<T> product = simd::load<T>(weights + at);
-      // Where lse is huge, its rounding would let a weight exceed 1, and overflow.
+      // If lse is huge, its rounding could give a weight above 1 that overflows.
       Vec<T> weight = exp_bounded<T>(simd::min(Vec<T>{}, factor * product - shift[v]));
       if constexpr (Masked) {
-        // Pairs that are taken out of the middle, of a query whose lse may be NaN.
+        // Hidden pairs between visible ones; the query's lse may be NaN.
         weight = product == simd::broadcast(-std::numeric_limits<T>::infinity()) ? Vec<T>{} : weight;
         weight = index[v] < simd::broadcast(seen.first[r]) ? Vec<T>{} : weight;
         weight = index[v] >= simd::broadcast(seen.last[r]) ? Vec<T>{} : weight;
@@ -63,14 +63,14 @@ template <bool Plain, bool Masked, class T>
       simd::store(weights + at, weight);
       if constexpr (Plain) {
         Vec<T> gradient = weight * (simd::load<T>(scores + at) - mean[v]) * scale;
-        // A pair that is not admitted stays 0 whatever lies in v and dO.
+        // The gradient of a hidden pair stays 0 for any values of v and dO.
         if constexpr (Masked) gradient = weight == Vec<T>{} ? Vec<T>{} : gradient;
         simd::store(scores + at, gradient);
       }
     }
 }
 
-/// dS * scale of pairs from dP in s.scores and P in s.weights: dropout, dbias, softcap and scale.
+/// Computes dS * scale from dP in s.scores and P in s.weights: dropout, dbias, softcap and scale.
 template <class T>
 void finish_block(const BackwardCall& p, const TilePair<T>& pair, const TileScratch<T>& s, ScoreBlock<T> block,
                   std::int64_t lane) {
@@ -97,7 +97,7 @@ void finish_block(const BackwardCall& p, const TilePair<T>& pair, const TileScra
     for (std::int64_t i = 0; i < block.lanes; i += lanes<T>) finish(key, i, simd::broadcast(T(1)));
 }
 
-/// What becomes of products before they are weights: rules, and pairs that the schedule takes out.
+/// Applies the score rules and hides pairs that the schedule excludes.
 template <class T>
 void modify_products(const BackwardCall& p, const TilePair<T>& pair, const TileScratch<T>& s, ScoreBlock<T> block,
                      std::int64_t lane, T factor) {
@@ -110,7 +110,8 @@ void modify_products(const BackwardCall& p, const TilePair<T>& pair, const TileS
     hide_counted_by_key(*pair.program->schedule, *pair.run, p.scores.first_head + pair.head, pair.keys, queries, block);
 }
 
-/// Rows of q or dO for lanes [lane, lane + group_lanes) of the pair that comes next where its queries go on.
+/// Prefetch of rows of q or dO for lanes [lane, lane + group_lanes) of the next pair, if its queries follow this
+/// pair's.
 template <class T>
 Prefetch next_rows(const BackwardCall& p, const TilePair<T>& pair, const View& of, std::int64_t lane) {
   Prefetch next;
@@ -124,8 +125,7 @@ Prefetch next_rows(const BackwardCall& p, const TilePair<T>& pair, const View& o
   return next;
 }
 
-/// s.weights = Q K^T times the scale of all pairs, with the bits of the forward pass of few queries; 0 beyond the
-/// queries.
+/// s.weights = scale * Q K^T for all pairs, bitwise as in the forward pass of few queries; 0 beyond the last query.
 template <class T>
 void multiply_directly(const BackwardCall& p, const TilePair<T>& pair, const TileScratch<T>& s) {
   for (std::int64_t key = 0; key < round_up(pair.keys.count, rows_step); ++key)
@@ -141,8 +141,8 @@ void multiply_directly(const BackwardCall& p, const TilePair<T>& pair, const Til
   });
 }
 
-/// Products of what lanes [lane, lane + group_lanes) of the pair see: s.weights = Q K^T times the scale, s.scores = dO
-/// V^T, or 0 where there is no dO, whatever is in V.
+/// Products for the visible part of lanes [lane, lane + group_lanes) of the pair: s.weights = scale * Q K^T, s.scores =
+/// dO V^T. Without dO, s.scores = 0 for any V.
 template <class T>
 void multiply_group(const BackwardCall& p, const TilePair<T>& pair, const TileScratch<T>& s, std::int64_t lane) {
   Prefetch next_queries = next_rows(p, pair, p.q, lane), next_grads = next_rows(p, pair, p.grad_out, lane);
@@ -178,7 +178,7 @@ void score_group(const BackwardCall& p, const TilePair<T>& pair, const TileScrat
   const bool modified = rules.modifies() || pair.masked();
   const bool plain = !rules.drops && rules.softcap == 0 && !p.gradients.dbias.data;
   const T scale = static_cast<T>(p.scores.scale);
-  // Queries are packed with it, pairs are not.
+  // Packed queries include the scale; operands of pair products do not.
   const T factor = s.pairs.product ? scale : T(1);
   for (std::int64_t key = 0, end = 0; key < keys; key = end) {
     end = key + rows_step;
@@ -194,7 +194,7 @@ void score_group(const BackwardCall& p, const TilePair<T>& pair, const TileScrat
   }
 }
 
-/// Zeros for the pairs that score_group() has left out.
+/// Zeroes the pairs that score_group() skipped.
 template <class T>
 void clear_unseen(const TilePair<T>& pair, const TileScratch<T>& s) {
   const std::int64_t count = round_up(pair.queries.count, group_lanes<T>);
@@ -210,7 +210,7 @@ void clear_unseen(const TilePair<T>& pair, const TileScratch<T>& s) {
   }
 }
 
-// Operands, and the products that are added to gradients.
+// Operands, and the products added to gradients.
 
 template <class T>
 void load_query_rows(const BackwardCall& p, const TilePair<T>& pair, const TileScratch<T>& s) {
@@ -241,7 +241,7 @@ void load_query_rows(const BackwardCall& p, const TilePair<T>& pair, const TileS
   }
 }
 
-/// Rows of Q and dO that are not finite count as 0 in sums over queries, unless every pair counts.
+/// Zeroes non-finite rows of Q and dO in sums over queries, unless every pair counts.
 template <class T>
 void hide_wild_queries(const BackwardCall& p, const TilePair<T>& pair, const TileScratch<T>& s) {
   const auto hide = [&](const View& from, WildRows& wild, T* rows, std::int64_t padded, std::uint32_t* pairs) {
@@ -261,7 +261,7 @@ void hide_wild_queries(const BackwardCall& p, const TilePair<T>& pair, const Til
   hide(p.grad_out, *s.wild_grads, s.grad_rows, p.v_padded, s.pairs.grad_pairs);
 }
 
-/// Calls f(key, lane) for the pairs that count, of one key or of one lane.
+/// Calls f(key, lane) for the pairs that count among these keys and lanes.
 template <class T, class F>
 void for_each_counted(const BackwardCall& p, const TilePair<T>& pair, Range keys, Range lanes_of, const F& f) {
   for (std::int64_t key = keys.begin; key < keys.end; ++key)
@@ -276,7 +276,7 @@ void add_row(T* to, T weight, const S* row, std::int64_t columns) {
     simd::store(to + j, simd::load<T>(to + j) + weight * simd::load_partial<T>(row + j, columns - j));
 }
 
-/// What hide_wild_queries() took out of dk and dv.
+/// Adds the contributions of rows zeroed by hide_wild_queries() to dk and dv.
 template <class T>
 void add_wild_queries(const BackwardCall& p, const TilePair<T>& pair, const TileScratch<T>& s) {
   const auto add = [&](T* to, std::int64_t padded, const T* of, const View& from, const WildRows& wild) {
@@ -293,7 +293,7 @@ void add_wild_queries(const BackwardCall& p, const TilePair<T>& pair, const Tile
   if (p.gradients.dk.data) add(s.dk, p.padded, s.scores, p.q, *s.wild_queries);
 }
 
-/// Keys that are not finite are never in the packed rows: what they add to dq.
+/// Packed rows never contain non-finite keys: this adds their contributions to dq.
 template <class T>
 void add_wild_keys(const BackwardCall& p, const TilePair<T>& pair, const TileScratch<T>& s, T* dq,
                    std::int64_t stride) {
@@ -318,7 +318,7 @@ void load_queries(const BackwardCall& p, const TilePair<T>& pair, const TileScra
   const T *lse = rows_of(p.lse), *delta = rows_of(p.delta);
   for (std::int64_t i = 0; i < query_tile<T>; ++i) {
     const std::int64_t row = pair.queries.row + i * pair.queries.stride;
-    const bool none = i >= count || lse[row * p.lse.strides[2]] == -infinity;  // +infinity makes every weight 0
+    const bool none = i >= count || lse[row * p.lse.strides[2]] == -infinity;  // lse = +infinity makes every weight 0
     s.lse[i] = none ? infinity : lse[row * p.lse.strides[2]];
     s.delta[i] = none ? T{} : delta[row * p.delta.strides[2]];
     if (!none || i >= count) continue;
@@ -326,7 +326,7 @@ void load_queries(const BackwardCall& p, const TilePair<T>& pair, const TileScra
       s.pairs.clear_grad(i);
       continue;
     }
-    // A query that sees nothing stays without any effect, whatever lies in its row of dO.
+    // A query without keys has no effect, for any values in its row of dO.
     T* group = s.grads + i / group_lanes<T> * group_lanes<T> * p.v_depth + i % group_lanes<T>;
     for (std::int64_t j = 0; j < p.v_depth; ++j) group[j * group_lanes<T>] = T{};
     if (pair.want_keys)
@@ -340,7 +340,7 @@ void load_queries(const BackwardCall& p, const TilePair<T>& pair, const TileScra
   for (std::int64_t i = 0; i < count; ++i) s.lse[i] -= s.log[i];
 }
 
-/// dk and dv of the key tile.
+/// Adds to dk and dv of the key tile.
 template <class T>
 void add_key_gradients(const BackwardCall& p, const TilePair<T>& pair, const TileScratch<T>& s) {
   if constexpr (std::is_same_v<T, float>)
@@ -351,7 +351,7 @@ void add_key_gradients(const BackwardCall& p, const TilePair<T>& pair, const Til
       return;
     }
   constexpr int width = query_tile<T>;
-  // One panel of Q or dO for all keys, then the next: it stays in the first-level cache, which holds no whole operand.
+  // One panel of Q or dO for all keys, then the next: a panel fits the first-level cache, a whole operand does not.
   const auto add = [&](T* to, std::int64_t padded, const T* of, const T* rows) {
     for (std::int64_t j = 0; j < padded; j += group_lanes<T>, rows += query_panel<T>)
       for (std::int64_t key = 0; key < pair.keys.count; key += rows_step) {
@@ -366,7 +366,7 @@ void add_key_gradients(const BackwardCall& p, const TilePair<T>& pair, const Til
   if (p.gradients.dk.data) add(s.dk, p.padded, s.scores, s.query_rows);
 }
 
-/// dq of the query tile; its rows, of p.padded elements, are `stride` apart from `dq` on.
+/// Adds to dq of the query tile. Its rows, of p.padded elements, are `stride` apart from `dq` on.
 template <class T>
 void add_query_gradients(const BackwardCall& p, const TilePair<T>& pair, const TileScratch<T>& s, T* dq,
                          std::int64_t stride) {
@@ -374,7 +374,7 @@ void add_query_gradients(const BackwardCall& p, const TilePair<T>& pair, const T
     if (s.pairs.product) return s.pairs.add_to_queries(dq, stride, s.scores, pair.keys.count, pair.queries.count);
   constexpr int width = query_tile<T>;
   const std::int64_t keys = pair.keys.count, count = pair.queries.count, blocks = ceil_div(keys, rows_step);
-  // score_group() leaves out groups that a block does not see, which rows_step queries may reach into.
+  // score_group() skips groups that a block does not see. rows_step queries may span such a group.
   for (std::int64_t b = 0; b < blocks; ++b) {
     const auto& block = pair.block[b];
     if (block.begin >= block.end) continue;
@@ -387,7 +387,7 @@ void add_query_gradients(const BackwardCall& p, const TilePair<T>& pair, const T
     }
   }
   struct Segment {
-    std::int64_t query, key, end;  // what rows_step queries see
+    std::int64_t query, key, end;  // keys seen by rows_step queries
   } segments[query_tile<T> / rows_step * (TilePair<T>::blocks / 2 + 1)];
   std::int64_t found = 0;
   for (std::int64_t i = 0; i < count; i += rows_step)
@@ -406,7 +406,7 @@ void add_query_gradients(const BackwardCall& p, const TilePair<T>& pair, const T
     for (const Segment* part = segments; part < segments + found; ++part) {
       const std::int64_t i = part->query, rows = std::min<std::int64_t>(rows_step, count - i);
       T *to = dq + i * stride + j, *last = s.last_rows;
-      const bool whole = rows == rows_step;  // else the rows after the last belong to somebody else
+      const bool whole = rows == rows_step;  // otherwise the rows after the last belong to another item
       for (std::int64_t r = 0; r < rows && !whole; ++r) std::copy_n(to + r * stride, columns, last + r * p.padded);
       add_product<T, 1, width>(whole ? to : last, whole ? stride : p.padded, columns, part->end - part->key,
                                s.scores + part->key * width + i, key_rows + part->key * group_lanes<T>, group_lanes<T>,

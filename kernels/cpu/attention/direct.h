@@ -1,14 +1,14 @@
-// Few queries, as in decoding: products straight from the rows of keys and values in memory, each of which is read once
-// and nothing of which is packed. Internal to the attention kernels.
+// Products for few queries, as in decoding. They read each row of keys and values once, straight from memory, and pack
+// nothing. Internal to the attention kernels.
 #pragma once
 
 #include "kernels/cpu/attention/tiles.h"
 
 namespace poolgrad::kernels::attention {
 
-inline constexpr std::int64_t direct_rows = 8;  // queries from which on packing pays
+inline constexpr std::int64_t direct_rows = 8;  // with more queries, packing is faster
 
-/// Rows of queries for score_directly(): padded with zeros, times `scale`.
+/// Loads rows of queries for score_directly(): padded with zeros, times `scale`.
 template <class T, class S>
 void load_direct_queries(T* to, Head<const S> q, std::int64_t count, std::int64_t depth, T scale) {
   const std::int64_t padded = round_up(depth, lanes<T>);
@@ -17,8 +17,8 @@ void load_direct_queries(T* to, Head<const S> q, std::int64_t count, std::int64_
 }
 
 /// One run of keys and values, and the products with them. `queries` are rows of padded_depth elements, already scaled.
-/// Meanwhile both fetch what comes next, a row for each that they read: all at once it would wait for itself, and a
-/// core alone does not fetch far enough ahead.
+/// Both products prefetch one later row per row that they read. A prefetch of all rows at once would stall, and the
+/// hardware prefetcher does not run far enough ahead.
 template <class T>
 struct DirectOperands {
   const void *keys, *values;
@@ -34,8 +34,8 @@ struct DirectOperands {
                              std::int64_t v_depth);
 };
 
-/// scores[key * width + i] = <key, query i> for the keys `seen` and the others of their rows_steps; what lies beyond
-/// the last key is a copy of it.
+/// scores[key * width + i] = <key, query i> for the keys `seen`, rounded out to whole rows_steps. Rows beyond the last
+/// key repeat it.
 template <class T, class S>
 void score_directly(const DirectOperands<T>& x, const T* queries, std::int64_t rows, Range seen, Prefetch& next,
                     T* scores, std::int64_t width) {

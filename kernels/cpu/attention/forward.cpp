@@ -1,6 +1,5 @@
-// Forward attention on the CPU: each work item is a tile of queries of one head, which meets the runs of keys that the
-// schedule's program has for it. How the work is cut depends on the operands alone, so the number of threads changes no
-// bit.
+// Forward attention on the CPU. Each work item is a tile of queries of one head and visits the runs of keys in the
+// schedule's program. The partition depends only on the operands, so the number of threads changes no bit.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -21,7 +20,7 @@ namespace {
 
 using namespace attention;
 
-/// Everything about one call that its work items share.
+/// Data shared by all work items of a call.
 struct Problem {
   const AttentionScores& scores;
   View q, k, v, out, lse, carry_out = {}, carry_lse = {};
@@ -38,7 +37,7 @@ Head<T> row_values(const View& view, std::int64_t batch, std::int64_t head) {  /
   return {view.as<T>() + batch * view.strides[0] + head * view.strides[1], view.strides[2]};
 }
 
-/// The state before the first key: that of the keys so far, that of a sink, or nothing.
+/// Initializes the softmax state before the first key: from the carry, from a sink, or empty.
 template <class T>
 void begin_rows(const Problem& p, std::int64_t batch, std::int64_t head, const Progression& rows,
                 const SoftmaxTile<T>& t) {
@@ -79,8 +78,8 @@ void write_lse(const Problem& p, std::int64_t batch, std::int64_t head, const Pr
   for (std::int64_t i = 0; i < rows.count; ++i) *lse.row(i) = t.maximum[i] + std::log(t.sum[i]);
 }
 
-/// first and last of the rows [begin, end], whose ends are `low` and `high`: intervals never shrink at either end from
-/// one row to the next, so rows between two equal ones are equal to them.
+/// Fills first and last of the rows [begin, end] from the intervals `low` and `high` of the two end rows. Neither end
+/// of an interval decreases from one row to the next. Rows between two equal intervals therefore share them.
 template <class T>
 void fill_steps(const Visit<T>& visit, const SoftmaxTile<T>& t, std::int64_t begin, std::int64_t end, Interval low,
                 Interval high) {
@@ -100,13 +99,13 @@ void fill_steps(const Visit<T>& visit, const SoftmaxTile<T>& t, std::int64_t beg
   }
 }
 
-/// Which steps of the run each row sees: visit.full, or first and last.
+/// Finds the steps of the run that each row sees: sets visit.full, or first and last.
 template <class T>
 void find_steps(Visit<T>& visit, const SoftmaxTile<T>& t) {
   const std::int64_t count = visit.rows.count;
   visit.full = visit.of.has(AttentionRun::whole);
   if (visit.full) return;
-  // Heads at one position are all of the only row.
+  // Stacked heads share one position: all of them are the only row.
   const Interval rows = visit.rows.step == 0 ? Interval{0, count} : visit.of.rows;
   const Interval low = visit.seen_by(rows.begin), high = visit.seen_by(rows.end - 1);
   visit.full = rows.begin == 0 && rows.end == count && high.begin == 0 && low.end == visit.run.count;
@@ -115,12 +114,12 @@ void find_steps(Visit<T>& visit, const SoftmaxTile<T>& t) {
   std::fill(t.first, t.first + padded, T{});
   std::fill(t.last, t.last + padded, T{});
   fill_steps(visit, t, rows.begin, rows.end - 1, low, high);
-  // Lanes beyond the last row repeat it, so that they cause no masks.
+  // Lanes beyond the last row repeat it, so they need no masks.
   std::fill(t.first + count, t.first + padded, t.first[count - 1]);
   std::fill(t.last + count, t.last + padded, t.last[count - 1]);
 }
 
-/// Calls f(run, keys, next) for the keys of all runs, as many as are packed at once, with those that come after them.
+/// Calls f(run, keys, next) for the keys of all runs, one packed tile at a time, with the keys that follow.
 template <class F>
 void for_each_key_tile(std::span<const AttentionRun> runs, Interval rows_of_keys, const F& f) {
   const AttentionRun* of = nullptr;
@@ -144,7 +143,7 @@ void load_queries(const Problem& p, Head<const S> q, std::int64_t count, const S
   using T = Compute<S>;
   if (count <= direct_rows) {
     load_direct_queries<T>(t.queries, q, count, p.shape.depth, static_cast<T>(p.scores.scale));
-    std::fill(t.scores, t.scores + key_room * score_lanes<T>, T{});  // also of lanes without a query
+    std::fill(t.scores, t.scores + key_room * score_lanes<T>, T{});  // also in lanes without a query
     return;
   }
   if constexpr (std::is_same_v<S, BFloat16>)
@@ -162,7 +161,7 @@ void load_keys(const Problem& p, Head<const S> k, Head<const S> v, const Progres
   pack_rows<T>(t.values, gather(v, run), {0, run.count}, p.shape.v_depth, key_room * group_lanes<T>);
 }
 
-/// Values that are not finite count as 0 where they are packed.
+/// Zeroes non-finite values in the packed operand.
 template <class T>
 void hide_wild_values(const SoftmaxTile<T>& t, const Visit<T>& visit) {
   for (std::int64_t n = 0; n < visit.wild.count; ++n) {
@@ -175,7 +174,7 @@ void hide_wild_values(const SoftmaxTile<T>& t, const Visit<T>& visit) {
   }
 }
 
-/// All keys for one tile of queries of one head.
+/// Visits all keys for one tile of queries of one head.
 template <class S>
 void attend_rows(const Problem& p, std::int64_t batch, std::int64_t head, const Progression& tile,
                  const AttentionTiles::Runs& visited, const SoftmaxTile<Compute<S>>& t) {
@@ -219,7 +218,7 @@ void attend_rows(const Problem& p, std::int64_t batch, std::int64_t head, const 
   if (p.lse.data) write_lse<T>(p, batch, head, rows, t);
 }
 
-/// One query and groups of heads: the heads of a group become queries of one head, so that they share keys and values.
+/// Turns the heads of a group with one query into queries of one head, so that they share keys and values.
 void stack_heads(Problem& p, const AttentionSchedule& schedule) {
   const std::int64_t group = p.q.shape[2] / p.k.shape[2];
   const AttentionScores& scores = p.scores;
@@ -239,8 +238,8 @@ void stack_heads(Problem& p, const AttentionSchedule& schedule) {
   }
 }
 
-/// Work items, a tile of queries in one head each, in the order in which they begin: the longest first. Heads come in
-/// turns of as many as differ; items of the first and last turn may be of heads that the call does not have.
+/// Work items in starting order, the longest first: each is a tile of queries in one head. Heads come in turns of
+/// head_period heads. Items of the first and last turn may have heads outside the call; see has().
 class Items {
  public:
   struct Item {
@@ -257,10 +256,10 @@ class Items {
 
   std::int64_t count() const { return repeats_ * head_period_ * tiles_; }
   bool has(const Item& item) const { return item.head >= 0 && item.head < heads_; }
-  /// The n-th in the order of `program`; in that of their numbers where there is none.
+  /// The n-th item in the order of `program`, or by number without a program.
   Item at(std::int64_t n, const AttentionProgram* program) const {
     std::int64_t begin = 0, equal = head_period_ * tiles_, number = n % equal;
-    if (program) {  // tiles of one length go through all heads before those of the next
+    if (program) {  // all heads of tiles of one length precede the next length
       const std::int32_t *levels = program->level_begin, *end = levels + program->levels;
       const std::int32_t* level = std::upper_bound(levels, end, n / repeats_) - 1;
       begin = level[0], equal = level[1] - begin;
@@ -274,23 +273,23 @@ class Items {
   std::int64_t first_head_, heads_, head_period_, tiles_, turns_, repeats_;
 };
 
-/// How a call is cut, from its operands alone, and what it takes of scratch, in elements.
+/// Partition of a call, from its operands alone, and its scratch in elements.
 template <class T>
 struct Plan {
   TileShape shape;
-  std::int64_t heads;                // in all batch entries
-  std::int64_t parts = 1;            // of the keys, which items share
-  std::int64_t items = 0;            // of Items, times parts
-  std::int64_t tile = 0, owned = 0;  // of scratch: of a thread, of all threads
-  std::int64_t out = 0, lse = 0;     // of the result of a part
+  std::int64_t heads;                // heads in all batch entries
+  std::int64_t parts = 1;            // parts of the keys, split between items
+  std::int64_t items = 0;            // number of Items, times parts
+  std::int64_t tile = 0, owned = 0;  // scratch of a thread, and of all threads
+  std::int64_t out = 0, lse = 0;     // result of a part
 
   template <class S>
   static Plan make(const View& q, const View& k, const View& v) {
     const std::int64_t depth = q.shape[3], v_depth = v.shape[3];
     Plan plan;
     plan.heads = q.shape[0] * q.shape[2];
-    // Large tiles pack each key less often, as far as their queries and results stay in the second-level cache; enough
-    // of them keep every core busy.
+    // Large tiles pack each key less often, while their queries and results fit the second-level cache. Enough tiles
+    // keep every core busy.
     constexpr std::int64_t most = 384, bytes = 192 << 10;
     const PairProduct product = has_pairs && std::is_same_v<S, BFloat16> ? instruction_set_in_use().products : nullptr;
     const std::int64_t v_padded = round_up(v_depth, product ? pair_step : lanes<T>),
@@ -300,7 +299,7 @@ struct Plan {
       limit = round_up(limit / 2, score_lanes<T>);
     plan.shape = {limit, depth, v_depth, v_padded, product};
     plan.tile = SoftmaxTile<T>::carve(nullptr, plan.shape, nullptr);
-    // Few queries of few heads, as in decoding, share out the keys.
+    // Few queries of few heads, as in decoding, split the keys between items.
     constexpr std::int64_t worthwhile_keys = 2048;
     plan.parts = std::clamp<std::int64_t>(enough_items / (plan.heads * ceil_div(q.shape[1], limit)), 1,
                                           std::max<std::int64_t>(1, k.shape[1] / worthwhile_keys));
@@ -310,7 +309,7 @@ struct Plan {
     }
     return plan;
   }
-  /// Into this many items.
+  /// Sets the number of items and the scratch of their threads.
   void cut(std::int64_t count) {
     items = count * parts;
     owned = tile * std::min<std::int64_t>(num_threads(), items);
@@ -321,7 +320,7 @@ struct Plan {
   static constexpr std::int64_t enough_items = 32;
 };
 
-/// A part of the keys, as a call of its own.
+/// A part of the keys, as a separate call.
 struct PartOfKeys {
   AttentionScores scores;
   Problem problem;
@@ -343,7 +342,7 @@ struct PartOfKeys {
   PartOfKeys& operator=(const PartOfKeys&) = delete;
 };
 
-/// out and lse of a call from those of `parts` parts, `apart` elements apart.
+/// Merges out and lse of `parts` parts, `apart` elements apart, into those of the call.
 template <class T, class S>
 void merge_parts(const Problem& p, const View& first_out, const View& first_lse, std::int64_t parts,
                  std::int64_t apart) {
@@ -356,7 +355,7 @@ void merge_parts(const Problem& p, const View& first_out, const View& first_lse,
       const T* out = head_of<const T>(first_out, batch, head).row(row);
       T maximum = nothing, sum{};
       for (std::int64_t i = 0; i < parts; ++i) maximum = std::max(maximum, lse[i * apart]);
-      const auto weight = [&](std::int64_t i) {  // of a part that has seen nothing, exactly 0
+      const auto weight = [&](std::int64_t i) {  // exactly 0 for a part without visible keys
         return lse[i * apart] == nothing ? T{} : std::exp(lse[i * apart] - maximum);
       };
       for (std::int64_t i = 0; i < parts; ++i) sum += weight(i);
@@ -373,7 +372,7 @@ void merge_parts(const Problem& p, const View& first_out, const View& first_lse,
   });
 }
 
-/// `parts` results of a call, all in one piece of memory: views of the first.
+/// Views of the first of `parts` results in one block of memory.
 template <class T>
 std::array<View, 2> result_in(T* memory, const Problem& p, const Plan<T>& plan) {
   const std::int64_t *n = p.q.shape, width = plan.shape.v_depth;

@@ -1,13 +1,12 @@
-// Backward attention on the CPU over a schedule. Work is cut along key tiles; every element of dq, dk and dv is one
-// chain of additions in the order of key tiles (dq) or of heads of the group and then queries (dk, dv), so how the
-// items are cut changes no bit. There are three ways to cut, and the one that should end first is taken:
-//   heads      an item owns a whole head and visits each pair of tiles once: five products
-//   wavefront  an item owns a key tile, and adds its part of dq behind the key tile before it: five products
-//   two passes items own key tiles for dk and dv, then ranges of queries for dq: seven products
+// Backward attention on the CPU over a schedule. Key tiles divide the work. Every element of dq, dk and dv is one chain
+// of additions, so the partition changes no bit. dq adds in the order of key tiles; dk and dv add by head of the group,
+// then by query. There are three partitions, and a call uses the one with the shortest estimated time:
+//   heads       an item owns a whole head and visits each pair of tiles once: five products
+//   wavefront   an item owns a key tile, and adds its part of dq after the previous key tile: five products
+//   two passes  items own key tiles for dk and dv, then ranges of queries for dq: seven products
 //
-// dq is summed up in place where its type and width allow. Else in scratch: of all rows of a head that several threads
-// add to; otherwise of the rows between those that no later key tile visits and those that none has visited yet, few
-// where the pattern is local, whatever the length.
+// dq accumulates in place if its type and width allow, otherwise in scratch. If several threads add to a head, scratch
+// holds all its rows. Otherwise it holds only the rows in progress: few for a local pattern, for any length.
 #include <array>
 #include <atomic>
 #include <memory>
@@ -27,15 +26,15 @@ namespace {
 
 using namespace attention;
 
-/// Of dq in scratch, for each thread: of heads, and of ranges of queries where a head is too much.
+/// Limits of dq scratch per thread: for whole heads, and for ranges of queries if a head is too large.
 constexpr std::int64_t head_bytes = std::int64_t{4} << 20, range_bytes = std::int64_t{512} << 10;
 
 /// All pairs of these key tiles and query rows, for `heads` query heads from `head` on, which share one kv head.
 struct Item {
   std::int64_t batch, head, heads;
   Range tiles, rows;
-  bool want_keys = true, want_queries = true;  // gradients of
-  const Wavefront::Turn* turn = nullptr;       // of a key tile that others add to dq before and after
+  bool want_keys = true, want_queries = true;  // wanted gradients
+  const Wavefront::Turn* turn = nullptr;       // set if other items add to dq before and after this key tile
 };
 
 template <class T>
@@ -58,8 +57,8 @@ class Backward {
     run_passes(plan, memory);
   }
 
-  /// The requests that run() makes of the pool, in bytes; of scratch for dq and of what depends on the pattern, what
-  /// almost every pattern keeps to.
+  /// Bytes of each allocation that run() makes. For dq scratch and pattern-dependent scratch it is a bound that holds
+  /// for almost every pattern.
   static std::array<std::int64_t, 3> most_scratch(const BackwardCall& p) {
     const std::int64_t threads = num_threads(), heads = p.q.shape[0] * p.q_heads, row = p.padded * size,
                        tiles = 8 * (ceil_div(p.k.shape[1], owned_keys) + 1), runs = 64;
@@ -76,16 +75,16 @@ class Backward {
   static constexpr std::int64_t size = sizeof(T);
   enum class Way { heads, wavefront, passes };
 
-  /// How the call is cut, and what it takes.
+  /// Partition of the call, and its scratch.
   struct Plan {
     Way way = Way::passes;
-    std::int64_t heads = 0;               // of k and v, in all batch entries
-    std::int64_t capacity = 0;            // rows of dq that are summed up at a time
-    std::int64_t items = 0;               // that are in flight together
-    std::int64_t dq_rows = 0;             // that a thread has scratch for
-    std::int64_t shared = 0;              // elements of dq in scratch that several threads add to
-    std::int64_t at_once = 0;             // wavefront: heads
-    std::int64_t length = 1, ranges = 0;  // passes: of queries
+    std::int64_t heads = 0;               // key heads in all batch entries
+    std::int64_t capacity = 0;            // rows of dq accumulated at a time
+    std::int64_t items = 0;               // items in flight together
+    std::int64_t dq_rows = 0;             // rows of dq scratch per thread
+    std::int64_t shared = 0;              // elements of dq scratch that several threads add to
+    std::int64_t at_once = 0;             // wavefront: heads at once
+    std::int64_t length = 1, ranges = 0;  // passes: ranges of queries
   };
 
   bool wants_keys() const { return p_.gradients.dk.data || p_.gradients.dv.data || p_.gradients.dbias.data; }
@@ -94,7 +93,7 @@ class Backward {
   Plan make_plan() const {
     Plan plan;
     plan.heads = p_.q.shape[0] * p_.kv_heads;
-    // Twice what is incomplete at a time, so that rows move to the front once.
+    // Room for twice the rows in progress: rows then move to the front only once.
     plan.capacity = std::clamp<std::int64_t>(2 * reach_.span(), 1, std::max<std::int64_t>(1, p_.queries));
     if (wants_queries() && wants_keys()) plan.way = best_way(plan.heads, plan.capacity);
     const std::int64_t tiles = tiles_.count();
@@ -106,8 +105,8 @@ class Backward {
       plan.items = plan.at_once * tiles;
       plan.shared = direct_ ? 0 : plan.at_once * p_.group * p_.queries * p_.padded;
     } else {
-      // Ranges of queries: enough to keep every thread busy to the end, long enough that walking key tiles costs
-      // little.
+      // Ranges of queries: enough to keep every thread busy to the end, but long enough to keep the cost of visiting
+      // key tiles low.
       const std::int64_t all = p_.q.shape[0] * p_.q_heads, wanted = std::max<std::int64_t>(1, 8 * num_threads() / all);
       plan.length = std::max<std::int64_t>(4 * query_tile<T>, ceil_div(p_.queries, wanted));
       if (!direct_ && bytes(plan.capacity) > range_bytes)
@@ -120,7 +119,7 @@ class Backward {
     return plan;
   }
 
-  /// The one that should end first. Times are products of pairs on one thread.
+  /// Returns the partition with the shortest estimated time, in products of pairs on one thread.
   Way best_way(std::int64_t heads, std::int64_t capacity) const {
     const std::int64_t threads = num_threads(), rounds = ceil_div(heads, threads);
     const bool owns = direct_ || p_.group * bytes(capacity) <= head_bytes;
@@ -134,12 +133,12 @@ class Backward {
       if (time < least) best = way, least = time;
     };
     if (owns) consider(Way::heads, 5 * pairs * static_cast<double>(rounds) / static_cast<double>(heads));
-    // Threads that wait for each other lose a little more than that.
+    // Waiting threads cost a little more than the estimate.
     if (heads_under_way(heads) > 0) consider(Way::wavefront, 1.05 * 5 * wavefront_length(heads));
     return best;
   }
 
-  /// Heads whose key tiles run in one wavefront: those that there is scratch for.
+  /// Heads whose key tiles run in one wavefront: as many as scratch allows.
   std::int64_t heads_under_way(std::int64_t heads) const {
     if (direct_) return heads;
     return std::min(heads, num_threads() * head_bytes / std::max<std::int64_t>(1, p_.group * bytes(p_.queries)));
@@ -154,8 +153,7 @@ class Backward {
     return sum;
   }
 
-  /// Everything that a call takes: the scratch of every thread, the elements that all of them share, and what is kept
-  /// of every item.
+  /// Memory of a call: the scratch of every thread, the elements shared by all threads, and one entry per item.
   class Memory {
    public:
     struct Item {
@@ -242,7 +240,8 @@ class Backward {
     });
   }
 
-  /// item_of(n) for every n < count, longest first; each sums up dq of a head with room for `capacity` rows.
+  /// Runs item_of(n) for every n < count, longest first. Each item accumulates dq of its heads with room for `capacity`
+  /// rows.
   template <class ItemOf>
   void run_items(const Memory& memory, std::int64_t count, std::int64_t capacity, const ItemOf& item_of) const {
     auto* const items = memory.template of_items<typename Memory::Item>();
@@ -362,7 +361,7 @@ class Backward {
   void visit_run(const Item& item, std::int64_t head, const Progression& keys, const AttentionProgram& program,
                  const AttentionRun& run, const AttentionReach::Reach& reach, const QueryRows<T>* dq,
                  const TileScratch<T>& s) const {
-    // Steps of the run whose rows belong to the item, and of those the ones that some key sees.
+    // Steps of the run with rows of the item, and among them the steps that some key sees.
     const Progression& queries = run.keys;
     const auto step_at = [&](std::int64_t row) {
       return std::clamp<std::int64_t>(ceil_div(row - queries.row, queries.stride), 0, queries.count);
@@ -402,7 +401,7 @@ class Backward {
       }
       if (!dq) continue;
       const std::int64_t row = pair.queries.row, end = row + (count - 1) * queries.stride + 1;
-      const std::int64_t passed = (head - item.head) * p_.queries;  // in the heads before
+      const std::int64_t passed = (head - item.head) * p_.queries;  // rows of the previous heads
       const std::int64_t shared = passed + std::min(end, reach.entered);
       if (item.turn && row < reach.entered) item.turn->wait(shared);
       add_query_gradients(p_, pair, s, dq->row(row), queries.stride * dq->stride);
@@ -415,7 +414,7 @@ class Backward {
   const BackwardCall& p_;
   const AttentionTiles tiles_;
   const AttentionReach reach_;
-  const bool direct_;  // dq is summed up in place
+  const bool direct_;  // dq accumulates in place
 };
 
 BackwardCall make_call(const AttentionScores& scores, View q, View k, View v, View lse, View delta, View grad_out,
@@ -440,8 +439,8 @@ void POOLGRAD_VARIANT::attention_backward(Stream stream, const AttentionSchedule
 std::array<std::int64_t, 3> POOLGRAD_VARIANT::attention_backward_scratch(const View& q, const View& k, const View& v) {
   if (q.shape[0] == 0 || q.shape[1] == 0 || q.shape[2] == 0) return {};
   AttentionScores scores;
-  scores.softcap = 1;  // takes scratch of its own
-  View grad_out = q;   // there is one
+  scores.softcap = 1;  // takes separate scratch
+  View grad_out = q;   // any non-null grad_out
   grad_out.data = &scores;
   const BackwardCall call = make_call(scores, q, k, v, {}, {}, grad_out, {});
   return with_floating_compute_type(q.dtype, [&]<class T>(T) { return Backward<T>::most_scratch(call); });

@@ -1,5 +1,5 @@
-// Tiles of attention as operands of products of pairs (kernels/cpu/gemm/pair_product.h): rows of bf16 become matrices
-// of words, weights in f32 are rounded to bf16 on the way.
+// Packs attention tiles as operands of pair products (kernels/cpu/gemm/pair_product.h). bf16 rows become matrices of
+// words; f32 weights are rounded to bf16.
 #pragma once
 
 #include <algorithm>
@@ -16,12 +16,12 @@ using Words = Vec<std::uint32_t>;
 inline constexpr int word_lanes = lanes<float>;
 /// Lengths of sums, in elements, are multiples of this.
 inline constexpr std::int64_t pair_depth_step = 2 * pair_step;
-/// Whether the tiles are made of whole operands: not with vectors of 16 bytes.
+/// Whether the tiles consist of whole operands: not with 16-byte vectors.
 inline constexpr bool has_pairs = group_lanes<float> % pair_step == 0 && pair_depth_step % group_lanes<float> == 0;
-/// Pairs that `columns` elements take, with zeros at the end.
+/// Pairs in `columns` elements, padded with zeros.
 constexpr std::int64_t padded_pairs(std::int64_t columns) { return round_up(columns, pair_depth_step) / 2; }
 
-/// The first `count` elements of a row as pairs, the rest of the vector 0.
+/// The first `count` elements of a row as pairs; the rest of the vector is 0.
 inline Words load_pairs(const BFloat16* from, std::int64_t count) {
   Words words{};
   if (count >= 2 * word_lanes)
@@ -30,7 +30,7 @@ inline Words load_pairs(const BFloat16* from, std::int64_t count) {
     std::memcpy(&words, from, static_cast<std::size_t>(count) * sizeof(BFloat16));
   return words;
 }
-/// The first `count` elements of a row, each in the low half of a word, the rest 0.
+/// The first `count` elements of a row, each in the low half of a word; the rest is 0.
 inline Words load_low(const BFloat16* from, std::int64_t count) {
   simd::detail::Bits16 bits{};
   if (count >= word_lanes)
@@ -41,7 +41,7 @@ inline Words load_low(const BFloat16* from, std::int64_t count) {
 }
 inline void store_words(std::uint32_t* to, Words words) { std::memcpy(to, &words, sizeof(words)); }
 
-/// word_lanes x word_lanes words, transposed.
+/// Transposes word_lanes x word_lanes words.
 inline void transpose_words(Words* words) {
   Vec<float> rows[word_lanes];
   for (int i = 0; i < word_lanes; ++i) rows[i] = reinterpret_cast<Vec<float>>(words[i]);
@@ -49,14 +49,15 @@ inline void transpose_words(Words* words) {
   for (int i = 0; i < word_lanes; ++i) words[i] = reinterpret_cast<Words>(rows[i]);
 }
 
-/// f32 as bf16 in the high half of a word, rounded to nearest even; the low half is anything.
+/// Rounds f32 to bf16 in the high half of a word, to nearest even; the low half is undefined.
 inline Words round_to_high(Vec<float> value) {
   const auto bits = reinterpret_cast<Words>(value);
   const Words rounded = bits + 0x7fffu + ((bits >> 16) & 1u);
   return value != value ? bits | 0x400000u : rounded;
 }
 
-/// Operand a of `count` rows: out[i * pairs + p] with pairs = padded_pairs(columns). Rows up to `rows` repeat the last.
+/// Packs operand a of `count` rows: out[i * pairs + p] with pairs = padded_pairs(columns). Rows up to `rows` repeat the
+/// last one.
 inline void pack_pair_rows(std::uint32_t* out, Head<const BFloat16> from, std::int64_t count, std::int64_t rows,
                            std::int64_t columns) {
   const std::int64_t pairs = padded_pairs(columns);
@@ -66,8 +67,8 @@ inline void pack_pair_rows(std::uint32_t* out, Head<const BFloat16> from, std::i
   }
 }
 
-/// Operand b, summed over columns: out[p * stride + i], i below `count` rounded up to whole groups of lanes; 0 beyond
-/// count.
+/// Packs operand b, summed over columns: out[p * stride + i]. i covers `count` rounded up to whole groups of lanes;
+/// entries beyond count are 0.
 inline void pack_pair_columns(std::uint32_t* out, std::int64_t stride, Head<const BFloat16> from, std::int64_t count,
                               std::int64_t columns) {
   for (std::int64_t i = 0; i < round_up(count, group_lanes<float>); i += word_lanes)
@@ -80,8 +81,8 @@ inline void pack_pair_columns(std::uint32_t* out, std::int64_t stride, Head<cons
     }
 }
 
-/// Operand b, summed over rows: out[p * stride + j] has rows 2 p and 2 p + 1; 0 beyond `count` and `columns`, up to
-/// padded_pairs(count) and `stride`, a multiple of pair_step.
+/// Packs operand b, summed over rows: out[p * stride + j] holds rows 2 p and 2 p + 1. Entries beyond `count` and
+/// `columns` are 0, up to padded_pairs(count) and `stride`, a multiple of pair_step.
 inline void pack_row_pairs(std::uint32_t* out, std::int64_t stride, Head<const BFloat16> from, std::int64_t count,
                            std::int64_t columns) {
   for (std::int64_t p = 0; p < padded_pairs(count); ++p, out += stride)
@@ -92,14 +93,14 @@ inline void pack_row_pairs(std::uint32_t* out, std::int64_t stride, Head<const B
     }
 }
 
-/// A row of what pack_row_pairs() made becomes 0.
+/// Zeroes a row packed by pack_row_pairs().
 inline void clear_pair_row(std::uint32_t* packed, std::int64_t row, std::int64_t stride) {
   for (std::int64_t j = 0; j < stride; ++j) packed[row / 2 * stride + j] &= row % 2 ? 0xffffu : 0xffff0000u;
 }
 
-/// Weights by key (weights[key * width + lane]), keys [begin, end), as operand a of sums over keys: word (lane, p) of
-/// `out` has keys `first` + 2 p and + 1, where `first` <= begin; 0 for keys outside. p < pairs, a multiple of
-/// pair_step; lane < `lane_count`, a multiple of pair_step.
+/// Packs weights by key (weights[key * width + lane]), keys [begin, end), as operand a of sums over keys. Word (lane,
+/// p) of `out` holds keys `first` + 2 p and + 1, with `first` <= begin; keys outside are 0. p < pairs and lane <
+/// `lane_count`, both multiples of pair_step.
 inline void pack_weights(std::uint32_t* out, std::int64_t pairs, const float* weights, std::int64_t width,
                          std::int64_t first, Range keys, std::int64_t lane_count) {
   const auto rounded = [&](std::int64_t key, std::int64_t lane) {
@@ -118,8 +119,9 @@ inline void pack_weights(std::uint32_t* out, std::int64_t pairs, const float* we
     }
 }
 
-/// Weights by key as operand a of sums over queries: word (key, p) of `out` has lanes 2 p and 2 p + 1; 0 for keys from
-/// `key_count` and lanes from `lane_count` (whole vectors) on. key < `rows`, p < pairs, multiples of pair_step.
+/// Packs weights by key as operand a of sums over queries. Word (key, p) of `out` holds lanes 2 p and 2 p + 1. Keys
+/// from `key_count` on and lanes from `lane_count` (whole vectors) on are 0. key < `rows` and p < pairs, both multiples
+/// of pair_step.
 inline void pack_weight_rows(std::uint32_t* out, std::int64_t rows, std::int64_t pairs, const float* weights,
                              std::int64_t width, std::int64_t key_count, std::int64_t lane_count) {
   for (std::int64_t key = 0; key < rows; ++key)
@@ -129,18 +131,19 @@ inline void pack_weight_rows(std::uint32_t* out, std::int64_t rows, std::int64_t
           key < key_count && lane < lane_count ? simd::load<float>(weights + key * width + lane) : Vec<float>{});
 }
 
-// bf16 in the forward kernel by products of pairs: scores and their product with the values. Maxima, exponentials and
-// sums stay in f32, as do the sums over keys; a weight is rounded to bf16 where it meets its value.
+// bf16 forward kernel with pair products: scores, and weights times values. Maxima, exponentials, sums of weights and
+// sums over keys stay in f32. Only the weights for the values are rounded to bf16.
 
-/// Operands of a tile of queries and of a tile of keys, and how to multiply them.
+/// Operands of a tile of queries and a tile of keys, and the function that multiplies them.
 struct SoftmaxPairs {
-  PairProduct product = nullptr;  // null: bf16 goes the way of f32
-  std::int64_t rows = 0;          // that the tile of queries has room for
+  PairProduct product = nullptr;  // null: bf16 takes the f32 path
+  std::int64_t rows = 0;          // capacity of the tile of queries
   std::int64_t depth = 0, v_depth = 0, v_padded = 0;
   float scale = 1;  // of scores
   std::uint32_t *queries = nullptr, *keys = nullptr, *values = nullptr, *weights = nullptr;
 
-  /// take(words) gives room; `width` is the length of a row of scores. `key_count` is whole pair_depth_steps.
+  /// take(words) returns memory; `width` is the length of a row of scores. `key_count` is a multiple of
+  /// pair_depth_step.
   template <class Take>
   void carve(std::int64_t key_count, std::int64_t width, const Take& take) {
     queries = take(padded_pairs(depth) * rows);
@@ -156,15 +159,15 @@ struct SoftmaxPairs {
     pack_row_pairs(values, v_padded, v, count, v_depth);
   }
 
-  /// Products, not yet scaled, of the queries [row, row + count) and a range of keys that holds `seen`, by whole
-  /// rows_steps and pair_steps; row `key` of the scores begins at scores + key * width.
+  /// Unscaled products of the queries [row, row + count) with the keys `seen`, rounded out to whole rows_steps and
+  /// pair_steps. Row `key` of the scores begins at scores + key * width.
   void score(float* scores, std::int64_t width, std::int64_t row, std::int64_t count, Range seen) const {
     const std::int64_t begin = round_down(round_down(seen.begin, rows_step), pair_step),
                        end = round_up(round_up(seen.end, rows_step), pair_step), pairs = padded_pairs(depth);
     product({scores + begin * width, width, keys + begin * pairs, pairs, queries + row, rows, end - begin,
              round_up(count, group_lanes<float>), pairs, false});
   }
-  /// Rows [0, count) of out, times their factors, plus weights * values for the keys `seen`.
+  /// out = factors * out + weights * values over the keys `seen`, for rows [0, count).
   void add_values(float* out, std::int64_t count, const float* factors, const float* scores, std::int64_t width,
                   Range seen) const {
     const std::int64_t first = round_down(seen.begin, pair_depth_step),
@@ -181,20 +184,20 @@ struct SoftmaxPairs {
   }
 };
 
-// bf16 in the backward kernel by products of pairs: all five products. Exponentials, dS and every sum stay in f32; P
-// and dS are rounded to bf16 where they meet dO, Q and K.
+// bf16 backward kernel with pair products for all five products. Exponentials, dS and every sum stay in f32. P and dS
+// are rounded to bf16 for the products with dO, Q and K.
 
-/// Operands of a tile of keys and of a tile of queries, and how to multiply them.
+/// Operands of a tile of keys and a tile of queries, and the function that multiplies them.
 struct GradientPairs {
-  PairProduct product = nullptr;              // null: bf16 goes the way of f32
-  std::int64_t key_tile = 0, query_tile = 0;  // room for keys and queries; keys are whole pair_depth_steps
+  PairProduct product = nullptr;              // null: bf16 takes the f32 path
+  std::int64_t key_tile = 0, query_tile = 0;  // capacity for keys (a multiple of pair_depth_step) and queries
   std::int64_t depth = 0, v_depth = 0, padded = 0, v_padded = 0;
   std::uint32_t *key_rows = nullptr, *value_rows = nullptr, *key_pairs = nullptr;                     // K, V
   std::uint32_t *queries = nullptr, *grads = nullptr, *query_pairs = nullptr, *grad_pairs = nullptr;  // Q, dO
   std::uint32_t* weights = nullptr;                                                                   // P or dS
   float* dq = nullptr;
 
-  /// take(words) gives room.
+  /// take(words) returns memory.
   template <class Take>
   void carve(const Take& take) {
     const auto words = [&](std::int64_t count) { return reinterpret_cast<std::uint32_t*>(take(count)); };
@@ -219,13 +222,13 @@ struct GradientPairs {
     pack_row_pairs(query_pairs, padded, q, count, depth);
     pack_row_pairs(grad_pairs, v_padded, grad, count, v_depth);
   }
-  /// Row i of dO becomes 0.
+  /// Zeroes row i of dO.
   void clear_grad(std::int64_t i) const {
     for (std::int64_t p = 0; p < padded_pairs(v_depth); ++p) grads[p * query_tile + i] = 0;
     clear_pair_row(grad_pairs, i, v_padded);
   }
 
-  /// <k, q> and <v, dO> of every pair, not yet scaled: row `key` begins at key * query_tile.
+  /// <k, q> and <v, dO> of every pair, unscaled; row `key` begins at key * query_tile.
   void score(float* scores, float* products, std::int64_t keys, std::int64_t count) const {
     const auto multiply = [&](float* c, const std::uint32_t* a, const std::uint32_t* b, std::int64_t pairs) {
       product({c, query_tile, a, pairs, b, query_tile, round_up(keys, pair_step), round_up(count, group_lanes<float>),
@@ -234,7 +237,7 @@ struct GradientPairs {
     multiply(scores, key_rows, queries, padded_pairs(depth));
     multiply(products, value_rows, grads, padded_pairs(v_depth));
   }
-  /// c (keys x columns) += of * rows, for weights `of` by key whose lanes up to `lane_count` count.
+  /// c (keys x columns) += of * rows, for weights `of` by key in lanes up to `lane_count`.
   void add_to_keys(float* c, std::int64_t columns, const float* of, const std::uint32_t* rows, std::int64_t keys,
                    std::int64_t lane_count) const {
     const std::int64_t pairs = padded_pairs(lane_count), key_rows_used = round_up(keys, pair_step);

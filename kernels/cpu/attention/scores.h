@@ -1,7 +1,6 @@
-// What becomes of the products of queries and keys before the softmax, and of the weights after it: softcap, bias,
-// ALiBi, multiplicities, single pairs that do not count, dropout. Forward and backward share it, so that both see the
-// same numbers. A block of scores is stored by key: row t is step t of `keys`, lane i step i of `queries`. Scores are
-// not multiplied by log2(e), which the largest biases and sinks would not survive: a weight is exp(score - lse).
+// Score rules, shared by forward and backward: softcap, bias, ALiBi, multiplicities, hidden pairs and dropout. A block
+// of scores is stored by key: row t is step t of `keys`, lane i is step i of `queries`. Scores are not multiplied by
+// log2(e), because the largest biases and sinks would overflow. A weight is exp(score - lse).
 #pragma once
 
 #include <algorithm>
@@ -20,9 +19,9 @@
 
 namespace poolgrad::kernels::attention {
 
-// Which pairs of a masked run count: those that no bitmap leaves out, and no earlier term of the group, nor an earlier
-// branch of a united term, has counted (AttentionSchedule::keeps). Between two ends of segments and blocks all rows
-// have the same answer, so it is found once for them, and lists are searched by bisection.
+// Finds the pairs of a masked run that count (AttentionSchedule::keeps). A pair does not count if a bitmap excludes it,
+// or if an earlier term of the group or an earlier branch of a united term has it. Rows between two ends of segments
+// and blocks agree, so one search serves them all. Lists are searched by bisection.
 
 class CountedBefore {
  public:
@@ -30,8 +29,8 @@ class CountedBefore {
   CountedBefore(const AttentionSchedule& schedule, const AttentionRun& of, std::int64_t h, const Progression& run)
       : s_(schedule), of_(of), h_(h), run_(run) {}
 
-  /// counted[s], for the steps [steps) of the run: whether the pair with the row at `row` does not count. Returns the
-  /// position before which no row differs, of rows that are `step` apart.
+  /// Sets counted[s] for the steps [steps) of the run: whether the pair with the row at `row` does not count. Rows are
+  /// `step` apart. Returns the position up to which all rows agree.
   std::int64_t mark(std::int64_t row, std::int64_t step, Interval steps, bool* counted) {
     row_ = row, step_ = step, steps_ = steps, counted_ = counted, until_ = far_away;
     std::fill(counted + steps.begin, counted + steps.end, false);
@@ -116,13 +115,13 @@ class CountedBefore {
     }
   }
 
-  /// First and last block of the steps, of which there are some.
+  /// First and last block of the steps, which must not be empty.
   std::pair<std::int64_t, std::int64_t> blocks_of_steps(std::int64_t size) const {
     return {floor_div(run_.position + steps_.begin * run_.step, size),
             floor_div(run_.position + (steps_.end - 1) * run_.step, size)};
   }
 
-  /// Calls f(block, bitmap) for the blocks of the steps that are listed for the row; without a bitmap it is -1.
+  /// Calls f(block, bitmap) for the listed blocks of the row among the steps; bitmap is -1 without a bitmap.
   template <class F>
   void for_each_listed(const AttentionTerm& term, const F& f) {
     if (steps_.empty()) return;
@@ -138,7 +137,7 @@ class CountedBefore {
       f(*at, bitmap == nullptr ? -1 : bitmap[at - list]);
   }
 
-  /// Steps at positions of the block whose bit for this row is `value`.
+  /// Marks steps in the block whose bit for this row equals `value`.
   void mark_bits(const AttentionTerm& term, std::int64_t block, std::int64_t bitmap, Interval seen, bool value) {
     same_before(row_ + 1);
     const Interval positions = seen & Interval{block * term.size, (block + 1) * term.size};
@@ -154,7 +153,7 @@ class CountedBefore {
   std::int64_t step_at(std::int64_t position) const {
     return std::clamp(ceil_div(position - run_.position, run_.step), steps_.begin, steps_.end);
   }
-  /// Steps at these positions, of which those = phase (mod modulus).
+  /// Marks steps at these positions that equal phase (mod modulus).
   void mark_positions(Interval positions, std::int64_t modulus = 1, std::int64_t phase = 0) {
     const std::int64_t begin = step_at(positions.begin), end = step_at(positions.end);
     if (begin >= end) return;
@@ -197,13 +196,13 @@ void for_each_agreement(const AttentionSchedule& schedule, const AttentionRun& o
   }
 }
 
-// The scores themselves.
+// The scores.
 
-/// Keys or queries of a block of scores, at most.
+/// Maximum number of keys or queries of a block of scores.
 inline constexpr std::size_t score_room = 192;
 
 /// A part of a buffer of scores: keys [begin, end) by `lanes` queries, a multiple of simd::lanes<T>. Lanes beyond the
-/// queries hold anything.
+/// queries are undefined.
 template <class T>
 struct ScoreBlock {
   T* data;
@@ -211,16 +210,16 @@ struct ScoreBlock {
   T* row(std::int64_t key) const { return data + key * stride; }
 };
 
-/// The modifications of one head of one batch entry.
+/// Score rules of one head of one batch entry.
 template <class T>
 struct ScoreRules {
   T softcap = 0, slope = 0;  // 0: off
   const T* bias = nullptr;
-  std::int64_t bias_query = 0, bias_key = 0;  // its strides
+  std::int64_t bias_query = 0, bias_key = 0;  // strides of the bias
   bool drops = false;
   AttentionDropout dropout;
-  T kept = 1;                        // factor of weights that stay
-  std::int64_t batch = 0, head = 0;  // of the whole call
+  T kept = 1;                        // factor of kept weights
+  std::int64_t batch = 0, head = 0;  // indices in the whole call
 
   static ScoreRules make(const AttentionScores& scores, std::int64_t batch, std::int64_t head) {
     ScoreRules rules;
@@ -239,13 +238,13 @@ struct ScoreRules {
     return rules;
   }
   bool modifies() const { return softcap != 0 || slope != 0 || bias; }
-  /// Whether a bias of -infinity takes away the pair of these rows of q and k.
+  /// Whether a bias of -infinity hides the pair of these rows of q and k.
   bool hides(std::int64_t query, std::int64_t key) const {
     return bias && bias[query * bias_query + key * bias_key] == -std::numeric_limits<T>::infinity();
   }
 };
 
-/// out[t] = log_multiplicity of step t of a part of a run, up to `padded` >= keys.count; the rest 0.
+/// out[t] = log_multiplicity of step t of a part of a run; 0 from keys.count up to `padded`.
 template <class T>
 void log_multiplicities(const AttentionProgram& program, const AttentionRun& of, const Progression& keys, T* out,
                         std::int64_t padded) {
@@ -260,7 +259,7 @@ void log_multiplicities(const AttentionProgram& program, const AttentionRun& of,
 }
 
 namespace detail {
-/// The bias of one key for the queries `lane` .. `lane` + lanes<T> - 1, of which there are `count` in all.
+/// The bias of one key for queries `lane` .. `lane` + lanes<T> - 1, out of `count`.
 template <class T>
 simd::Vec<T> load_bias(const T* of_key, std::int64_t stride, std::int64_t lane, std::int64_t count) {
   if (stride == 0) return simd::broadcast(*of_key);
@@ -271,9 +270,9 @@ simd::Vec<T> load_bias(const T* of_key, std::int64_t stride, std::int64_t lane, 
 }
 }  // namespace detail
 
-/// softcap, bias and ALiBi, in this order, of keys [begin, end), which must be steps of `keys`; a bias of -infinity
-/// makes it the score, whatever that was. Where `derivative` is
-/// not null and there is a softcap, its derivative by the product goes there, in the layout of the scores.
+/// Applies softcap, bias and ALiBi, in this order, to keys [begin, end), which must be steps of `keys`. A bias of
+/// -infinity replaces the score. If `derivative` is not null, it receives the derivative of the softcap, if any, in the
+/// layout of the scores.
 template <class T>
 void modify_scores(const ScoreRules<T>& rules, const Progression& keys, const Progression& queries, ScoreBlock<T> block,
                    T* derivative = nullptr) {
@@ -287,7 +286,7 @@ void modify_scores(const ScoreRules<T>& rules, const Progression& keys, const Pr
     const T* bias = rules.bias
                         ? rules.bias + (keys.row + key * keys.stride) * rules.bias_key + queries.row * rules.bias_query
                         : nullptr;
-    const std::int64_t distance = queries.position - (keys.position + key * keys.step);  // of lane 0
+    const std::int64_t distance = queries.position - (keys.position + key * keys.step);  // for lane 0
     for (std::int64_t lane = 0; lane < block.lanes; lane += simd::lanes<T>) {
       V score = simd::load<T>(row + lane);
       if (rules.softcap != 0) {
@@ -306,7 +305,7 @@ void modify_scores(const ScoreRules<T>& rules, const Progression& keys, const Pr
   }
 }
 
-/// Lanes are rows of the schedule: scores of pairs that have been counted before become -infinity.
+/// With rows of the schedule as lanes: sets scores of pairs counted before to -infinity.
 template <class T>
 void hide_counted(const AttentionSchedule& schedule, const AttentionRun& of, std::int64_t h, const Progression& keys,
                   const Progression& queries, ScoreBlock<T> block) {
@@ -318,7 +317,7 @@ void hide_counted(const AttentionSchedule& schedule, const AttentionRun& of, std
             std::fill(block.row(key) + begin, block.row(key) + end, -std::numeric_limits<T>::infinity());
       });
 }
-/// The same where keys are rows of the schedule.
+/// The same with rows of the schedule as keys.
 template <class T>
 void hide_counted_by_key(const AttentionSchedule& by_key, const AttentionRun& of, std::int64_t h,
                          const Progression& keys, const Progression& queries, ScoreBlock<T> block) {
@@ -333,8 +332,8 @@ void hide_counted_by_key(const AttentionSchedule& by_key, const AttentionRun& of
                                  });
 }
 
-/// Calls f(key, lane, factors) for every key of the block and every simd::lanes<T> queries of it: 0 for pairs that
-/// dropout drops, else 1 / (1 - p).
+/// Calls f(key, lane, factors) for every key of the block and every simd::lanes<T> queries. The factor is 0 for dropped
+/// pairs, otherwise 1 / (1 - p).
 template <class T, class F>
 [[gnu::always_inline]] inline void for_each_dropout(const ScoreRules<T>& rules, const Progression& keys,
                                                     const Progression& queries, const ScoreBlock<T>& block,
@@ -382,7 +381,7 @@ template <class T, class F>
   }
 }
 
-/// Weights of the block times 0 or 1 / (1 - p).
+/// Multiplies the weights of the block by 0 or 1 / (1 - p).
 template <class T>
 void drop_weights(const ScoreRules<T>& rules, const Progression& keys, const Progression& queries,
                   const ScoreBlock<T>& block) {

@@ -1,4 +1,4 @@
-// Online softmax (Milakov & Gimelshein 2018; Dao et al. 2022): a tile of queries of one head meets one tile of keys
+// Online softmax (Milakov & Gimelshein 2018; Dao et al. 2022): a tile of queries of one head visits tiles of keys one
 // after another. Internal to the forward kernel.
 #pragma once
 
@@ -15,18 +15,18 @@
 
 namespace poolgrad::kernels::attention {
 
-/// Queries whose scores lie side by side: whole score blocks and whole rows of products.
+/// Number of adjacent queries in a row of scores: whole score blocks and whole rows of products.
 template <class T>
 inline constexpr int score_lanes = group_lanes<T> % rows_step == 0 ? group_lanes<T> : group_step<T>;
 
-/// Rows of scores and operands that the keys which are packed at once may take.
+/// Capacity in rows of scores and operands for one packed tile of keys.
 inline constexpr std::int64_t key_room = round_up(key_tile, pair_depth_step);
 
 /// Sizes of the tiles of one call.
 struct TileShape {
   std::int64_t rows;  // a multiple of score_lanes
   std::int64_t depth, v_depth, v_padded;
-  PairProduct product = nullptr;  // of bf16; null: in the compute type
+  PairProduct product = nullptr;  // for bf16; null: products are in the compute type
 };
 
 /// Scratch of one thread, carved out of one allocation, and the state of one tile of queries.
@@ -35,7 +35,7 @@ struct SoftmaxTile {
   T *keys, *values, *queries, *scores, *out, *maximum, *sum, *factor, *first, *last, *multiplicity;
   SoftmaxPairs pairs;
 
-  /// Returns the elements that a tile takes.
+  /// Sets the pointers of `tile`, if any, and returns its size in elements.
   static std::int64_t carve(T* base, const TileShape& shape, SoftmaxTile* tile) {
     std::int64_t used = 0;
     const auto take = [&](std::int64_t count) {
@@ -66,13 +66,13 @@ struct SoftmaxTile {
   }
 };
 
-/// The packed tile of keys that is visited, and who sees what of it.
+/// The visited tile of keys, and its visibility per row.
 template <class T>
 struct Visit {
   const TileShape& shape;
   const AttentionProgram& program;
-  const AttentionRun& of;  // the run that the keys are a part of
-  std::int64_t head;       // of the schedule
+  const AttentionRun& of;  // the run that contains the keys
+  std::int64_t head;       // head of the schedule
   Progression rows, run;
   Prefetch next_keys, next_values;
   const DirectOperands<T>& in_memory;
@@ -80,13 +80,13 @@ struct Visit {
   bool full = true;     // every row sees every key; else first[row] <= step < last[row]
   const ScoreRules<T>* rules = nullptr;
   bool multiplicities = false;  // in SoftmaxTile::multiplicity
-  WildRows wild = {};           // values; empty where every pair counts
+  WildRows wild = {};           // non-finite values; empty if every pair counts
 
   bool masked() const { return of.has(AttentionRun::masked); }
-  /// Whether single pairs may not count.
+  /// Whether single pairs may be hidden.
   bool hides_pairs() const { return masked() || (rules && rules->bias); }
   bool modified() const { return (rules && rules->modifies()) || masked(); }
-  /// The steps that a row sees, pairs that are masked aside.
+  /// The steps that a row sees, before masks of single pairs.
   Interval seen_by(std::int64_t row) const { return program.steps_seen(of, run, rows.position + row * rows.step); }
   /// Whether a row sees a key.
   bool sees(const SoftmaxTile<T>& t, std::int64_t row, std::int64_t key) const {
@@ -96,7 +96,7 @@ struct Visit {
   }
 };
 
-/// The keys that some, and that all of the rows [begin, end) see.
+/// Keys seen by some, and by all, of the rows [begin, end).
 struct Seen {
   Range any, all;
 };
@@ -114,12 +114,12 @@ Seen keys_seen(const SoftmaxTile<T>& t, const Visit<T>& visit, std::int64_t begi
   }
   Seen seen{{static_cast<std::int64_t>(low), static_cast<std::int64_t>(high)},
             {static_cast<std::int64_t>(latest), static_cast<std::int64_t>(earliest)}};
-  // What lies beyond the last key is a copy of it, which changes no maximum.
+  // Rows beyond the last key repeat it, so they change no maximum.
   if (seen.all.end == count) seen.all.end = round_up(count, rows_step);
   return seen;
 }
 
-/// Scores of rows_step keys and one group of queries become -infinity where the query does not see the key.
+/// Sets scores of rows_step keys and one group of queries to -infinity where the query does not see the key.
 template <class T>
 [[gnu::always_inline]] inline void hide_unseen(const SoftmaxTile<T>& t, std::int64_t key, std::int64_t row,
                                                Vec<T> (&sum)[rows_step][2]) {
@@ -136,7 +136,8 @@ template <class T>
   }
 }
 
-/// Scores of one group of queries; maximum[lane] grows to theirs. Not inlined, so that the product has all registers.
+/// Computes scores of one group of queries and updates maximum[lane]. Not inlined, so that the product can use all
+/// registers.
 template <class T, bool Masked>
 [[gnu::noinline]] void score_pair(const SoftmaxTile<T>& t, const Visit<T>& visit, const T* start, Seen seen,
                                   std::int64_t row, T* scores, T* maximum) {
@@ -154,7 +155,7 @@ template <class T, bool Masked>
     if (Masked && !(key >= seen.all.begin && key + rows_step <= seen.all.end)) hide_unseen(t, key, row, sum);
 #pragma GCC unroll 2
     for (std::size_t v = 0; v < 2; ++v) {
-      // Maxima lie in memory: in registers, the product above would lack them.
+      // Maxima stay in memory: the product above needs the registers.
       Vec<T> largest = simd::load<T>(maximum + vector_offset<T>(v));
 #pragma GCC unroll 8
       for (int r = 0; r < rows_step; ++r) {
@@ -166,8 +167,8 @@ template <class T, bool Masked>
   }
 }
 
-/// Weights of one group of queries relative to their maxima so far, in one pass over the scores, and what the weights
-/// add up to. Not inlined, as above.
+/// Computes weights of one group of queries relative to their maxima so far, in one pass over the scores, and the sums
+/// of the weights. Not inlined, as above.
 template <class T, bool Masked>
 [[gnu::noinline]] void weigh_scores(const SoftmaxTile<T>& t, const Visit<T>& visit, const T* start, Seen seen,
                                     std::int64_t row, T* scores, T* sums) {
@@ -200,7 +201,7 @@ template <class T, bool Masked>
   for (std::size_t v = 0; v < 2; ++v) simd::store(sums + vector_offset<T>(v), total[v]);
 }
 
-/// Scores as above, with everything that modifies them.
+/// score_pair() with score rules, multiplicities and masks.
 template <class T>
 void score_modified(const SoftmaxTile<T>& t, const Visit<T>& visit, Seen seen, std::int64_t row, T* scores,
                     T* maximum) {
@@ -229,8 +230,8 @@ void score_modified(const SoftmaxTile<T>& t, const Visit<T>& visit, Seen seen, s
   }
 }
 
-/// Scores become weights relative to the new maxima, in whose place the factors of what came before are left; the rows'
-/// maxima and sums go on.
+/// Turns scores into weights relative to the new maxima and updates the rows' maxima and sums. `factors` holds the new
+/// maxima on entry and the factors of earlier results on return.
 template <class T>
 void weigh_pair(const SoftmaxTile<T>& t, Range any, std::int64_t row, T* scores, T* factors) {
   constexpr int width = score_lanes<T>;
@@ -239,7 +240,7 @@ void weigh_pair(const SoftmaxTile<T>& t, Range any, std::int64_t row, T* scores,
     const std::int64_t at = row + vector_offset<T>(v);
     const Vec<T> nothing = simd::broadcast(-std::numeric_limits<T>::infinity());
     const Vec<T> maximum = simd::load<T>(factors + vector_offset<T>(v));
-    shift[v] = maximum == nothing ? Vec<T>{} : maximum;  // a query that has seen no key yet
+    shift[v] = maximum == nothing ? Vec<T>{} : maximum;  // no key seen yet
     const Vec<T> factor = exp_bounded<T>(simd::load<T>(t.maximum + at) - shift[v]);
     sum[v] = factor * simd::load<T>(t.sum + at);
     simd::store(factors + vector_offset<T>(v), factor);
@@ -257,18 +258,18 @@ void weigh_pair(const SoftmaxTile<T>& t, Range any, std::int64_t row, T* scores,
   for (std::size_t v = 0; v < 2; ++v) simd::store(t.sum + row + vector_offset<T>(v), sum[v]);
 }
 
-/// Weight 0 for keys [begin, end) and one group of queries.
+/// Sets the weights of keys [begin, end) to 0 for one group of queries.
 template <class T>
 void clear_weights(T* scores, std::int64_t begin, std::int64_t end) {
   for (std::int64_t key = begin; key < end; ++key) std::fill_n(scores + key * score_lanes<T>, group_lanes<T>, T{});
 }
 
-/// Weights may be relative to an older maximum, as long as those of a tile of keys add up to no more than this.
+/// Weights may be relative to an older maximum while their sum over a tile of keys stays below this.
 template <class T>
 inline constexpr T most_growth = 65536;
 
-/// Weights and sums of one group of queries, all of which have seen keys, with maxima that grow only where they must.
-/// Each query decides for itself, so that finite keys which it does not see change none of its bits.
+/// Weights and sums of one group of queries that all have seen keys. A maximum grows only if necessary. Each query
+/// decides separately, so finite keys that it does not see change none of its bits.
 template <class T, bool Masked>
 bool weigh_plain(const SoftmaxTile<T>& t, const Visit<T>& visit, const T* start, Seen seen, std::int64_t row, T* scores,
                  T* factors) {
@@ -295,8 +296,8 @@ bool weigh_plain(const SoftmaxTile<T>& t, const Visit<T>& visit, const T* start,
   return grows;
 }
 
-/// Scores and weights of one group of queries that sees some of the keys, and in `factors` what their results so far
-/// are to be multiplied by; whether that is anything but 1.
+/// Computes scores and weights of one group of queries that sees some of the keys. `factors` receives the factors of
+/// the results so far. Returns whether any factor may differ from 1.
 template <class T>
 bool weigh_group(const SoftmaxTile<T>& t, const Visit<T>& visit, Seen seen, std::int64_t row, T* scores, T* factors) {
   const T* start = visit.multiplicities ? t.multiplicity : nullptr;
@@ -335,7 +336,7 @@ void add_packed_values(const SoftmaxTile<T>& t, const Visit<T>& visit, std::int6
   }
 }
 
-/// out += weights * values of the keys `seen` in memory, but for those that are added apart.
+/// out += weights * values of the keys `seen` in memory, except the non-finite values.
 template <class T>
 void add_tame_values(const SoftmaxTile<T>& t, Visit<T>& visit, std::int64_t row, std::int64_t count, Range seen) {
   const auto add = [&](Range keys, const T* factors) {
@@ -354,7 +355,7 @@ void add_tame_values(const SoftmaxTile<T>& t, Visit<T>& visit, std::int64_t row,
   add(seen, factors);
 }
 
-/// out += weight * value for the values that are not finite and the rows that see them.
+/// out += weight * value for the non-finite values and the rows that see them.
 template <class T>
 void add_wild_values(const SoftmaxTile<T>& t, Visit<T>& visit, std::int64_t row, std::int64_t count) {
   const std::int64_t v_padded = visit.shape.v_padded;
@@ -368,7 +369,7 @@ void add_wild_values(const SoftmaxTile<T>& t, Visit<T>& visit, std::int64_t row,
     }
 }
 
-/// The queries of a tile meet a packed tile of keys and values.
+/// Processes a packed tile of keys and values for the queries of a tile.
 template <class T>
 void visit_keys(const SoftmaxTile<T>& t, Visit<T>& visit) {
   constexpr int width = score_lanes<T>;

@@ -1,6 +1,6 @@
-// The pieces that the forward and backward attention kernels share. A tile of scores is stored by key: row = key,
-// lanes = queries, so that softmax statistics are plain vertical vector arithmetic and every product below reads its
-// operands in the order in which they lie.
+// Building blocks of the forward and backward attention kernels. A tile of scores is stored by key: row = key, lanes =
+// queries. Softmax statistics are then vertical vector arithmetic, and every product below reads its operands in memory
+// order.
 //
 //   scores (keys x queries) = K panels * packed queries      score_block
 //   out   (queries x D)    += scores^T * V rows              add_product<by query>
@@ -23,17 +23,17 @@ using simd::Compute;
 using simd::lanes;
 using simd::Vec;
 
-/// Rows of every register block: keys of a score block, rows of a product. Two vectors wide, so that 16 or 24 sums and
-/// what the loop needs fit the registers. It need not divide lanes<T>: buffers of scores and of results have rows and
-/// columns up to a multiple of rows_step, and rows_step rows of a product may span two groups of a score block's
-/// queries.
+/// Rows of every register block: keys of a score block, rows of a product. Blocks are two vectors wide, so 16 or 24
+/// sums and the loop's operands fit the registers. It need not divide lanes<T>. Buffers of scores and results therefore
+/// have rows and columns up to a multiple of rows_step. rows_step rows of a product may span two groups of a score
+/// block's queries.
 inline constexpr int rows_step = simd::vector_bytes == 64 ? 8 : 6;
 template <class T>
 inline constexpr int group_lanes = 2 * lanes<T>;  // queries of a score block
-/// Queries that are whole score blocks and whole rows_steps.
+/// Queries in whole score blocks and whole rows_steps.
 template <class T>
 inline constexpr int group_step = 3 * group_lanes<T>;
-/// Where the v-th vector of a row begins.
+/// Offset of the v-th vector of a row.
 template <class T>
 constexpr std::int64_t vector_offset(std::size_t v) {
   return static_cast<std::int64_t>(v) * lanes<T>;
@@ -41,13 +41,13 @@ constexpr std::int64_t vector_offset(std::size_t v) {
 
 constexpr std::int64_t round_down(std::int64_t n, std::int64_t step) { return n / step * step; }
 constexpr std::int64_t round_up(std::int64_t n, std::int64_t step) { return (n + step - 1) / step * step; }
-/// Keys that the forward pass packs at once: a block of 128, whole rows_steps.
+/// Keys in one packed tile of the forward pass: 128, rounded up to whole rows_steps.
 inline constexpr std::int64_t key_tile = round_up(128, rows_step);
 
 using Range = Interval;
 inline bool empty(Range range) { return range.empty(); }
 
-/// One head of one batch entry: rows of stride-1 elements.
+/// Rows of one head of one batch entry, with stride 1 within a row.
 template <class S>
 struct Head {
   S* data;
@@ -64,21 +64,21 @@ Head<S> gather(Head<S> head, const Progression& rows) {
   return {head.row(rows.row), head.stride * rows.stride};
 }
 
-/// The largest x that exp_bounded() takes.
+/// The largest x that exp_bounded() supports.
 template <class T>
 inline constexpr T highest_exponent = sizeof(T) == 4 ? T(88) : T(709);
-/// e^x for x <= highest_exponent; below the smallest normal number 0. Relative error 1.5e-7 + 1e-8 |x| (f32), 1e-15 +
-/// 1e-16 |x| (f64), with fused products: the factor log2(e) then costs nothing, since they take the place of sums.
+/// e^x for x <= highest_exponent; 0 below the smallest normal number. Relative error 1.5e-7 + 1e-8 |x| (f32), 1e-15 +
+/// 1e-16 |x| (f64), with fused products. The factor log2(e) costs nothing, because fma replaces the additions.
 template <class T>
 [[gnu::always_inline]] inline Vec<T> exp_bounded(Vec<T> x) {
   using C = simd::detail::ExpConstants<T>;
   using Int = simd::detail::Int<T>;
-  // The rounder leaves the biased exponent in the low bits; that of the lowest x is 0.
+  // The rounder leaves the biased exponent in the low bits. It is 0 for the lowest x.
   constexpr T rounder = C::rounder + C::bias, log2e = static_cast<T>(std::numbers::log2e);
   constexpr T lowest = -C::bias * static_cast<T>(std::numbers::ln2);
-  x = simd::max(simd::broadcast(lowest), x);  // in this order a NaN stays
+  x = simd::max(simd::broadcast(lowest), x);  // this order keeps a NaN
   const Vec<T> shifted = x * log2e + rounder;
-  const Vec<T> r = x * log2e - (shifted - rounder);  // 2^r is what is left
+  const Vec<T> r = x * log2e - (shifted - rounder);  // x log2(e) minus its integer part
   Vec<T> p;
   if constexpr (sizeof(T) == 4) {
     p = r * 0.0013264726388025111f + 0.00967151303175852396f;
@@ -96,7 +96,7 @@ template <class T>
   return (p * r + T(1)) * reinterpret_cast<Vec<T>>(reinterpret_cast<Vec<Int>>(shifted) << C::mantissa);
 }
 
-/// Rows [range) of a head as rows of `padded` >= columns elements in the compute type, the rest 0.
+/// Copies rows [range) of a head as rows of `padded` >= columns elements in the compute type; the rest is 0.
 template <class T, class S>
 void copy_rows(T* out, Head<S> from, Range range, std::int64_t columns, std::int64_t padded) {
   for (std::int64_t i = range.begin; i < range.end; ++i, out += padded) {
@@ -106,7 +106,7 @@ void copy_rows(T* out, Head<S> from, Range range, std::int64_t columns, std::int
   }
 }
 
-/// Keys [range) in panels of rows_step keys: panel, then depth, then key. What score_block reads as `keys`. May write
+/// Packs keys [range) in panels of rows_step keys for score_block(): panel, then depth, then key. May write
 /// panel_slack<T> elements past the last panel.
 template <class T, class S>
 void pack_keys(T* out, Head<S> from, Range range, std::int64_t columns) {
@@ -115,7 +115,7 @@ void pack_keys(T* out, Head<S> from, Range range, std::int64_t columns) {
                           columns);
 }
 
-/// Queries [range) in groups of group_lanes: group, then depth, then query; each times `scale`.
+/// Packs queries [range) in groups of group_lanes: group, then depth, then query; each times `scale`.
 template <class T, class S>
 void pack_queries(T* out, Head<S> from, Range range, std::int64_t columns, T scale) {
   constexpr std::int64_t width = group_lanes<T>;
@@ -126,7 +126,7 @@ void pack_queries(T* out, Head<S> from, Range range, std::int64_t columns, T sca
 }
 
 /// sum[r][v] = <key r of the block, query of lane>: rows_step keys by Vectors vectors of queries. `key` counts from the
-/// first packed key and is a multiple of rows_step. Where `start` is not null, start[key + r] is added.
+/// first packed key and is a multiple of rows_step. If `start` is not null, adds start[key + r].
 template <class T, std::size_t Vectors>
 [[gnu::always_inline]] inline void score_block(Vec<T> (&sum)[rows_step][Vectors], const T* keys, std::int64_t key,
                                                const T* queries, std::int64_t depth, const T* start = nullptr) {
@@ -138,7 +138,7 @@ template <class T, std::size_t Vectors>
   multiply_add<T, rows_step, Vectors, 1, rows_step>(sum, depth, panel, queries, group_lanes<T>);
 }
 
-/// score_block() from products that lie in memory, row by row, `width` apart; start[r] is added where there is one.
+/// score_block() from products in memory, row by row, `width` apart. Adds start[r] if `start` is not null.
 template <class T>
 [[gnu::always_inline]] inline void load_scores(Vec<T> (&sum)[rows_step][2], const T* products, std::int64_t width,
                                                T scale, const T* start = nullptr) {
@@ -149,13 +149,13 @@ template <class T>
       sum[r][v] = scale * simd::load<T>(products + r * width + vector_offset<T>(v)) + (start ? start[r] : T{});
 }
 
-/// Rows [range) of a head for add_product, in panels of group_lanes<T> columns: panel, then row, then column; a panel
-/// takes `panel` elements. `out` has columns up to a multiple of group_lanes<T>; what lies beyond `columns` is 0 as far
-/// as a multiple of lanes<T>.
+/// Packs rows [range) of a head for add_product, in panels of group_lanes<T> columns: panel, then row, then column. A
+/// panel takes `panel` elements. `out` has columns up to a multiple of group_lanes<T>. Columns from `columns` to a
+/// multiple of lanes<T> are 0.
 template <class T, class S>
 void pack_rows(T* out, Head<S> from, Range range, std::int64_t columns, std::int64_t panel) {
   constexpr std::int64_t width = group_lanes<T>;
-  // A panel at a time: one stream of stores, and loads that do not wait for each other.
+  // One panel at a time: a single stream of stores, and independent loads.
   for (std::int64_t j = 0; j < columns; j += width, out += panel) {
     const S* row = from.row(range.begin) + j;
     T* to = out;
@@ -173,8 +173,8 @@ void pack_rows(T* out, Head<S> from, Range range, std::int64_t columns, std::int
 }
 
 /// c[r][j] = factor[r] * c[r][j] + sum over p < depth of a(r, p) * b(p, j), for rows_step rows and `columns` (a
-/// multiple of lanes<T>) columns. a(r, p) is a[r * RowStride + p * DepthStride]; b has rows of b_stride elements, the
-/// next group_lanes<T> columns come b_panel elements later; `factor` may be null, for 1.
+/// multiple of lanes<T>) columns. a(r, p) is a[r * RowStride + p * DepthStride]. b has rows of b_stride elements; the
+/// next group_lanes<T> columns are b_panel elements later. A null `factor` means 1.
 template <class T, int RowStride, int DepthStride>
 void add_product(T* c, std::int64_t c_stride, std::int64_t columns, std::int64_t depth, const T* a, const T* b,
                  std::int64_t b_stride, const T* factor, std::int64_t b_panel = group_lanes<T>) {
@@ -200,7 +200,7 @@ void add_product(T* c, std::int64_t c_stride, std::int64_t columns, std::int64_t
   if (j < columns) block(std::integral_constant<std::size_t, 1>{}, j);
 }
 
-/// Rows of memory that will be packed next, fetched bit by bit meanwhile.
+/// Gradual prefetch of rows that will be packed next.
 struct Prefetch {
   const char* rows = nullptr;
   std::int64_t stride = 0, bytes = 0, count = 0;
@@ -218,11 +218,11 @@ struct Prefetch {
   }
 };
 
-// Rows that hold a NaN or an infinity. A weight of 0 hides a finite row from those that do not see it, but 0 times NaN
-// is NaN. So where a tile is not seen by all, such rows count as zero in the packed operand, and reach those that see
-// them one by one.
+// Rows with a NaN or an infinity. A weight of 0 hides a finite row from queries that do not see it, but 0 times NaN is
+// NaN. In a partly visible tile, such rows are 0 in the packed operand. They are added one by one to the queries that
+// see them.
 
-/// Numbers of rows of a tile, ascending.
+/// Indices of these rows in a tile, ascending.
 struct WildRows {
   static constexpr std::int64_t most = 192;
   std::int64_t count;
@@ -243,7 +243,7 @@ bool all_finite(Head<const S> from, std::int64_t count, std::int64_t columns) {
   return simd::sum<T>(sum[0] + sum[1]) == T{};
 }
 
-/// The rows that are not finite: of most tiles none, which one pass over them says.
+/// Finds the rows that are not finite. One pass over a tile tells that it has none, as most have.
 template <class S>
 void find_wild_rows(Head<const S> from, std::int64_t count, std::int64_t columns, WildRows& wild) {
   wild.count = 0;
@@ -253,7 +253,7 @@ void find_wild_rows(Head<const S> from, std::int64_t count, std::int64_t columns
       wild.row[wild.count++] = static_cast<std::int16_t>(i);
 }
 
-/// A row of what pack_rows() made becomes 0.
+/// Zeroes a row packed by pack_rows().
 template <class T>
 void clear_packed_row(T* packed, std::int64_t row, std::int64_t columns, std::int64_t panel) {
   for (std::int64_t j = 0; j < columns; j += group_lanes<T>, packed += panel)

@@ -1,4 +1,4 @@
-// The variant of the attention kernels that the CPU runs, and what all variants share.
+// Selects the variant of the attention kernels for the CPU, and holds the code shared by all variants.
 #include "kernels/cpu/attention/variants.h"
 
 #include "kernels/cpu/attention/tiles.h"
@@ -51,13 +51,13 @@ std::array<std::int64_t, 3> attention_backward_scratch(const View& q, const View
   return POOLGRAD_CALL_VARIANT(attention_backward_scratch(q, k, v));
 }
 
-// delta_i = <dO_i, O_i> - dlse_i: all that the backward pass needs of the output.
+// delta_i = <dO_i, O_i> - dlse_i: the backward pass needs nothing else of the output.
 
 namespace {
 
 using namespace attention;
 
-/// <a_i, b_i> of rows whose types may differ.
+/// <a_i, b_i> of rows of possibly different types.
 template <class T, class A, class B>
 T dot(const A* a, const B* b, std::int64_t count) {
   Vec<T> sum{};
@@ -87,7 +87,7 @@ void write_delta(const View& out, const View& grad_out, const View& grad_lse, co
 }  // namespace
 
 void on_cpu::attention_delta(Stream, const View& out, const View& grad_out, const View& grad_lse, const View& delta) {
-  // out may be in the compute type while grad_out is in the storage type: several passes leave it so.
+  // out may be in the compute type while grad_out is in the storage type, after several passes.
   with_floating_type(out.dtype, [&]<class A>(A) {
     const DType type = grad_out.data ? grad_out.dtype : dtype_of<Compute<A>>;
     if (type == dtype_of<A>) return write_delta<A, A>(out, grad_out, grad_lse, delta);

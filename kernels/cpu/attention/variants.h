@@ -1,5 +1,5 @@
-// The attention kernels are compiled once for each variant of the instruction set, each time into a namespace of that
-// name: the macro POOLGRAD_VARIANT (cmake/PoolgradIsaVariant.cmake). `baseline` is what the library is compiled for.
+// Each instruction-set variant compiles the attention kernels once, into a namespace of its name: the macro
+// POOLGRAD_VARIANT (cmake/PoolgradIsaVariant.cmake). `baseline` is the library's own instruction set.
 #pragma once
 
 #include <array>

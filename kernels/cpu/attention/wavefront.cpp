@@ -64,7 +64,7 @@ double AttentionReach::pairs(std::int64_t head, Interval tiles, Interval rows) c
 
 namespace {
 
-/// Asks the core to spend less on a loop that waits.
+/// Tells the core that this is a spin loop.
 void pause() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
@@ -74,7 +74,7 @@ void pause() {
 }  // namespace
 
 void Wavefront::Turn::wait(std::int64_t row) const {
-  // A pair of tiles takes about 100 us; whoever waits longer than some of them lets others have the core.
+  // A pair of tiles takes about 100 us. A thread that waits for longer than some pairs yields the core.
   for (int turn = 0; !ready(row); ++turn)
     if (turn < 4096)
       pause();
@@ -84,7 +84,7 @@ void Wavefront::Turn::wait(std::int64_t row) const {
 
 namespace {
 
-/// A run, and the pairs of those before it.
+/// A run, and the number of pairs in the runs before it.
 struct PassedVisit {
   RowVisit visit;
   double before;
@@ -92,10 +92,10 @@ struct PassedVisit {
 constexpr std::int64_t passed_doubles = sizeof(PassedVisit) / sizeof(double);
 static_assert(sizeof(PassedVisit) % sizeof(double) == 0 && std::is_trivially_destructible_v<PassedVisit>);
 
-/// How far a tile has to be until rows are passed, in pairs.
+/// Progress of a key tile, in pairs, as a function of the passed rows.
 class Progress {
  public:
-  /// Nothing visited yet, with room for the runs of any tile.
+  /// Starts empty, with room for the runs of any tile.
   explicit Progress(double* room) : visits_(reinterpret_cast<PassedVisit*>(room)) {}
 
   void become(std::span<const AttentionRun> runs, const Progression& tile, std::int64_t step) {
@@ -113,7 +113,7 @@ class Progress {
   double at_a_time(const RowVisit& v) const {
     return static_cast<double>(v.keys) * static_cast<double>(std::min(step_, v.rows));
   }
-  /// Until the rows before `row` are passed. What is visited out of order counts as passed at the end.
+  /// Pairs until all rows before `row` are passed. If the tile visits rows out of order, they pass only at its end.
   double until(std::int64_t row) const {
     if (!ascending_) return pairs_;
     const auto all = visits();
@@ -132,7 +132,7 @@ class Progress {
   bool ascending_ = true;
 };
 
-/// How far ahead the tile `before` has to be, so that `tile` need not wait for it.
+/// Head start of the tile `before`, in pairs, that keeps `tile` from waiting for it.
 double delay_behind(const Progress& before, const Progress& tile) {
   double longest = 0;
   for (const auto& [v, passed] : tile.visits()) {
@@ -148,7 +148,7 @@ double delay_behind(const Progress& before, const Progress& tile) {
   return longest;
 }
 
-/// That plan or are planned for.
+/// Maximum of the planning threads and the planned threads.
 std::int64_t most_threads(std::int64_t threads) { return std::max<std::int64_t>(threads, num_threads()); }
 
 }  // namespace
@@ -198,7 +198,7 @@ WavefrontLength::WavefrontLength(Stream stream, const AttentionReach& reach, con
 }
 
 double WavefrontLength::of(Interval groups, std::int64_t threads) const {
-  double* const last = free_ + threads;  // when each thread has done its last item
+  double* const last = free_ + threads;  // finish time of each thread's last item
   std::fill(free_, last, 0.0);
   double end = 0;
   for (std::int64_t n = groups.begin; n < groups.end && tiles_ > 0; ++n) {

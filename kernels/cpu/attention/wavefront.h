@@ -1,12 +1,12 @@
-// Which query rows the key tiles of a schedule visit. Tiles come in the order of their positions, so what is summed up
-// for a query is complete long before the last tile where the pattern is local.
+// Query rows that the key tiles of a schedule visit. Tiles are ordered by position. For a local pattern, the sum of a
+// query is therefore complete long before the last tile.
 //
-// Items that add to the same rows, each after the one before it: a chain. Several run at the same time, each as far
-// behind the one before it as the rows demand, so every element is summed up in the order of the items.
+// Wavefront: a chain of items that add to the same rows, each after the previous one. Several items run at the same
+// time, each as far behind the previous one as the rows demand. Every element therefore adds up in the order of the
+// items.
 //
-// Nothing can wait for ever as long as items begin in ascending order and whoever begins one goes on with nothing else
-// until it has ended, as parallel_items() does: the item before has begun, on a thread that waits for earlier ones
-// only.
+// No deadlock: items must start in ascending order, and a thread must finish an item before it starts another, as
+// parallel_items() does. The previous item has then started, on a thread that waits only for earlier items.
 #pragma once
 
 #include <atomic>
@@ -19,9 +19,9 @@
 
 namespace poolgrad::kernels::attention {
 
-/// Query rows that a key tile visits in one go.
+/// Query rows that a key tile visits in one run.
 struct RowVisit {
-  std::int64_t begin, end;  // a range that holds them
+  std::int64_t begin, end;  // a range that contains the rows
   std::int64_t rows, keys;
 
   RowVisit(const AttentionRun& run, const Progression& tile)
@@ -31,18 +31,18 @@ struct RowVisit {
         keys(tile.count) {}
   double pairs() const { return static_cast<double>(rows) * static_cast<double>(keys); }
 };
-/// Whether a tile visits rows in their order.
+/// Whether a tile visits rows in ascending order.
 bool ascending(std::span<const AttentionRun> runs);
 
 class AttentionReach {
  public:
   struct Reach {
-    double pairs = 0;                 // roughly; 0: nothing is visited
-    std::int64_t begin = 0, end = 0;  // a range of query rows that holds what is visited
+    double pairs = 0;                 // approximate; 0: nothing is visited
+    std::int64_t begin = 0, end = 0;  // a range of query rows that contains the visited rows
     std::int64_t complete = 0;        // neither this tile nor a later one visits a row before this one
     std::int64_t entered = 0;         // no earlier tile visits this row or one after it
-    bool ascending = true;            // rows are visited in their order
-    std::int32_t runs = 0;            // that it visits rows in
+    bool ascending = true;            // rows are visited in ascending order
+    std::int32_t runs = 0;            // number of runs that visit rows
   };
 
   /// Tiles of a transposed schedule: its rows are keys. Heads are first_head .. first_head + heads - 1.
@@ -51,11 +51,11 @@ class AttentionReach {
   /// `head` counts from first_head.
   const Reach& at(std::int64_t head, std::int64_t tile) const { return reach_.data()[head % heads_ * tiles_ + tile]; }
   std::int64_t tiles() const { return tiles_; }
-  /// Rows that are visited but not complete at any time, at most.
+  /// Maximum number of rows that are visited but not complete at a time.
   std::int64_t span() const { return span_; }
-  /// Runs of a tile, at most.
+  /// Maximum number of runs of a tile.
   std::int64_t most_runs() const { return most_runs_; }
-  /// The pairs of these tiles and query rows, roughly.
+  /// Approximate number of pairs of these tiles and query rows.
   double pairs(std::int64_t head, Interval tiles, Interval rows) const;
 
  private:
@@ -70,10 +70,10 @@ class Wavefront {
     std::uninitialized_fill_n(passed, items, 0);
   }
 
-  /// An item while it runs. However it ends, it has passed all rows then, and so have those before it.
+  /// A running item. Its destructor marks all rows as passed, after all earlier items.
   class Turn {
    public:
-    /// `before` is the item that it comes after, one that has begun; -1: none.
+    /// `before` is the preceding item, which must have started; -1: none.
     Turn(Wavefront& wavefront, std::int64_t item, std::int64_t before)
         : front_(wavefront), item_(item), before_(before) {}
     ~Turn() {
@@ -83,14 +83,14 @@ class Wavefront {
     Turn(const Turn&) = delete;
     Turn& operator=(const Turn&) = delete;
 
-    /// Whether the item before, and with it all earlier ones, has passed the rows before `row`.
+    /// Whether the preceding item, and so every earlier one, has passed the rows before `row`.
     bool ready(std::int64_t row) const {
       return before_ < 0 || front_.at(before_).load(std::memory_order_acquire) >= row;
     }
-    /// Returns when it has.
+    /// Blocks until ready(row).
     void wait(std::int64_t row) const;
-    /// This item touches no row before `row` any more, of which earlier items touch those before `shared`. An item that
-    /// runs ahead of them, in rows of its own, says nothing yet: those behind it would take theirs for passed, too.
+    /// Declares that this item will not touch rows before `row`. Earlier items touch those before `shared`. While they
+    /// do, pass() reports nothing: later items would take the earlier items' rows as passed.
     void pass(std::int64_t row, std::int64_t shared) const {
       if (ready(shared)) front_.at(item_).store(row, std::memory_order_release);
     }
@@ -107,29 +107,29 @@ class Wavefront {
   std::atomic<std::int64_t>* passed_;
 };
 
-// How long a wavefront of key tiles takes, before it is begun.
+// Estimates the duration of a wavefront of key tiles before it starts.
 
 class WavefrontLength {
  public:
-  /// Doubles of scratch for as many tiles, those of all heads, where a tile has `most_runs` at most.
+  /// Doubles of scratch for the tiles of all heads, with `most_runs` as the maximum per tile.
   static std::int64_t elements(std::int64_t tiles_of_heads, std::int64_t most_runs, std::int64_t threads);
 
-  /// The tiles and heads as in `reach`. `group` heads follow each other in one item; `step` rows are visited at a time,
-  /// by `threads` threads at most.
+  /// Tiles and heads as in `reach`. One item covers `group` consecutive heads. `step` rows are visited at a time, by at
+  /// most `threads` threads.
   WavefrontLength(Stream stream, const AttentionReach& reach, const AttentionTiles& by_key, std::int64_t first_head,
                   std::int64_t heads, std::int64_t group, std::int64_t step, std::int64_t threads);
 
-  /// How long `threads` threads take for all key tiles of groups [groups) one after another, each behind the one before
-  /// it, in pairs that one thread visits: from the sum over `threads`, where tiles share few rows or reach far, up to
-  /// the sum, where a tile begins with the rows that the one before it ends with. Groups beyond the last one begin
-  /// again with the first, for the next batch entry.
+  /// Duration for `threads` threads and all key tiles of groups [groups), in pairs per thread; each tile follows the
+  /// previous one. It lies between the total / `threads` (tiles share few rows or reach far) and the total (a tile
+  /// starts with the rows that the previous one ends with). Groups beyond the last wrap around to the first, for the
+  /// next batch entry.
   double of(Interval groups, std::int64_t threads) const;
 
  private:
-  std::int64_t tiles_, count_;  // of tiles; of items: a group's tile
+  std::int64_t tiles_, count_;  // tiles; items (a tile of a group)
   PlanningSpace<double> space_;
   double *pairs_, *delay_;  // by group, then tile
-  double* free_;            // by thread
+  double* free_;            // time at which each thread is free
 };
 
 }  // namespace poolgrad::kernels::attention
