@@ -24,7 +24,7 @@ class HeldOverForks : public Mutex {
 using ForkMutex = HeldOverForks<std::mutex>;
 using ForkSharedMutex = HeldOverForks<std::shared_mutex>;
 
-/// Both are process-wide. Lock them in this order.
+/// Process-wide mutexes. Lock them in this order.
 std::mutex& registry_mutex();
 std::shared_mutex& scopes_mutex();
 std::mutex& places_mutex();

@@ -1,5 +1,5 @@
-// The real driver. Host code only: it needs CUDA's headers and the runtime library, but neither nvcc nor libcuda, whose
-// functions the runtime finds when the program runs.
+// The real driver. Host code only: needs CUDA's headers and runtime library, but neither nvcc nor libcuda, whose
+// functions the runtime looks up at run time.
 #include "allocator/memory/cuda_memory.h"
 
 #include <cuda.h>
@@ -21,17 +21,17 @@ namespace {
 
 void check(cudaError_t status, const char* call, const char* file, int line) {
   if (status == cudaSuccess) return;
-  cudaGetLastError();  // else the next call would report it again
+  cudaGetLastError();  // else the next call would report the error again
   fail(call, std::string(cudaGetErrorName(status)) + ": " + cudaGetErrorString(status), file, line);
 }
 
-// A function of the driver of this machine; nullptr where it has none of this name.
+// Looks up a function of the installed driver; nullptr if it has none of this name.
 template <typename Function>
 Function find(const char* symbol) {
   void* function = nullptr;
   cudaDriverEntryPointQueryResult found{};
 #if CUDART_VERSION >= 12050
-  constexpr unsigned version = 10020;  // the first CUDA that had all that is asked for here
+  constexpr unsigned version = 10020;  // the first CUDA version with all functions used here
   const cudaError_t status = cudaGetDriverEntryPointByVersion(symbol, &function, version, cudaEnableDefault, &found);
 #else
   const cudaError_t status = cudaGetDriverEntryPoint(symbol, &function, cudaEnableDefault, &found);
@@ -51,8 +51,7 @@ void check(CUresult status, const char* call, const char* file, int line) {
 
 #define POOLGRAD_CUDA_CHECK(call) check((call), #call, __FILE__, __LINE__)
 
-// The calls of contexts and of the virtual memory interface, as the driver of this machine has them; null where it has
-// not.
+// The driver's context and virtual memory functions; null if the installed driver lacks them.
 struct EntryPoints {
   decltype(&cuDevicePrimaryCtxRetain) retain_context = find<decltype(retain_context)>("cuDevicePrimaryCtxRetain");
   decltype(&cuCtxPushCurrent) push_context = find<decltype(push_context)>("cuCtxPushCurrent");
@@ -77,9 +76,8 @@ struct EntryPoints {
   }
 };
 
-// Makes a device's context current for as long as it lives: the calls are about the device that is current in the
-// thread. What was current before is so again, nothing at all too. To restore it by its device, as cudaSetDevice()
-// would, makes a context where there was none, of about 500 MiB on device 0.
+// Makes a device's context current for its lifetime, then restores the previous one, or none. cudaSetDevice() would
+// instead create a context for a thread that had none, of about 500 MiB on device 0.
 class Current {
  public:
   Current(const EntryPoints& entry, CUcontext context) : entry_(entry) {
@@ -103,7 +101,7 @@ class Driver : public CudaDriver {
  public:
   explicit Driver(int index) : index_(index) {
     if (!entry_.has_contexts()) throw CudaError("[cuCtxPushCurrent] the driver has no such function");
-    // Kept for the process, as the runtime keeps the one that it would make.
+    // Retained for the life of the process, as the runtime does.
     POOLGRAD_CUDA_CHECK(entry_.retain_context(&context_, index_));
     const Current context = current();
     check_capability();
@@ -149,7 +147,7 @@ class Driver : public CudaDriver {
     const Current context = current();
     CUdeviceptr address = 0;
     const CUresult status = entry_.reserve(&address, bytes, alignment, 0, 0);
-    // More than the address space has is a value that it takes for invalid.
+    // The driver reports sizes beyond the address space as an invalid value.
     if (status == CUDA_ERROR_OUT_OF_MEMORY || status == CUDA_ERROR_INVALID_VALUE) return 0;
     POOLGRAD_CUDA_CHECK(status);
     return address;
@@ -165,7 +163,7 @@ class Driver : public CudaDriver {
     if (exportable_) properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
     CUresult status = entry_.create(&handle, bytes, &properties, 0);
     if (exportable_ && (status == CUDA_ERROR_NOT_SUPPORTED || status == CUDA_ERROR_NOT_PERMITTED)) {
-      exportable_ = false;  // in some containers the driver promises what it cannot do
+      exportable_ = false;  // in some containers the driver claims support, but the call fails
       status = entry_.create(&handle, bytes, &properties_, 0);
     }
     if (!given(status, "cuMemCreate")) return std::nullopt;
@@ -206,7 +204,7 @@ class Driver : public CudaDriver {
     if (entry_.from_shareable == nullptr) return std::nullopt;
     const Current context = current();
     CUmemGenericAllocationHandle handle = 0;
-    // The handle is passed by its value.
+    // The handle is passed by value.
     void* const shareable = reinterpret_cast<void*>(static_cast<std::uintptr_t>(descriptor));
     POOLGRAD_CUDA_CHECK(entry_.from_shareable(&handle, shareable, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
     return handle;
@@ -299,7 +297,7 @@ class Driver : public CudaDriver {
     const Current context = current();
     POOLGRAD_CUDA_CHECK(cudaStreamSynchronize(stream_of(stream)));
   }
-  // Relaxed: pages are committed meanwhile, by calls that no stream hears of, and other threads go on as ever.
+  // Relaxed mode: pages are committed during a capture, and other threads continue as usual.
   void begin_capture(std::uint64_t stream) override {
     const Current context = current();
     POOLGRAD_CUDA_CHECK(cudaStreamBeginCapture(stream_of(stream), cudaStreamCaptureModeRelaxed));
@@ -308,7 +306,8 @@ class Driver : public CudaDriver {
     const Current context = current();
     cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
     const cudaError_t asked = cudaStreamIsCapturing(stream_of(stream), &status);
-    if (asked == cudaErrorStreamCaptureImplicit) {  // the legacy default stream would wait for one that is
+    if (asked == cudaErrorStreamCaptureImplicit) {  // the stream is the legacy default stream, which would wait for a
+                                                    // captured one
       cudaGetLastError();
       return true;
     }
@@ -362,7 +361,7 @@ class Driver : public CudaDriver {
   std::atomic<bool> exportable_{false};
 };
 
-// 12080 is 12.8.
+// 12080 gives "12.8".
 std::string version_text(int version) {
   return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
 }

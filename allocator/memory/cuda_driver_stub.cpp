@@ -1,4 +1,4 @@
-// Takes the place of the CUDA driver in a build without the CUDA toolkit.
+// Replaces the CUDA driver in a build without the CUDA toolkit.
 #include "allocator/error.h"
 #include "allocator/memory/cuda_memory.h"
 

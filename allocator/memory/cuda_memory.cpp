@@ -16,17 +16,17 @@ namespace poolgrad {
 
 namespace {
 
-// For calls that take something back, where there is nothing left to do if they fail: the device is lost or the program
-// ends, and the next call that can report an error will.
+// For release calls, whose failure needs no handling: the device is lost or the program ends, and the next call that
+// can report an error will.
 template <typename Function>
 void quietly(const Function& function) noexcept {
   try {
     function();
-  } catch (...) {  // even want of memory for the text of an error
+  } catch (...) {  // also lack of memory for the error message
   }
 }
 
-// Takes back what was done if the scope is left before it is complete.
+// Runs an undo function unless the scope completes.
 template <typename Function>
 class Undo {
  public:
@@ -72,7 +72,7 @@ bool is_compiled_for(std::string_view architectures, int major, int minor) {
     int number = 0;
     const auto [rest, error] = std::from_chars(word.data(), word.data() + word.size(), number);
     if (error != std::errc()) return true;
-    const std::string_view kind(rest, word.data() + word.size());  // "a", "f": of one GPU, of one major number
+    const std::string_view kind(rest, word.data() + word.size());  // "a": for one GPU; "f": for one major version
     const bool newer = 10 * major + minor >= number, alike = kind.starts_with('f') || kind.ends_with("-real");
     if (kind.starts_with('a') ? 10 * major + minor == number : newer && (number / 10 == major || !alike)) return true;
   }
@@ -183,7 +183,7 @@ bool CudaMemory::move(void* from, void* to, std::size_t bytes) {
     moved = handles_.whole(address_of(from), bytes, "move");
     handles_.check_free(target, bytes, "move");
   }
-  // The new place first: a handle may be behind two addresses, so until all is well the old place is untouched.
+  // Maps the new range first. A handle may be mapped twice, so the old range stays intact until all calls succeed.
   std::size_t mapped = 0;
   Undo unmap([&] {
     while (mapped > 0) {
@@ -260,15 +260,15 @@ CudaStreams::~CudaStreams() {
 
 namespace {
 
-/// Nothing is asked or waited for meanwhile.
+/// A thread that records a step must neither query nor wait.
 void refuse_while_recording(const char* call) {
   throw DeviceError("[" + std::string(call) + "] a step is being recorded: nothing that is queued can be waited for");
 }
 
 }  // namespace
 
-/// A recording's events are its own pool's, which it needs to join streams. Any other event would not happen, and to
-/// wait for what is not recorded breaks a recording, another's too (PyTorch's).
+/// A recording may use only events of its own pool, which it needs to join streams. Another event would never complete,
+/// and a wait for work outside the capture breaks it, also a capture by another library (PyTorch).
 void CudaStreams::refuse_if_recorded(Stream stream, const char* call) const {
   if (!driver_->is_captured(ThreadCaches::handle_of(stream))) return;
   const StreamCapture* const own = StreamCapture::current();
@@ -289,7 +289,7 @@ EventId CudaStreams::record_event(Stream stream) {
   Undo destroy([&] { driver_->event_destroy(event); });
   driver_->event_record(event, ThreadCaches::handle_of(stream));
   const std::lock_guard lock(events_mutex_);
-  unused_events_.reserve(unused_events_.size() + events_.size() + 1);  // for discard_event(), which cannot fail
+  unused_events_.reserve(unused_events_.size() + events_.size() + 1);  // for discard_event(), which must not throw
   events_.emplace(++last_event_, event);
   destroy.cancel();
   return last_event_;
@@ -322,7 +322,7 @@ void CudaStreams::synchronize(EventId event) {
   discard_event(event);
 }
 
-// A wait that is queued keeps what it waits for, so the event can be recorded anew at once.
+// A queued wait keeps its target, so the event can be recorded again at once.
 void CudaStreams::discard_event(EventId event) noexcept {
   const std::lock_guard lock(events_mutex_);
   const auto entry = events_.find(event);

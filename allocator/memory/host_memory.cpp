@@ -20,7 +20,7 @@ namespace poolgrad {
 
 namespace {
 
-/// Of the operating system.
+/// The page size of the operating system.
 std::size_t small_page() {
   static const auto bytes = static_cast<std::size_t>(sysconf(_SC_PAGE_SIZE));
   return bytes;
@@ -40,13 +40,13 @@ std::size_t available_memory(const ControlGroups& groups) {
   return std::min(physical_memory(), memory_limit_of_groups(text_of(groups.of_process), groups.mounted));
 }
 
-// Moves the pages of one mapping and leaves fresh, untouched ones in their place: a hole there could be taken by any
-// other mmap() of the program.
+// Moves the pages of one mapping and leaves fresh, untouched ones in their place: another mmap() of the program could
+// take a hole.
 bool move_mapping(std::uintptr_t from, std::uintptr_t to, std::size_t bytes) {
   void* const target = reinterpret_cast<void*>(to);
   constexpr int flags = MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP;
   if (mremap(reinterpret_cast<void*>(from), bytes, bytes, flags, target) == MAP_FAILED) {
-    // Old kernels unmap the target before they find out that they cannot go on.
+    // Old kernels unmap the target before the call fails.
     mmap(target, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
     return false;
   }
@@ -64,18 +64,18 @@ std::size_t memory_limit_of_groups(const std::string& groups, const std::string&
   const auto lower = [&](const std::string& file) {
     std::size_t limit = 0;
     std::istringstream text(text_of(file));
-    if (text >> limit) least = std::min(least, limit);  // "max" is no number
+    if (text >> limit) least = std::min(least, limit);  // parsing "max" fails: no limit
   };
   std::istringstream lines(groups);
   for (std::string line; std::getline(lines, line);) {
-    // "4:memory:/job/7" in version 1, "0::/job/7" in version 2, where the folder may lie beside those of version 1.
+    // "4:memory:/job/7" in version 1, "0::/job/7" in version 2, whose folder may be beside those of version 1.
     const std::size_t first = line.find(':');
     const std::size_t second = line.find(':', first + 1);
     if (first == std::string::npos || second == std::string::npos) continue;
     const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
     const bool unified = controllers == ",,";
     if (!unified && controllers.find(",memory,") == std::string::npos) continue;
-    // Inside a container the path may be one of the machine outside; then the root of what is mounted is the group.
+    // Inside a container the path may be the host's; then the mounted root is the group.
     for (std::string path = line.substr(second + 1);; path.resize(path.find_last_of('/'))) {
       if (unified) {
         lower(mounted + path + "/memory.max");
@@ -98,8 +98,8 @@ MemoryInfo HostMemory::info() const {
 }
 
 void* HostMemory::reserve(std::size_t bytes) {
-  // mmap aligns to small pages: take more and give back what lies outside the aligned range. One page stays behind it,
-  // so that no stretch of one range goes on in another.
+  // mmap aligns only to small pages: reserve more and release both ends. One guard page remains behind the range, so
+  // that no stretch crosses two ranges.
   const std::size_t granule = std::max(granularity_, large_page());
   if (bytes > SIZE_MAX - granule) return nullptr;
   void* mapped = mmap(nullptr, bytes + granule, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -110,7 +110,7 @@ void* HostMemory::reserve(std::size_t bytes) {
   if (const std::size_t rest = start + granule - aligned; rest > small_page()) {
     munmap(reinterpret_cast<void*>(aligned + bytes + small_page()), rest - small_page());
   }
-  // One page fault per 2 MiB instead of 512; where the kernel has no huge pages, nothing is lost.
+  // One page fault per 2 MiB instead of 512. Harmless if the kernel has no huge pages.
   madvise(reinterpret_cast<void*>(aligned), bytes, MADV_HUGEPAGE);
   return reinterpret_cast<void*>(aligned);
 }
@@ -205,14 +205,14 @@ bool HostMemory::move(void* from, void* to, std::size_t bytes) {
   add_seams(target, bytes);
   const auto first = seams_.find(source);
   const auto last = seams_.find(source + bytes);
-  // All that needs memory comes first.
+  // Allocate first: the steps below must not throw.
   Stretches opened{{target, target + bytes}};
   std::set<std::uintptr_t> moved;
   for (auto seam = first; seam != last; ++seam) moved.insert(target + (*seam - source));
   if (moved_.size() + moved.size() > most_moved) return false;
   for (auto seam = first; seam != last; ++seam) {
     if (move_mapping(*seam, target + (*seam - source), *std::next(seam) - *seam)) continue;
-    while (seam != first) {  // what went goes back, so that nothing has changed
+    while (seam != first) {  // roll back on failure
       const std::size_t piece = *seam - *std::prev(seam);
       --seam;
       if (!move_mapping(target + (*seam - source), *seam, piece)) {

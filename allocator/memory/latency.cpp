@@ -39,7 +39,7 @@ constexpr std::array keys{
     Key{"synchronize", &LatencyTable::synchronize},
 };
 
-constexpr double longest = 1e12;                                  // a quarter of an hour for one call
+constexpr double longest = 1e12;                                  // about 17 minutes for one call
 constexpr std::uintmax_t largest_file = std::uintmax_t{1} << 20;  // bytes; a table is a few hundred
 
 [[noreturn]] void fail(const std::string& path, std::size_t line, const std::string& reason) {
@@ -59,7 +59,7 @@ double nanoseconds(const std::string& text, const std::string& path, std::size_t
   return *value;
 }
 
-/// With `digits` behind the point, right-aligned in `width` characters; the same in every locale.
+/// `value` with `digits` decimals, right-aligned in `width` characters; independent of the locale.
 std::string fixed(double value, int digits, std::size_t width) {
   std::array<char, 400> text{};  // the largest double has 309 digits
   const auto end = std::to_chars(text.data(), text.data() + text.size(), value, std::chars_format::fixed, digits).ptr;
@@ -153,7 +153,7 @@ std::string LatencyTable::text() const {
 
 namespace {
 
-// The times of calls, by what they are in a table.
+// Measured times, by the call's member in the table.
 class Samples {
  public:
   template <typename Function>
@@ -168,7 +168,7 @@ class Samples {
     } timer{nanoseconds_[index_of(call)]};
     return function();
   }
-  // 0 for a call that was not made.
+  // The median; 0 for a call without samples.
   double median(LatencyTable::Cost LatencyTable::*call) const {
     std::vector<double> values = nanoseconds_[index_of(call)];
     if (values.empty()) return 0;
@@ -189,7 +189,8 @@ void require(bool given) {
   if (!given) throw OutOfMemoryError("[calibrate] the device has not enough memory left to measure with");
 }
 
-// One life of a handle and of a segment of `bytes`. The first is not timed: it warms up what the driver keeps.
+// Times handles and segments of `bytes` from creation to release. The first repetition warms up the driver and is not
+// timed.
 Samples measure(CudaDriver& driver, std::size_t bytes, int repetitions) {
   using Table = LatencyTable;
   Samples warm_up;
@@ -217,14 +218,14 @@ Samples measure(CudaDriver& driver, std::size_t bytes, int repetitions) {
   return timed;
 }
 
-// Through the medians at the two sizes; the second is 0 for calls that are not about bytes.
+// The line through the medians at both sizes; the second is 0 for calls without a size.
 LatencyTable::Cost line_through(double small, double large, const CalibrationOptions& options) {
   constexpr double mib = 1048576.0;
   const double first = static_cast<double>(options.small_bytes) / mib;
   const double second = static_cast<double>(options.large_bytes) / mib;
   const double slope = (large - small) / (second - first);
-  if (slope <= 0) return {.call = small};  // the size does not matter
-  // A negative cost per call would be noise; the line then goes through the origin.
+  if (slope <= 0) return {.call = small};  // size does not matter
+  // A negative cost per call is noise: fit a line through the origin instead.
   const double call = small - slope * first;
   return call >= 0 ? LatencyTable::Cost{call, slope} : LatencyTable::Cost{0, large / second};
 }

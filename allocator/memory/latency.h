@@ -1,5 +1,4 @@
-// What each call to a device costs, in time: for the simulated device's virtual clock and for replays; and how that is
-// measured.
+// A latency model of device calls, for the simulated device's virtual clock and for replays, and its calibration.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +11,7 @@ namespace poolgrad {
 class CudaDriver;
 
 struct LatencyTable {
-  /// Nanoseconds of one call: `call` + `per_mib` for each MiB that it is about.
+  /// Nanoseconds of one call: `call` + `per_mib` for each MiB.
   struct Cost {
     double call = 0;
     double per_mib = 0;
@@ -20,7 +19,7 @@ struct LatencyTable {
   };
 
   std::string name;
-  std::string source;           // where the figures are from, one line
+  std::string source;           // origin of the figures, one line
   Cost reserve, unreserve;      // cuMemAddressReserve, cuMemAddressFree
   Cost create, release;         // cuMemCreate, cuMemRelease; per handle
   Cost map, set_access, unmap;  // cuMemMap, cuMemSetAccess, cuMemUnmap; per handle
@@ -30,17 +29,17 @@ struct LatencyTable {
   /// A table's file has one line `key ns_per_call ns_per_MiB` for each of these members, in any order, and may have a
   /// line `source ...` and comments (#).
   ///
-  /// "unit" (1000 ns for each call) or "h200", from the tables that were compiled in; or the path of a table's file.
-  /// Throws ValueError that lists the names, and FileError with the line for a malformed file.
+  /// `name` is "unit" (1000 ns for each call), "h200" (measured, compiled in), or the path of a table's file. Throws
+  /// ValueError that lists the names, and FileError with the line for a malformed file.
   static LatencyTable named(const std::string& name);
   static LatencyTable parse(std::string_view text, const std::string& path);
-  /// The names that named() knows.
+  /// The built-in names.
   static std::vector<std::string> names();
-  /// As a file that parse() reads, to a tenth of a nanosecond.
+  /// In the format that parse() reads, to a tenth of a nanosecond.
   std::string text() const;
 };
 
-// The latency tables that were compiled in, as text: allocator/memory/latency/*.txt.
+// The built-in latency tables as text: allocator/memory/latency/*.txt.
 
 struct LatencyText {
   std::string_view name;
@@ -50,14 +49,14 @@ struct LatencyText {
 const std::vector<LatencyText>& latency_texts();
 
 struct CalibrationOptions {
-  int repetitions = 50;  // of each call and size; medians are taken
-  /// The sizes whose difference gives the cost of each MiB; multiples of the driver's granularity.
+  int repetitions = 50;  // of each call and size, for the median
+  /// The difference between these sizes gives the cost per MiB; multiples of the driver's granularity.
   std::size_t small_bytes = std::size_t{2} << 20;
   std::size_t large_bytes = std::size_t{64} << 20;
 };
 
-/// The device must be idle but for this. Uses 2 x large_bytes at most and gives all of it back. Throws OutOfMemoryError
-/// if the device does not have that.
+/// Needs an otherwise idle device. Uses at most 2 x large_bytes and releases all of it. Throws OutOfMemoryError if the
+/// device has less.
 LatencyTable calibrate(CudaDriver& driver, const CalibrationOptions& options = {});
 
 }  // namespace poolgrad

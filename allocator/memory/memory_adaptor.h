@@ -1,4 +1,4 @@
-// What stands between a pool and its device memory: what TracedMemory, RaceDetector and the memories of tests are.
+// Adaptors between a pool and its device memory: the bases of TracedMemory, RaceDetector and test memories.
 #pragma once
 
 #include <memory>
@@ -9,7 +9,7 @@
 
 namespace poolgrad {
 
-/// Hands every call on; adaptors override what they change.
+/// Forwards every call; adaptors override some.
 class MemoryAdaptor : public DeviceMemory {
  public:
   explicit MemoryAdaptor(std::unique_ptr<DeviceMemory> inner) : inner_(std::move(inner)) {}
@@ -52,7 +52,7 @@ class MemoryAdaptor : public DeviceMemory {
   std::unique_ptr<DeviceMemory> inner_;
 };
 
-/// An adaptor with notes of its own, which its mutex guards and a child of fork() finds whole.
+/// An adaptor with state of its own under a mutex that fork() leaves consistent in the child.
 class GuardedAdaptor : public MemoryAdaptor {
  public:
   using MemoryAdaptor::MemoryAdaptor;

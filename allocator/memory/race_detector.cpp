@@ -14,12 +14,12 @@ namespace poolgrad {
 namespace {
 
 std::string text_of(const std::source_location& place) {
-  if (place.line() == 0) return "a release";  // the pool does not know from where
+  if (place.line() == 0) return "a release";  // the pool does not know the line
   return std::filesystem::path(place.file_name()).filename().string() + ":" + std::to_string(place.line()) + " (" +
          function_name(place.function_name()) + ")";
 }
 
-// Whether the clock does not know of the use that it is over.
+// Whether, as far as the clock knows, the use may still be in progress.
 constexpr auto may_go_on = [](const auto& use, const auto& clock) {
   const auto known = clock.find(use.stream);
   return known == clock.end() || known->second < use.epoch;
@@ -38,7 +38,7 @@ void RaceDetector::join(Clock& into, const Clock& from) {
 
 RaceDetector::Clock& RaceDetector::clock_of(std::uint64_t stream) {
   Clock& clock = streams_[stream];
-  // What is queued now comes after what the program has waited for.
+  // Later work on the stream comes after all waits of the program.
   join(clock, program_);
   if (clock[stream] == 0) clock[stream] = 1;
   return clock;
@@ -89,14 +89,14 @@ void RaceDetector::touch(const void* pointer, std::size_t bytes, Stream stream, 
   };
   std::optional<Race> race;
   std::uintptr_t known_to = start;
-  Ranges fresh;  // that nobody has used yet
+  Ranges fresh;  // not yet used
   for (auto range = first; range != last; ++range) {
     auto& [address, known] = *range;
     if (known_to < address) fresh[known_to] = {.end = address, .uses = {present}};
     known_to = known.end;
     const auto earlier = std::ranges::find_if(known.uses, conflicts);
     if (earlier != known.uses.end()) {
-      // A race is reported once: from now on the memory is this stream's.
+      // A race is reported once: from now on this stream owns the memory.
       if (!race) race = Race{*earlier, known.end - address};
       known.uses.clear();
     }
@@ -120,7 +120,7 @@ bool RaceDetector::move(void* from, void* to, std::size_t bytes) {
   const std::uintptr_t source = start_of(from);
   const std::uintptr_t target = start_of(to);
   {
-    // Mappings change at once, whatever is queued.
+    // Mapping changes take effect at once, not in stream order.
     const std::lock_guard lock(mutex_);
     for (auto range = first_in(source, source + bytes); range != ranges_.lower_bound(source + bytes); ++range) {
       for (const Use& use : range->second.uses) {

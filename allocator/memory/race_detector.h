@@ -1,5 +1,4 @@
-// Finds memory that passes from one stream to another without anything that orders the two: what a GPU would answer
-// with wrong numbers, once in a while.
+// Detects memory that passes between streams without synchronization, which on a GPU occasionally gives wrong numbers.
 #pragma once
 
 #include <cstdint>
@@ -11,14 +10,13 @@
 
 namespace poolgrad {
 
-/// Keeps a vector clock per stream, one per event and one for the program itself, from the calls that pass through:
-/// record_event() copies a stream's clock, stream_wait() joins it into another's, synchronize() and a finished event
-/// join it into the program's, after which every stream's later work comes. Threads of the program count as one.
+/// Keeps a vector clock per stream, one per event and one for the program. record_event() copies a stream's clock, and
+/// stream_wait() joins it into another stream's. synchronize() and a finished event join it into the program's, which
+/// precedes all later work of every stream. All threads of the program share one clock.
 ///
-/// touch() throws DeviceError if any byte was written last on another stream and that is not before this touch, or, of
-/// a touch that writes, if another stream has read it since; the message names both streams and both call sites. move()
-/// does if the memory is still in use by any stream; the memory keeps its history. Ranges that are decommitted or
-/// unreserved are forgotten.
+/// touch() throws DeviceError if another stream's last write of any byte is not ordered before it. If it writes, it
+/// also throws for another stream's unordered read since. The message names both streams and both call sites. move()
+/// throws if any stream still uses the memory; the memory keeps its history. decommit() and unreserve() forget it.
 class RaceDetector : public GuardedAdaptor {
  public:
   using GuardedAdaptor::GuardedAdaptor;
@@ -42,7 +40,7 @@ class RaceDetector : public GuardedAdaptor {
   }
 
  private:
-  /// For each stream, up to which of its epochs work is known to be before; an epoch ends where an event is recorded.
+  /// For each stream, the last epoch that is ordered before; record_event() ends an epoch.
   using Clock = std::unordered_map<std::uint64_t, std::uint64_t>;
   struct Use {
     std::uint64_t stream = 0;
@@ -52,16 +50,16 @@ class RaceDetector : public GuardedAdaptor {
   };
   struct Range {
     std::uintptr_t end = 0;
-    std::vector<Use> uses;  // the last write, and what was read since
+    std::vector<Use> uses;  // the last write, and reads since
   };
   using Ranges = std::map<std::uintptr_t, Range>;  // by start; disjoint
   struct Race {
     Use earlier;
-    std::size_t bytes;  // in common
+    std::size_t bytes;  // of the overlap
   };
 
   static void join(Clock& into, const Clock& from);
-  // All with the mutex held.
+  // All require the mutex.
   Clock& clock_of(std::uint64_t stream);
   void split(std::uintptr_t address);
   Ranges::iterator first_in(std::uintptr_t start, std::uintptr_t end);

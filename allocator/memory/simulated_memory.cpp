@@ -37,7 +37,7 @@ SimulationOptions SimulationOptions::like(std::string_view name) {
 SimulatedMemory::SimulatedMemory(int index, std::size_t capacity, SimulationOptions options)
     : device_(simulated_device(index)),
       options_(std::move(options)),
-      // Never the one to refuse: the capacity is checked here.
+      // Without a limit of its own: the capacity is checked here.
       bytes_(options_.backed ? std::make_unique<HostMemory>(SIZE_MAX, options_.granularity) : nullptr),
       capacity_(capacity),
       addresses_{{first_address + device_.index * device_span, device_span}} {}
@@ -82,7 +82,7 @@ void SimulatedMemory::unreserve(void* address, std::size_t bytes) noexcept {
   std::lock_guard lock(mutex_);
   charge(&DriverCalls::unreserve, &LatencyTable::unreserve, bytes);
   if (bytes_) return bytes_->unreserve(address, bytes);
-  // The lowest are reserved first, so a pool that is made anew sees the same addresses.
+  // Reserve the lowest addresses first, so a new pool sees the same addresses.
   try {
     auto range =
         addresses_.emplace(reinterpret_cast<std::uintptr_t>(address), round_up(bytes, options_.large_page)).first;
@@ -96,7 +96,7 @@ void SimulatedMemory::unreserve(void* address, std::size_t bytes) noexcept {
       addresses_.erase(range);
     }
   } catch (const std::bad_alloc&) {
-    // There are others.
+    // Without memory for the entry, the range is not reused.
   }
 }
 

@@ -1,4 +1,4 @@
-// A device with a capacity and a clock: the memory behaviour of a GPU without owning one.
+// A simulated device with a capacity and a clock: the memory behavior of a GPU without a GPU.
 #pragma once
 
 #include <cstdint>
@@ -19,9 +19,9 @@
 
 namespace poolgrad {
 
-// How often a device was called, and how long that took.
+// The number of device calls and their total time.
 
-/// The calls that a GPU's driver knows; names as in LatencyTable.
+/// The calls of a GPU driver; names as in LatencyTable.
 struct DriverCalls {
   struct Counter {
     std::uint64_t calls = 0;
@@ -43,27 +43,26 @@ struct DriverCalls {
 };
 
 struct SimulationOptions {
-  /// Those of the memory that has this name: "" the pages of a GPU, "cpu" what HostMemory says of itself. Throws
-  /// ValueError for another.
+  /// The options for a name: "" for GPU pages, "cpu" for those of HostMemory. Throws ValueError for other names.
   static SimulationOptions like(std::string_view name);
 
-  /// Pages of 2 MiB are what GPUs have; a power of two.
+  /// A power of two; 2 MiB as on GPUs.
   std::size_t granularity = std::size_t{2} << 20;
   /// See DeviceMemory::large_page(); at least the granularity.
   std::size_t large_page = granularity;
-  /// GPUs take whole handles only; see DeviceMemory::divisible().
+  /// False as on GPUs: decommit() and move() take whole handles; see DeviceMemory::divisible().
   bool divisible = false;
   /// See DeviceMemory::queues_work().
   bool queues_work = true;
-  /// What each call adds to the clock; without a table calls take no time.
+  /// The time of each call on the clock; without a table, calls take no time.
   std::optional<LatencyTable> latency = std::nullopt;
-  /// Memory is real, of the host, so that values can be checked. Addresses are the host's then.
+  /// Back addresses with host memory, so that values can be checked.
   bool backed = false;
 };
 
-/// Addresses start at 0x7f0000000000 + 2^40 x index and, unless backed, are never to be dereferenced. Time passes when
-/// told to, and by what calls cost. Throws DeviceError where a range is not committed or not of whole handles; in
-/// decommit(), which cannot throw, that ends the program with the sentence.
+/// Addresses start at 0x7f0000000000 + 2^40 x index and, unless backed, must not be dereferenced. The clock advances by
+/// advance() and by the cost of calls. Throws DeviceError for ranges that are not committed or not whole handles.
+/// decommit(), which cannot throw, ends the program with that message.
 class SimulatedMemory : public DeviceMemory {
  public:
   SimulatedMemory(int index, std::size_t capacity, SimulationOptions options = {});
@@ -90,7 +89,7 @@ class SimulatedMemory : public DeviceMemory {
   void hold_still() override { mutex_.lock(); }
   void go_on() noexcept override { mutex_.unlock(); }
 
-  /// A new capacity in bytes; memory that is already committed stays.
+  /// Sets the capacity in bytes; keeps committed memory.
   void set_capacity(std::size_t bytes) {
     const std::lock_guard lock(mutex_);
     capacity_ = bytes;
@@ -100,41 +99,41 @@ class SimulatedMemory : public DeviceMemory {
     const std::lock_guard lock(mutex_);
     return now_;
   }
-  /// `nanoseconds` pass.
+  /// Advances the clock by `nanoseconds`.
   void advance(std::uint64_t nanoseconds) {
     const std::lock_guard lock(mutex_);
     now_ += nanoseconds;
   }
-  /// Work in flight when an event is recorded takes this long from then on (0 by default).
+  /// Delay from record_event() until in-flight work is done (0 by default).
   void set_event_delay(std::uint64_t nanoseconds) {
     const std::lock_guard lock(mutex_);
     event_delay_ = nanoseconds;
   }
-  /// How often a stream was made to wait for an event that was not finished.
+  /// Number of times a stream waited for an unfinished event.
   std::uint64_t waits() const {
     const std::lock_guard lock(mutex_);
     return waits_;
   }
-  /// Calls so far and what they cost. Times of synchronize() include the wait.
+  /// Calls so far and their times. synchronize() includes the wait.
   DriverCalls calls() const {
     const std::lock_guard lock(mutex_);
     return calls_;
   }
 
  private:
-  // Counts a call about `bytes` and lets its time pass. Called with the mutex held.
+  // Counts a call on `bytes` and advances the clock. Requires the mutex.
   void charge(DriverCalls::Counter DriverCalls::*counter, LatencyTable::Cost LatencyTable::*cost,
               std::size_t bytes = 0);
-  // Where memory is divisible, handles end where the range does.
+  // Splits a handle at the ends of the range; for divisible memory only.
   void divide(std::uintptr_t address, std::size_t bytes);
 
   const Device device_;
   SimulationOptions options_;
-  const std::unique_ptr<HostMemory> bytes_;  // where backed
+  const std::unique_ptr<HostMemory> bytes_;  // null unless backed
   mutable std::mutex mutex_;
   Relaxed<std::size_t> capacity_;
   Relaxed<std::size_t> committed_ = 0;
-  std::map<std::uintptr_t, std::size_t> addresses_;  // that are not reserved: where a range starts, and its bytes
+  std::map<std::uintptr_t, std::size_t> addresses_;  // unreserved address ranges: start -> bytes
   std::uint64_t now_ = 0;
   std::uint64_t event_delay_ = 0;
   std::uint64_t waits_ = 0;
@@ -146,10 +145,10 @@ class SimulatedMemory : public DeviceMemory {
 
 // The virtual clocks of the process-wide simulated devices, see allocator_for().
 
-/// `nanoseconds` of work pass on a simulated device. Throws DeviceError for any other device.
+/// Advances the clock of a simulated device by `nanoseconds` of work. Throws DeviceError for other devices.
 void advance_clock(Device device, std::uint64_t nanoseconds);
 
-/// Nanoseconds that have passed on a simulated device since it was made. Throws DeviceError for any other device.
+/// Nanoseconds on the clock of a simulated device. Throws DeviceError for other devices.
 std::uint64_t device_clock(Device device);
 
 }  // namespace poolgrad

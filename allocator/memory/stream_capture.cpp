@@ -14,7 +14,7 @@ namespace poolgrad {
 
 namespace {
 
-/// Streams of which something is recorded, by any thread.
+/// The streams that any thread is recording.
 struct Recorded {
   std::atomic<std::size_t> count{0};
   std::mutex mutex;
@@ -61,7 +61,7 @@ StreamCapture::~StreamCapture() {
   if (records_) {
     try {
       driver_.graph_destroy(driver_.end_capture(stream_.id));
-    } catch (const Error&) {  // it was broken before
+    } catch (const Error&) {  // already invalidated
     }
     end();
   }
@@ -89,7 +89,7 @@ bool StreamCapture::keep(const KeptBlock& block) noexcept {
   if (block.pool == &pool_ || block.stream.device != device()) return false;
   try {
     kept_.blocks.push_back(block);
-  } catch (const std::bad_alloc&) {  // nobody's any more, rather than somebody's too early
+  } catch (const std::bad_alloc&) {  // leak the block rather than reuse it before the graph is gone
   }
   return true;
 }
@@ -102,7 +102,7 @@ bool StreamCapture::has_events_of(const DeviceMemory& memory) const {
 bool RecordedMemory::commit(void* address, std::size_t bytes) {
   const std::lock_guard lock(mutex_);
   const auto begin = reinterpret_cast<std::uintptr_t>(address), end = begin + bytes;
-  auto next = pieces_.lower_bound(begin);  // a piece that begins before reaches in
+  auto next = pieces_.lower_bound(begin);  // an earlier piece may reach into the range
   std::uintptr_t at = begin;
   if (next != pieces_.begin()) at = std::max(at, std::prev(next)->first + std::prev(next)->second);
   while (at < end) {

@@ -1,4 +1,4 @@
-// Recording what is queued on a stream, in place of running it (CUDA graphs), and what memory does meanwhile.
+// Records work of a stream instead of running it (CUDA graphs), and keeps the memory that the graph uses.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,7 @@ namespace poolgrad {
 
 class CachingAllocator;
 
-/// A block that was given back while a step was recorded and came from elsewhere: what was recorded may use it.
+/// A block of another pool that was freed during the recording and that the recorded work may use.
 struct KeptBlock {
   CachingAllocator* pool;
   void* pointer;
@@ -24,48 +24,49 @@ struct KeptBlock {
   Stream stream;
 };
 
-/// What a graph uses and does not own.
+/// Objects that a graph uses but does not own.
 struct KeptForGraph {
   std::vector<KeptBlock> blocks;
   std::vector<std::shared_ptr<const void>> objects;
 
-  /// Lets go of all. Once the graph is gone and its work is done.
+  /// Frees all of it. Call once the graph is gone and its work is done.
   void give_back() noexcept;
 };
 
-/// While it lives, work that this thread queues on the stream is recorded; what it asks allocator_for() of the stream's
-/// device for comes from a pool of the recording's own, and what it gives back to other pools of the device it keeps.
+/// Records, for its lifetime, the work that this thread queues on the stream. The thread's calls of allocator_for() for
+/// the stream's device return the recording's own pool. Blocks that it frees in other pools of the device are kept.
 ///
-/// The addresses of that pool are written down in the graph, so nobody else may have them. No event of a recording is
-/// ever asked about or waited for: in the thread that records, pools ask and wait for nothing (what is pending stays
-/// pending), and other threads record no events on the stream.
+/// The graph stores addresses of that pool, so the pool must not serve other work. CUDA forbids queries of and waits
+/// for recorded events. In the recording thread, pools therefore neither poll nor wait (pending blocks stay pending),
+/// and other threads record no events on the stream.
 class StreamCapture {
  public:
-  /// `pool` is of the stream's device, on RecordedMemory; both outlive the graph. Throws Error inside another one, and
-  /// CudaError.
+  /// `pool` is on the stream's device, with RecordedMemory; both outlive the graph. Throws Error inside another
+  /// capture, and CudaError.
   StreamCapture(Stream stream, CudaDriver& driver, CachingAllocator& pool);
-  /// What was recorded is lost, unless finish() has returned it; kept blocks go back.
+  /// Discards the recording unless finish() has returned it; frees kept blocks.
   ~StreamCapture();
   StreamCapture(const StreamCapture&) = delete;
   StreamCapture& operator=(const StreamCapture&) = delete;
 
-  /// The recorded work, to be launched by the driver any number of times. Throws CudaError where a rule was broken.
+  /// Ends the recording and returns a graph that can be launched any number of times. Throws CudaError if the capture
+  /// was invalidated.
   std::uint64_t finish();
-  /// What finish() leaves to the owner of the graph: to be given back when that is gone and its work is done.
+  /// Kept objects, which the graph's owner gives back once the graph is gone and its work is done.
   KeptForGraph take_kept() { return std::exchange(kept_, {}); }
 
-  /// Takes over a block that a tensor gives back, if it is not the recording's own.
+  /// Keeps a block that a tensor frees. Returns false for a block of the recording's own pool.
   bool keep(const KeptBlock& block) noexcept;
-  /// What a cache has lent to the recorded work lives as long as the graph.
+  /// Keeps an object that a cache lent to the recorded work until the graph is gone.
   void keep(std::shared_ptr<const void> object) { kept_.objects.push_back(std::move(object)); }
   CachingAllocator& pool() const { return pool_; }
-  /// Whether these events are those of the recording's own pool.
+  /// Whether the events of `memory` belong to the recording's own pool.
   bool has_events_of(const DeviceMemory& memory) const;
   Device device() const { return stream_.device; }
 
-  /// The one in this thread; nullptr outside.
+  /// The thread's active capture; nullptr if none.
   static StreamCapture* current() noexcept;
-  /// Whether what is queued on the stream now is recorded, by whichever thread.
+  /// Whether any thread is recording the stream.
   static bool covers(Stream stream) noexcept;
 
  private:
@@ -78,17 +79,17 @@ class StreamCapture {
   bool records_ = false;
 };
 
-/// Memory for the blocks of recordings: what was committed once stays where it is for as long as the addresses are
-/// reserved, since graphs know them, whatever the pool gives back.
+/// Memory for the pools of recordings. Committed pages stay committed while their addresses are reserved, even if the
+/// pool releases them, because graphs use these addresses.
 class RecordedMemory : public MemoryAdaptor {
  public:
   explicit RecordedMemory(int index) : RecordedMemory(std::make_unique<CudaMemory>(index)) {}
   explicit RecordedMemory(std::unique_ptr<CudaStreams> inner)
       : MemoryAdaptor(std::move(inner)), events_(&MemoryAdaptor::inner()) {}
 
-  /// Bytes that the device has given. Not while the pool is used, as set_limit().
+  /// Bytes committed on the device. Like set_limit(), must not run while the pool is in use.
   std::size_t committed() const { return committed_; }
-  /// Commits at most so many.
+  /// Commits at most `bytes`.
   void set_limit(std::size_t bytes) { limit_ = bytes; }
   const DeviceMemory* events() const { return events_; }
 

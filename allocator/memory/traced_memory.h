@@ -1,4 +1,4 @@
-// A log of what a pool asks of its device, for tests and for looking at a GPU.
+// A log of a pool's device calls, for tests and for diagnosis on a GPU.
 #pragma once
 
 #include <cstdint>
@@ -27,22 +27,22 @@ enum class DeviceCall : std::uint8_t {
 
 std::string_view to_string(DeviceCall call);
 
-/// One call. What a call has not is 0.
+/// One call. Fields that do not apply are 0.
 struct CallRecord {
   DeviceCall call{};
-  bool succeeded = true;  // not refused, no exception, event finished
+  bool succeeded = true;  // no refusal, no exception, event finished
   const void* address = nullptr;
   const void* to = nullptr;
   std::size_t bytes = 0;
   std::uint64_t stream = 0;
   EventId event = 0;
-  std::uint64_t nanoseconds = 0;  // of the steady clock
+  std::uint64_t nanoseconds = 0;  // on the steady clock
 
   /// "commit 2097152 bytes at 0x7f0000000000"
   std::string text() const;
 };
 
-/// Logs every call but queries of properties, in the order in which they returned.
+/// Logs all calls except property queries, in the order of their return.
 class TracedMemory : public GuardedAdaptor {
  public:
   using GuardedAdaptor::GuardedAdaptor;
@@ -98,7 +98,7 @@ class TracedMemory : public GuardedAdaptor {
   }
 
  private:
-  /// Takes the time of one call and logs it, also when it throws. Results of calls go into the record.
+  /// Times one call and logs it with its result, also when it throws.
   template <typename Function>
   std::invoke_result_t<Function> logged(CallRecord record, const Function& function) {
     struct Entry {
@@ -125,7 +125,7 @@ class TracedMemory : public GuardedAdaptor {
     }
   }
 
-  static std::uint64_t now();  // nanoseconds of the steady clock
+  static std::uint64_t now();  // on the steady clock
 
   std::vector<CallRecord> log_;
 };

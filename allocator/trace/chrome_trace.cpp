@@ -11,9 +11,9 @@ namespace poolgrad {
 
 namespace {
 
-// Bytes as the pool counts them while the events go by.
+// The pool's byte counts as events go by.
 struct Totals {
-  std::uint64_t allocated = 0;  // live, as asked for
+  std::uint64_t allocated = 0;  // live, as requested
   std::uint64_t pending = 0;
   std::uint64_t reserved = 0;
   std::array<std::uint64_t, category_count> categories{};
@@ -121,7 +121,7 @@ class ChromeWriter {
     end();
   }
 
-  // What has changed since the last one.
+  // Writes the counters that changed since the last sample.
   void sample(std::uint64_t nanoseconds) {
     const std::uint64_t active = totals_.allocated + totals_.pending;
     const std::uint64_t cached = totals_.reserved > active ? totals_.reserved - active : 0;

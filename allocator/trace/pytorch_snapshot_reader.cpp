@@ -23,7 +23,7 @@ Category category_of(std::string_view name) {
   return Category::unknown;
 }
 
-// What is known so far about one device.
+// The trace of one device as read so far.
 struct DeviceTrace {
   Trace trace;
   TraceNames names{trace};
@@ -76,7 +76,7 @@ class SnapshotReader {
     return std::string(text);
   }
 
-  // What a list of frames says.
+  // The location and scope in a list of frames.
   struct Frames {
     std::optional<Value> innermost;  // frame, of a Python file if there is one
     std::string scope;

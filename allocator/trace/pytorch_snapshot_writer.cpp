@@ -43,7 +43,7 @@ class SnapshotWriter {
   using Token = typename Emitter::Token;
 
   struct Frames {
-    const Trace* trace = nullptr;  // of which the shared lists are
+    const Trace* trace = nullptr;  // the owner of the shared lists
     AddressMap<Token> lists;
   };
 

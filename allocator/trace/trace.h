@@ -1,5 +1,5 @@
-// A recorded history of one pool: what happened, in order, and what was there at the end. Recorded by CachingAllocator,
-// read and written by the file formats beside this header, replayed by allocator/replay.
+// A recorded history of one pool: its events in order, and its blocks at the end. CachingAllocator records it, the file
+// formats in this folder read and write it, and allocator/replay replays it.
 #pragma once
 
 #include <array>
@@ -17,14 +17,14 @@
 namespace poolgrad {
 
 enum class TraceKind : std::uint8_t {
-  allocate,        // a block was handed out; `size` is the request
-  free_requested,  // given back; `size` is the request. `stream` is the stream it was given back on
-  free_completed,  // may be used again; follows free_requested at once unless another stream had to be waited for
+  allocate,        // a block was allocated; `size` is the request
+  free_requested,  // freed on `stream`; `size` is the request
+  free_completed,  // reusable; follows free_requested at once unless another stream still used the block
   segment_map,     // pages were committed: `address`, `size`
-  segment_unmap,   // pages were given back to the device: `address`, `size`
+  segment_unmap,   // pages were released to the device: `address`, `size`
   rung,            // a rung of the emergency ladder ran for a request on `stream`: `rung` is its id, `size` its yield,
                    // `address` its nanoseconds
-  out_of_memory,   // a request of `size` on `stream` failed; `address` is what the device had free
+  out_of_memory,   // a request of `size` on `stream` failed; `address` is the device's free memory
   stream_use,      // `stream` uses the block beyond the stream it was allocated on
   stream_order,    // later work of `stream` waits for the stream whose index is in `address`
   step             // begin_step(): a training step starts; `size` counts them from 0
@@ -39,12 +39,12 @@ inline std::string_view to_string(TraceKind kind) {
   return index < names.size() ? names[index] : "invalid";
 }
 
-/// Pages are of no stream, and neither are steps.
+/// Pages and steps have no stream.
 constexpr bool names_stream(TraceKind kind) {
   return kind != TraceKind::segment_map && kind != TraceKind::segment_unmap && kind != TraceKind::step;
 }
 
-/// One event, 64 bytes. Fields that a kind does not name are 0.
+/// One event, 64 bytes. Fields that a kind does not use are 0.
 struct TraceEvent {
   std::uint64_t time = 0;        // nanoseconds since Trace::start_us; in a ring, ticks of the timestamp counter
   std::uint64_t allocation = 0;  // allocations are counted from 1
@@ -58,7 +58,7 @@ struct TraceEvent {
   TraceKind kind = TraceKind::allocate;
   Category category = Category::unknown;
   std::uint8_t rung = 0;
-  std::uint8_t flags = 0;  // of an allocation aligned to more than 64 bytes: the logarithm of the alignment to base 2
+  std::uint8_t flags = 0;  // log2 of an allocation's alignment, if above 64 bytes
 
   friend bool operator==(const TraceEvent&, const TraceEvent&) = default;
 };
@@ -82,12 +82,13 @@ struct Trace {
   Device device;
   std::uint64_t start_us = 0;            // of time 0, microseconds since 1970
   std::uint64_t lost = 0;                // older events that a full ring overwrote
-  std::string settings;                  // the pool's configuration as POOLGRAD_ALLOCATOR would have it
+  std::string settings;                  // the pool's configuration, in the syntax of POOLGRAD_ALLOCATOR
   std::vector<TraceEvent> events;        // oldest first
   std::vector<std::uint64_t> streams;    // ids, by order of first appearance
   std::vector<std::string> scopes;       // paths such as "block3.attention"; [0] is ""
   std::vector<TraceLocation> locations;  // [0] is empty
-  std::vector<BlockSnapshot> blocks;     // all blocks when the recording ended, holes too; tag.scope indexes `scopes`
+  std::vector<BlockSnapshot>
+      blocks;  // all blocks at the end of the recording, uncommitted ones too; tag.scope indexes `scopes`
 };
 
 }  // namespace poolgrad

@@ -24,7 +24,7 @@ namespace {
 
 constexpr std::array<std::string_view, 5> names = {"pgt", "pickle", "json", "csv", "chrome"};
 constexpr std::size_t shown_by_viewers = 300'000;
-constexpr std::size_t longest_head = 4096;  // bytes that show the format
+constexpr std::size_t longest_head = 4096;  // bytes that identify the format
 
 TraceFormat format_of_bytes(std::string_view bytes, const std::string& path) {
   if (bytes.starts_with(pgt_magic)) return TraceFormat::pgt;
@@ -33,7 +33,7 @@ TraceFormat format_of_bytes(std::string_view bytes, const std::string& path) {
   const std::size_t first = bytes.find_first_not_of(" \t\r\n");
   const std::string_view text = first == std::string_view::npos ? std::string_view() : bytes.substr(first);
   if (text.starts_with('{') || text.starts_with('[')) {
-    // A Chrome trace says so in one of its first keys, or is a list of events that have a phase.
+    // A Chrome trace has a telling first key, or is a list of events with a phase.
     const std::string_view head = text.substr(0, 512);
     const bool chrome = head.find("\"traceEvents\"") != std::string_view::npos ||
                         (text.starts_with('[') && head.find("\"ph\"") != std::string_view::npos);
@@ -55,8 +55,8 @@ std::vector<Trace> decode(std::string_view bytes, TraceFormat format, const std:
   return {};
 }
 
-/// Returns read(), which takes at least `bytes` of memory. Throws FileError if the machine does not have them: a system
-/// that promises more than it has would end the process.
+/// Returns read(), which needs at least `bytes` of memory. Throws FileError if the machine has less: with overcommit,
+/// the system would kill the process.
 template <class Read>
 auto with_memory_for(const std::string& path, std::uintmax_t bytes, const Read& read) {
   const auto refusal = [&] {
@@ -118,7 +118,7 @@ TraceFormat parse_trace_format(std::string_view name) {
 TraceFormat format_of(const std::string& path) { return format_of_bytes(read_whole_file(path, longest_head), path); }
 
 std::vector<Trace> load_traces(const std::string& path) {
-  const TraceFormat format = format_of(path);  // by its first bytes, before all are read
+  const TraceFormat format = format_of(path);  // from the first bytes, before reading the file
   const std::string bytes = read_whole_file(path);
   return with_memory_for(path, bytes.size(), [&] {
     std::vector<Trace> traces = decode(bytes, format, path);
@@ -142,7 +142,7 @@ Trace load_trace(const std::string& path) {
 }
 
 std::string save_trace(const std::string& path, const Trace& trace, TraceFormat format, const TraceWindow& window) {
-  // Our own format takes a trace as it is, contradictions and all.
+  // Our own format stores a trace unchanged, including contradictions.
   const bool whole = window.from == 0 && window.to >= trace.events.size() && window.min_size == 0;
   if (format == TraceFormat::pgt && whole) {
     write_file_atomically(path, encode_pgt(trace));

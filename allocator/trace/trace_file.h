@@ -1,4 +1,4 @@
-// Traces as files and as bytes: our own format, PyTorch's memory snapshots, RMM's logs and Chrome's traces.
+// Traces as files and bytes: our own format, PyTorch's memory snapshots, RMM's logs and Chrome's traces.
 #pragma once
 
 #include <cstddef>
@@ -13,10 +13,10 @@
 
 namespace poolgrad {
 
-// --- files, whatever their format
+// --- files of any format
 
 enum class TraceFormat : std::uint8_t {
-  pgt,             // our own: everything
+  pgt,             // our own, lossless
   pytorch_pickle,  // memory snapshot
   pytorch_json,    // the same as JSON
   rmm_csv,
@@ -28,29 +28,28 @@ std::string_view to_string(TraceFormat format);
 /// Throws ValueError that lists the known names.
 TraceFormat parse_trace_format(std::string_view name);
 
-/// By content, never by name. Throws FileError for a file that is none of them.
+/// Detects the format by content, never by name. Throws FileError for other files.
 TraceFormat format_of(const std::string& path);
 
-/// One trace for each device in the file. Throws FileError, also for a trace that contradicts itself: blocks that
-/// overlap, or are freed twice, ranges beyond 2^63 bytes, times beyond 2^53 microseconds.
+/// One trace for each device in the file. Throws FileError, also for an inconsistent trace: blocks that overlap or are
+/// freed twice, ranges beyond 2^63 bytes, times beyond 2^53 microseconds.
 std::vector<Trace> load_traces(const std::string& path);
-/// The first of them that has any event or block; an empty trace where there is none.
+/// The first trace with an event or a block; an empty trace if there is none.
 Trace load_trace(const std::string& path);
 
-/// Writes the part of the trace that `window` selects. The file appears whole or not at all. Returns a warning for the
-/// user, "" if there is none: events that contradict each other and are left out, more events than viewers show.
-/// Throws FileError.
+/// Writes the part of the trace that `window` selects, atomically. Returns a warning for the user, or "": contradictory
+/// events that are left out, more events than viewers show. Throws FileError.
 std::string save_trace(const std::string& path, const Trace& trace, TraceFormat format, const TraceWindow& window = {});
 
-// --- bytes. `path` is for error texts
+// --- bytes; `path` is for error messages
 
-// The binary format of traces, `.pgt`: everything a trace has, a few bytes an event.
+// The binary format of traces, `.pgt`: lossless, a few bytes per event.
 //
 // Layout. All numbers are little endian; a varint has seven bits a byte, low ones first, and the high bit set in all
 // but the last byte; a signed varint is zigzag coded (0, -1, 1, -2, ... as 0, 1, 2, 3, ...); a text is a varint of its
 // bytes and then those, UTF-8.
 //
-//   89 'P' 'G' 'T' 0d 0a 1a 0a      magic: shows transfers that change line ends or cut bit 8
+//   89 'P' 'G' 'T' 0d 0a 1a 0a      magic: detects transfers that change line ends or cut bit 8
 //   u32 version                     1
 //   sections, each
 //     char[4] name                  in this order, each once: META STRM SCOP LOCA BLKS EVNT, then END with 0 bytes;
@@ -59,7 +58,7 @@ std::string save_trace(const std::string& path, const Trace& trace, TraceFormat 
 //     u64 bytes                     of the payload
 //     u64 checksum                  of the payload: FNV-1a over its 8-byte words, the last one filled up with 0
 //     payload
-//   and nothing behind END.
+//   and no bytes after END.
 //
 //   META  device type u8 (0 cpu, 1 cuda, 2 sim), device index u8, start_us varint, lost varint, settings text
 //   STRM  count varint, ids varint
@@ -68,7 +67,7 @@ std::string save_trace(const std::string& path, const Trace& trace, TraceFormat 
 //   BLKS  count varint, each: address signed varint (from the end of the block before), size varint, state u8,
 //         stream varint, epoch varint, window signed varint (difference), and for live and pending blocks
 //         number varint, requested varint, category u8, scope varint
-//   EVNT  count varint, each event as what differs from a reference: the last event of the same kind, for
+//   EVNT  count varint, each event as its difference from a reference: the last event of the same kind, for
 //         free_completed the last free_requested, at first all zeros.
 //           u8   kind (low four bits) | high four bits of the mask
 //           u8   low eight bits of the mask
@@ -87,7 +86,7 @@ Trace decode_pgt(std::string_view bytes, const std::string& path);
 
 // Writes traces as PyTorch memory snapshots, for the public memory viewer and for torch/cuda/_memory_viz.py.
 //
-// What a trace has becomes:
+// Mapping of a trace:
 //   committed pages     `segments`, one for each run of committed addresses inside a window, with is_expandable; their
 //                       stream is always 0, since a window serves all streams (and viewers join neighbours of one
 //                       stream only)
@@ -95,9 +94,9 @@ Trace decode_pgt(std::string_view bytes, const std::string& path);
 //   scope, location     `frames`, innermost first: the location, then the names of the scope in file "scope", line 0
 //   category            `category` of each entry and block
 //   step                `external_annotations` named "step 0", "step 1", ...
-//   settings            `allocator_settings`: PyTorch's keys, and under "poolgrad" for each device what the rest of the
-//                       file does not say
-// Rungs and the order of streams have no place in this format. Each device's entries end with a `snapshot` entry of
+//   settings            `allocator_settings`: PyTorch's keys, and under "poolgrad", for each device, all fields
+//                       without another place
+// The format has no place for ladder stages and stream order. Each device's entries end with a `snapshot` entry of
 // category "unknown", without which older viewers fail on files that use other categories.
 
 enum class SnapshotEncoding : std::uint8_t {
@@ -109,21 +108,21 @@ enum class SnapshotEncoding : std::uint8_t {
 std::string encode_pytorch_snapshot(std::span<const WindowedTrace> traces, SnapshotEncoding encoding);
 std::string encode_pytorch_snapshot(const Trace& trace, SnapshotEncoding encoding, const TraceWindow& window = {});
 
-/// Reads pickles of protocols 2 to 5 as PyTorch and Python write them, and JSON. One trace for each device that has
-/// segments or entries, in the order of device indices. A plain list is taken for the segments of an old snapshot.
+/// Reads pickles of protocols 2 to 5 as PyTorch and Python write them, and JSON. Returns one trace for each device with
+/// segments or entries, in order of device indices. Reads a plain list as the segments of an old snapshot.
 ///
-/// A segment becomes a window; segment_alloc and segment_map both become segment_map. Allocations are numbered in
-/// order: first the blocks that were there before the first entry (freed without having been allocated, or live at the
-/// end without an entry), then one for each alloc. A free has the number, category and scope of its allocation, and its
-/// size where that is known. A gap between free_requested and free_completed stays: another stream was waited for.
-/// `location` is the innermost frame, preferring one of a Python file. Entries of unknown actions are left out.
-/// `lost` is 1 where the snapshot says that its ring overflowed and not by how much.
+/// A segment becomes a window; segment_alloc and segment_map both become segment_map. Numbers allocations in order:
+/// first the blocks that existed before the first entry (freed without an allocation, or live at the end without an
+/// entry), then one for each alloc. A free gets the number, category and scope of its allocation, and its size if
+/// known. A gap between free_requested and free_completed stays: the block waited for another stream. `location` is the
+/// innermost frame, preferring a Python file. Skips entries with unknown actions. `lost` is 1 if the snapshot reports
+/// an overflow of its ring without a number.
 ///
 /// Throws FileError that names the byte, or the element (`device_traces[0][17]`), at which the file is malformed.
 std::vector<Trace> decode_pytorch_snapshot(std::string_view bytes, const std::string& path);
 
-/// Checks a snapshot against the rules that viewers rely on without saying so: one line for each violation, at most 100
-/// of them; empty for a snapshot that every viewer can draw. Rules:
+/// Checks a snapshot against undocumented rules of viewers: returns one line for each violation, at most 100
+/// lines; empty for a snapshot that every viewer can draw. Rules:
 ///   - a dictionary with segments and device_traces; segments, blocks and entries have the keys that viewers read,
 ///     frames a name, a file name and a line; no number is above 2^53
 ///   - pickles have protocol 2 to 4 and batches of at most 1000 items
@@ -140,21 +139,21 @@ std::vector<std::string> check_snapshot(std::string_view bytes, const std::strin
 /// Of a file.
 std::vector<std::string> check_snapshot(const std::string& path);
 
-/// A log as RMM's logging_resource_adaptor writes it: `Thread,Time,Action,Pointer,Size,Stream`.
-/// Actions are `allocate`, `allocate failure` and `free` (at the time of the request); times are hours, minutes,
-/// seconds and microseconds of the day (UTC). The log stands alone: blocks that were there before are allocated at its
-/// start. Threads are not in a trace, so that column is 1.
+/// Writes a log in the format of RMM's logging_resource_adaptor: `Thread,Time,Action,Pointer,Size,Stream`. Actions are
+/// `allocate`, `allocate failure` and `free` (at the time of the request). Times are hours, minutes, seconds and
+/// microseconds of the day (UTC). The log is complete: it starts with allocations of the blocks that existed before. A
+/// trace has no threads, so that column is 1.
 std::string encode_rmm_csv(const WindowedTrace& trace);
 
 /// The device is cuda:0. Frees complete at once. A clock that runs backwards by more than half a day has passed
-/// midnight; by less, threads were logged out of order. The log says nothing of pages: all addresses that occur, in
-/// units of 2 MiB, are committed from the beginning. Throws FileError that names the line.
+/// midnight; by less, threads were logged out of order. The log has no pages: all its addresses, in units of 2 MiB, are
+/// committed from the start. Throws FileError that names the line.
 Trace decode_rmm_csv(std::string_view bytes, const std::string& path);
 
-/// Writes a trace for chrome://tracing and ui.perfetto.dev: one process for the device, with counters "memory"
-/// (allocated and cached bytes, which together with pending ones are the reserved bytes), "reserved" and one counter
-/// for each category that occurs, at most one sample a microsecond; instant events for rungs of the emergency ladder
-/// and for failed allocations; duration events for steps. Bytes of allocations are those asked for.
+/// Writes a trace for chrome://tracing and ui.perfetto.dev: one process for the device. Counters, at most one sample
+/// per microsecond: "memory" (allocated and cached bytes, which with pending ones sum to reserved bytes), "reserved",
+/// and one for each category that occurs. Instant events for stages of the emergency ladder and failed allocations;
+/// duration events for steps. Allocation sizes are requested bytes.
 std::string encode_chrome_trace(const WindowedTrace& trace);
 
 }  // namespace poolgrad

@@ -29,8 +29,7 @@ TraceEvent* make_events(std::size_t capacity) {
 
 TraceClock::TraceClock() : start_(read()), start_us_(now<std::chrono::microseconds, std::chrono::system_clock>()) {}
 
-// The counter is read on both sides of the clock; of a few attempts the one with the least between them was the least
-// disturbed.
+// Reads the counter before and after the clock. The attempt with the shortest gap was the least disturbed.
 TraceClock::Reading TraceClock::read() {
   Reading best;
   std::uint64_t least = std::numeric_limits<std::uint64_t>::max();
@@ -77,8 +76,8 @@ MergedEvents merge_rings(std::span<const TraceRing* const> rings) {
   std::uint64_t complete_since = 0;
   for (const TraceRing* ring : rings) {
     std::vector<TraceEvent> events = ring->events();
-    // Time must not run backwards inside a ring, or merging would reorder its events; a thread that was moved to
-    // another core may have read a counter that is a little behind.
+    // Merging needs monotonic time inside a ring. After a thread moves to another core, the counter may be a little
+    // behind.
     for (std::size_t i = 1; i < events.size(); ++i) events[i].time = std::max(events[i].time, events[i - 1].time);
     merged.lost += ring->lost();
     if (ring->lost() > 0) complete_since = std::max(complete_since, events.front().time);

@@ -1,5 +1,5 @@
-// Where one thread records its newest events, and the clock that stamps them: the processor's timestamp counter where
-// there is one, since reading it costs a few nanoseconds and a steady_clock can cost a hundred on a virtual machine.
+// A ring of the newest events of a thread, and the clock of their time stamps. Uses the processor's timestamp counter
+// if there is one: a read costs a few nanoseconds, while steady_clock can cost a hundred on a virtual machine.
 #pragma once
 
 #include <chrono>
@@ -12,8 +12,8 @@
 
 namespace poolgrad {
 
-/// Ticks of the fastest counter that is the same on all cores: rdtsc on x86-64, cntvct on arm64, the steady_clock
-/// elsewhere. Not ordered with the loads and stores around it.
+/// Ticks of the fastest counter that is synchronized across cores: rdtsc on x86-64, cntvct on arm64, else the steady
+/// clock. Not ordered with surrounding loads and stores.
 inline std::uint64_t trace_ticks() noexcept {
 #if defined(__x86_64__)
   return __builtin_ia32_rdtsc();
@@ -26,8 +26,8 @@ inline std::uint64_t trace_ticks() noexcept {
 #endif
 }
 
-/// Converts ticks to nanoseconds. Both clocks are read when it is made and again by scale(), so calibrating waits for
-/// nothing, and a time stamp between the two is as exact as those readings (about 100 ns), however short the recording.
+/// Converts ticks to nanoseconds. Reads both clocks at construction and again in scale(), so calibration needs no wait.
+/// A time stamp in between is as exact as these readings (about 100 ns), even for short recordings.
 class TraceClock {
  public:
   TraceClock();
@@ -45,7 +45,7 @@ class TraceClock {
       return ticks <= start ? 0 : static_cast<std::uint64_t>(static_cast<double>(ticks - start) * nanoseconds_per_tick);
     }
   };
-  /// Valid for what has been stamped so far: reads both clocks.
+  /// Reads both clocks; valid for all time stamps so far.
   Scale scale() const;
 
  private:
@@ -59,11 +59,11 @@ class TraceClock {
   std::uint64_t start_us_;
 };
 
-/// A ring of events that overwrites the oldest. Its memory is untouched, so without pages behind it, until it is used.
-/// It belongs to one thread at a time: nothing here is atomic.
+/// A ring of events that overwrites the oldest. Its memory has no pages until used. Owned by one thread at a time; not
+/// atomic.
 class TraceRing {
  public:
-  /// Throws ValueError for a capacity of 0 or of more than 2^40 events, std::bad_alloc.
+  /// Throws ValueError for a capacity of 0 or above 2^40 events, and std::bad_alloc.
   explicit TraceRing(std::size_t capacity);
   ~TraceRing();
   TraceRing(const TraceRing&) = delete;
@@ -78,9 +78,9 @@ class TraceRing {
   }
 
   std::size_t capacity() const { return static_cast<std::size_t>(end_ - begin_); }
-  /// Events that can still be read.
+  /// Events still in the ring.
   std::size_t size() const { return laps_ == 0 ? position() : capacity(); }
-  /// Events that were overwritten.
+  /// Events overwritten.
   std::uint64_t lost() const { return laps_ == 0 ? 0 : (laps_ - 1) * capacity() + position(); }
   /// Oldest first.
   std::vector<TraceEvent> events() const;
@@ -95,14 +95,14 @@ class TraceRing {
   std::uint64_t laps_ = 0;
 };
 
-/// What several rings hold, as one history.
+/// The events of several rings as one history.
 struct MergedEvents {
   std::vector<TraceEvent> events;  // by time; those of one ring stay in order
   std::uint64_t lost = 0;
 };
 
-/// Merges rings by time. A history that begins in the middle is of no use, so what is older than the first event of
-/// any ring that has lost events is left out and counted as lost.
+/// Merges rings by time. Leaves out all events older than the first event of any ring that lost events, and counts them
+/// as lost: a ring's history must not begin in the middle.
 MergedEvents merge_rings(std::span<const TraceRing* const> rings);
 
 }  // namespace poolgrad

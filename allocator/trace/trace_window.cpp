@@ -10,10 +10,10 @@ namespace poolgrad {
 
 namespace {
 
-/// Disjoint ranges of addresses; neighbours join.
+/// Disjoint address ranges; adjacent ranges merge.
 class AddressRanges {
  public:
-  /// False, changing nothing, if any byte of it is already there.
+  /// Returns false, changing nothing, if any byte is already present.
   bool add(std::uint64_t begin, std::uint64_t end) {
     if (begin >= end) return false;
     auto after = ranges_.lower_bound(begin);
@@ -33,7 +33,7 @@ class AddressRanges {
     ranges_.emplace(begin, end);
     return true;
   }
-  /// False, changing nothing, if any byte of it is missing.
+  /// Returns false, changing nothing, if any byte is missing.
   bool remove(std::uint64_t begin, std::uint64_t end) {
     if (!contains(begin, end)) return false;
     const auto range = std::prev(ranges_.upper_bound(begin));
@@ -54,23 +54,23 @@ class AddressRanges {
   std::map<std::uint64_t, std::uint64_t> ranges_;  // begin -> end
 };
 
-// 0 where the range would wrap around.
+// 0 if the range would wrap around.
 std::uint64_t end_of(std::uint64_t address, std::uint64_t size) {
   return size > std::numeric_limits<std::uint64_t>::max() - address ? 0 : address + size;
 }
 
-/// What a pool held at one moment of a trace, taken back event by event from the end.
+/// The state of a pool at one moment of a trace, found by undoing events from the end.
 class PoolState {
  public:
   static constexpr std::size_t none = std::numeric_limits<std::size_t>::max();
 
   struct Held {
     BlockSnapshot block;                // live or pending
-    std::size_t free_requested = none;  // indices of the events that were taken back
+    std::size_t free_requested = none;  // indices of undone events
     std::size_t free_completed = none;
   };
 
-  /// The end of the trace. Blocks that overlap one of a lower address are left out.
+  /// The state at the end of the trace. Leaves out blocks that overlap one of a lower address.
   explicit PoolState(const Trace& trace) : trace_(trace), final_(trace.blocks) {
     std::ranges::stable_sort(final_, {}, &BlockSnapshot::address);
     std::uint64_t end = 0;
@@ -92,8 +92,8 @@ class PoolState {
     }
   }
 
-  /// Takes the event with that index back. False, changing nothing, if it contradicts the state. `ended`, if any,
-  /// becomes the block that an allocation had made.
+  /// Undoes the event with that index. Returns false, changing nothing, if it contradicts the state. `ended`, if given,
+  /// receives the block whose allocation was undone.
   bool undo(const TraceEvent& event, std::size_t index, Held* ended = nullptr) {
     const bool done = take_back(event, index, ended);
     changed_ = changed_ || done;
@@ -106,7 +106,7 @@ class PoolState {
     return bytes;
   }
 
-  /// All blocks, window by window, holes too. Free neighbours are one block once anything was taken back.
+  /// All blocks by window, uncommitted ones too. Free neighbors merge once anything was undone.
   std::vector<BlockSnapshot> blocks() const {
     if (!changed_) return final_;
     std::vector<BlockSnapshot> held;
@@ -121,7 +121,7 @@ class PoolState {
 
  private:
   void hold(const Held& held) { held_.emplace(held.block.address, held); }
-  /// Whether any of these bytes is a block's.
+  /// Whether any of these bytes belongs to a block.
   bool is_held(std::uint64_t begin, std::uint64_t end) const {
     const auto after = held_.lower_bound(end);
     if (after == held_.begin()) return false;
@@ -177,7 +177,7 @@ class PoolState {
     return true;
   }
 
-  // Committed ranges, cut where windows begin and end. Those outside every window that is left get new numbers.
+  // Committed ranges, split at window boundaries. Ranges outside all remaining windows get new numbers.
   std::vector<CommittedPiece> committed_by_window() const {
     std::size_t next_number = 0;
     for (const CommittedPiece& window : windows_) next_number = std::max(next_number, window.window + 1);
@@ -211,7 +211,7 @@ class PoolState {
   bool changed_ = false;
 };
 
-// Which events [from, to) stay, found from behind; `state`, that at `to`, becomes that at `from`.
+// Selects the events of [from, to) to keep, from the end; turns `state` from the one at `to` into the one at `from`.
 std::vector<char> select(const Trace& trace, std::size_t from, std::size_t to, std::uint64_t min_size, PoolState& state,
                          WindowedTrace& result) {
   std::vector<char> keep(to - from, 1);
@@ -267,7 +267,7 @@ WindowedTrace cut_trace(const Trace& trace, const TraceWindow& window) {
   for (std::size_t i = trace.events.size(); i-- > to;)
     if (!state.undo(trace.events[i], i)) ++result.contradictions;
   cut.blocks = state.blocks();
-  // Indices behind `to` mean nothing to the events before it.
+  // Event indices from `to` on are invalid for earlier events.
   const std::vector<char> keep = [&] {
     if (to == trace.events.size()) return select(trace, from, to, window.min_size, state, result);
     Trace end;

@@ -1,5 +1,5 @@
-// From addresses to values, for the blocks that live at one moment of a trace: a hash table with linear probing and no
-// tombstones. Salted, as in salted_map.h, and so is the order of for_each().
+// A map from addresses to values, for blocks that are live at one moment of a trace: a hash table with linear probing
+// and no tombstones. The salt (salted_map.h) also randomizes the order of for_each().
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@ namespace poolgrad {
 template <typename Value>
 class AddressMap {
  public:
-  /// Null where there is none. Valid until the next change.
+  /// Null if absent. Valid until the next change.
   Value* find(std::uint64_t address) {
     if (slots_.empty()) return nullptr;
     for (std::size_t i = home(address); slots_[i].used; i = (i + 1) & mask()) {
@@ -23,19 +23,19 @@ class AddressMap {
     return nullptr;
   }
 
-  /// The address must not be there yet.
+  /// The address must be absent.
   void insert(std::uint64_t address, Value value) {
     if (2 * (size_ + 1) > slots_.size()) rehash();
     place(address, std::move(value));
     ++size_;
   }
 
-  /// The address must be there.
+  /// The address must be present.
   void erase(std::uint64_t address) {
     std::size_t hole = home(address);
     while (slots_[hole].address != address) hole = (hole + 1) & mask();
     for (std::size_t i = (hole + 1) & mask(); slots_[i].used; i = (i + 1) & mask()) {
-      // What lies at or after its home, seen from the hole, must stay there.
+      // An entry whose home lies behind the hole must stay.
       if (((i - home(slots_[i].address)) & mask()) < ((i - hole) & mask())) continue;
       slots_[hole] = std::move(slots_[i]);
       hole = i;

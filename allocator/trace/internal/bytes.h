@@ -1,4 +1,4 @@
-// The bytes of files: read with care, collected in memory.
+// Checked reads from a file's bytes, and a buffer for writes.
 #pragma once
 
 #include <algorithm>
@@ -19,7 +19,7 @@ namespace poolgrad {
 /// or does not fit into memory.
 std::string read_whole_file(const std::string& path, std::uintmax_t most = UINTMAX_MAX);
 
-/// Reads the bytes of a file that may be hostile: every access is checked, every error names the path and the offset.
+/// Reads untrusted bytes: checks every access; errors name the path and the offset.
 class ByteReader {
  public:
   ByteReader(std::string_view bytes, const std::string& path, std::size_t base = 0)
@@ -36,7 +36,7 @@ class ByteReader {
   std::uint16_t u16(const char* what) { return fixed<std::uint16_t>(what); }
   std::uint32_t u32(const char* what) { return fixed<std::uint32_t>(what); }
   std::uint64_t u64(const char* what) { return fixed<std::uint64_t>(what); }
-  /// Seven bits a byte, low ones first; the last byte has the high bit clear.
+  /// Seven bits per byte, low bits first; the high bit is clear in the last byte.
   std::uint64_t varint(const char* what) {
     std::uint64_t value = 0;
     for (unsigned shift = 0;; shift += 7) {
@@ -46,7 +46,7 @@ class ByteReader {
       if (byte < 0x80) return value;
     }
   }
-  /// A count of things of which each takes at least `least` bytes of what remains.
+  /// A number of items, each of at least `least` bytes; throws if the remaining bytes cannot hold them.
   std::uint64_t count(const char* what, std::size_t least) {
     const std::uint64_t value = varint(what);
     if (value > remaining() / least)
@@ -88,7 +88,7 @@ class ByteReader {
   std::size_t at_ = 0;
 };
 
-/// A string that grows without being filled first: appending a number is a store.
+/// A string that grows without initialization: appending a number is a store.
 class ByteWriter {
  public:
   void u8(std::uint8_t value) { *room(1) = static_cast<char>(value), ++size_; }
@@ -120,7 +120,7 @@ class ByteWriter {
 
   std::size_t size() const { return size_; }
   std::string_view view() const { return {data_.get(), size_}; }
-  /// At least `bytes` that may be written at the returned place, of which wrote() makes some count.
+  /// Returns space for at least `bytes`; wrote() then appends a part of it.
   char* room(std::size_t bytes) {
     if (capacity_ - size_ < bytes) grow(bytes);
     return data_.get() + size_;

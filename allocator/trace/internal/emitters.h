@@ -1,4 +1,4 @@
-// Two ways to write plain data (dictionaries, lists, texts, numbers), with one interface: JSON, and pickles.
+// Two writers of plain data (dictionaries, lists, texts, numbers) with one interface: JSON and pickle.
 #pragma once
 
 #include <algorithm>
@@ -17,12 +17,12 @@ namespace poolgrad {
 
 /// `text` with quotes and escapes. Bytes that are not UTF-8 become U+FFFD.
 std::string json_text(std::string_view text);
-/// `text` with U+FFFD in place of bytes that are not UTF-8.
+/// `text` with bytes that are not UTF-8 replaced by U+FFFD.
 std::string utf8_text(std::string_view text);
 
 class JsonEmitter {
  public:
-  /// A text, or a shared list, that can be written many times.
+  /// A text or shared list that may be written repeatedly.
   enum class Token : std::uint32_t {};
 
   Token token(std::string_view text) { return keep(json_text(text)); }
@@ -38,7 +38,7 @@ class JsonEmitter {
   }
   void end_list() { end(']'); }
 
-  /// Of a dictionary; its value follows.
+  /// The key of the next value of a dictionary.
   void key(Token text) { key_of(text_of(text)); }
   void key(std::string_view text) { key_of(json_text(text)); }
   void value(Token text) { out_.raw(text_of(text)); }
@@ -70,7 +70,7 @@ class JsonEmitter {
     value(second);
     out_.u8(']');
   }
-  /// A list that is written by `write(emitter)` between begin_list() and end_list() the first time.
+  /// Writes a list once, with `write(emitter)` between begin_list() and end_list(), and then refers to it.
   template <typename Write>
   void shared_list(Token token, Write write) {
     std::string& text = tokens_[static_cast<std::size_t>(token)];
@@ -111,8 +111,8 @@ class JsonEmitter {
   std::vector<char> first_;
 };
 
-/// Protocol 2 with the few opcodes that the public memory viewer knows. Texts, and lists that are said to be shared,
-/// are written once and then referred to.
+/// Protocol 2 with the few opcodes that the public memory viewer supports. Writes texts and shared lists once and then
+/// refers to them.
 class PickleEmitter {
  public:
   enum class Token : std::uint32_t {};
@@ -128,7 +128,7 @@ class PickleEmitter {
   void begin_dict() { out_.raw("}("); }
   void end_dict() { out_.u8('u'); }
   void begin_list() { begin_list(nullptr); }
-  /// Before each item. The viewer spreads a batch over the arguments of a call, so batches are short.
+  /// Before each item. Batches are short because the viewer passes a batch as arguments of one call.
   void item() {
     std::size_t& items = lists_.back();
     if (items % longest_batch == 0) out_.raw(items == 0 ? "(" : "e(");
@@ -144,7 +144,7 @@ class PickleEmitter {
   void key(std::string_view text) { write(utf8_text(text)); }
   void value(std::string_view text) { write(utf8_text(text)); }
 
-  /// Numbers above 2^63 - 1 become that: more than eight bytes are refused by viewers.
+  /// Clamps numbers to 2^63 - 1: viewers reject more than eight bytes.
   void value(std::uint64_t number) {
     number = std::min<std::uint64_t>(number, std::numeric_limits<std::int64_t>::max());
     if (number <= 0xff) {

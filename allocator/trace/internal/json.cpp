@@ -1,4 +1,4 @@
-// JSON of memory snapshots, in and out.
+// Reads and writes JSON of memory snapshots.
 #include <algorithm>
 #include <bit>
 #include <nlohmann/json.hpp>

@@ -1,5 +1,5 @@
-// A pickle machine for plain data: what PyTorch and Python's pickle (protocols 2 to 5) write for dictionaries, lists,
-// tuples, texts and numbers. Nothing that makes an object or calls a function is known to it.
+// A pickle machine for plain data: dictionaries, lists, tuples, texts and numbers, as PyTorch and Python's pickle write
+// them (protocols 2 to 5). It supports no opcode that makes an object or calls a function.
 #include <algorithm>
 #include <array>
 #include <cstdio>
@@ -68,7 +68,7 @@ class PickleMachine {
     stack_.pop_back();
     return value;
   }
-  // Values above the last mark.
+  // Throws unless the stack has this many values above the last mark.
   void need(std::size_t values) const {
     if (stack_.size() - (marks_.empty() ? 0 : marks_.back()) < values) fail("the pickle's stack is too short");
   }
@@ -87,7 +87,7 @@ class PickleMachine {
     if (stack_.back().kind != kind) fail(kind == ValueKind::list ? "no list to append to" : "no dictionary to set");
     return stack_.back();
   }
-  // The values from `height` become the items of a container; dictionaries want pairs.
+  // Moves the values from `height` into a container; a dictionary takes pairs.
   void move_into(Value container, std::size_t height) {
     if (container.kind == ValueKind::dict && (stack_.size() - height) % 2 != 0) fail("a key without a value");
     std::vector<Value>& items = tree_.items(container);

@@ -17,7 +17,7 @@ struct Allocation {
 };
 
 bool is_free(TraceKind kind) { return kind == TraceKind::free_requested || kind == TraceKind::free_completed; }
-// The blocks that were there before the first event, numbered from 1.
+// The blocks that existed before the first event, numbered from 1.
 AddressMap<Allocation> preexisting_of(const Trace& trace) {
   AddressMap<Allocation> first;
   std::uint64_t number = 0;
@@ -45,7 +45,7 @@ void number_allocations(Trace& trace) {
     } else if (is_free(event.kind)) {
       Allocation& allocation = *at.find(event.address);
       event.allocation = allocation.number;
-      if (!allocation.live) continue;  // freed twice: it is what it says
+      if (!allocation.live) continue;  // freed twice: keep the event's own fields
       event.size = allocation.size;
       event.scope = allocation.scope;
       event.category = allocation.category;
@@ -70,7 +70,7 @@ std::string at_address(std::uint64_t bytes, std::uint64_t address) {
   return std::to_string(bytes) + " bytes at address " + std::to_string(address);
 }
 
-/// Tracks which allocations are live while the events of a trace are read in order.
+/// Tracks live allocations while it reads the events of a trace in order.
 class Lifetimes {
  public:
   explicit Lifetimes(AllocationNames naming) : naming_(naming) {}

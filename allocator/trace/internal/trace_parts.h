@@ -1,4 +1,4 @@
-// What readers put a trace together from: its names, the numbers of its allocations, the blocks at its end.
+// Helpers of the readers of traces: names, allocation numbers, final blocks.
 #pragma once
 
 #include <cstddef>
@@ -49,20 +49,19 @@ class TraceNames {
   std::map<std::pair<std::pair<std::string, std::string>, std::uint32_t>, std::uint64_t> locations_;
 };
 
-/// Numbers the allocations of a trace in order, as decode_pytorch_snapshot() says, and gives frees and final blocks
-/// what their allocation knows: number, category, scope and (frees) size.
+/// Numbers the allocations of a trace in order, as decode_pytorch_snapshot() describes. Copies an allocation's number,
+/// category, scope and (for frees) size to its frees and final blocks.
 void number_allocations(Trace& trace);
 
-/// Which events of a trace are about one allocation.
+/// How events refer to their allocation.
 enum class AllocationNames : std::uint8_t {
-  numbers,   // those of one `allocation`, or of one address where that is 0
+  numbers,   // by `allocation`, or by address if that is 0
   addresses  // those at one address, from one allocate to the next
 };
 
-/// The first fault of a trace that was read from a file; none for a trace that exports, replays and histories can be
-/// made of: times, sizes and ends of ranges that fit into 53 and 63 bits; blocks that do not overlap and are as large
-/// as their requests; no block allocated while it is live, freed twice, used after it was freed, or live at the end
-/// although it was freed.
+/// The first error of a trace from a file; none for a trace that can be exported and replayed. Times, sizes and ends of
+/// ranges must fit into 53 and 63 bits. Blocks must not overlap or be smaller than their requests. No block may be
+/// allocated while live, freed twice, used after its free, or live at the end after a free.
 std::optional<std::string> fault_of(const Trace& trace, AllocationNames naming);
 
 /// A range of committed addresses of a window.
@@ -71,8 +70,8 @@ struct CommittedPiece {
   std::size_t window = 0;
 };
 
-/// Blocks that tile the pieces, which are in the order of addresses: those of `held` that fit into them without
-/// overlap, and free ones between; uncommitted ones between pieces of one window.
+/// Tiles the pieces, sorted by address, with blocks: blocks of `held` that fit without overlap, free blocks between
+/// them, and uncommitted ones between pieces of one window.
 std::vector<BlockSnapshot> tile_blocks(const std::vector<CommittedPiece>& pieces, std::vector<BlockSnapshot> held);
 
 }  // namespace poolgrad

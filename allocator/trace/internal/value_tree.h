@@ -1,5 +1,5 @@
-// Plain data read from a pickle or from JSON. Values refer to containers and texts by number, so shared and even cyclic
-// data (which a pickle can describe) need no counting, no recursion and no cleaning up.
+// Plain data from a pickle or JSON. Values refer to containers and texts by number, so shared and even cyclic data
+// (which a pickle can describe) needs no reference counts, recursion or cleanup.
 #pragma once
 
 #include <cstddef>
@@ -24,32 +24,32 @@ struct Value {
 
 class ValueTree {
  public:
-  // --- building, with a stack as a pickle does it
+  // --- building, on a stack as in a pickle
 
-  /// `bytes` of the source: bounds how many containers are believed.
+  /// `bytes` of the source limit the number of containers.
   explicit ValueTree(std::size_t bytes) : most_containers_(1000 + bytes / 4) {}
   ValueTree(ValueTree&&) = default;
   ValueTree& operator=(ValueTree&&) = default;
 
-  /// The same text gets the same number.
+  /// Equal texts get equal numbers.
   Value text(std::string_view text);
   Value container(ValueKind kind);
-  /// Whether another container may be made: real snapshots have many bytes for each.
+  /// Whether another container may be added: real snapshots have many bytes per container.
   bool may_grow() const { return containers_.size() < most_containers_; }
   std::vector<Value>& items(Value container) { return containers_[container.bits].items; }
 
   Value root;
   unsigned protocol = 0;          // of a pickle
-  std::size_t longest_batch = 0;  // items that one opcode of a pickle appended
+  std::size_t longest_batch = 0;  // appended by one opcode of a pickle
 
   // --- reading
 
-  /// Items of a list, or keys and values of a dictionary in turns.
+  /// Items of a list, or alternating keys and values of a dictionary.
   std::span<const Value> items(Value container) const { return containers_[container.bits].items; }
   std::string_view text_of(Value text) const { return texts_[text.bits]; }
-  /// The value of the last such key; null if there is none or `dict` is no dictionary.
+  /// The last value for the key; null if there is none or `dict` is no dictionary.
   const Value* find(Value dict, std::string_view key) const;
-  /// True once for each container: what is shared is not to be expanded again and again.
+  /// True once per container, so that shared containers are expanded once.
   bool first_visit(Value container);
 
  private:
@@ -68,7 +68,7 @@ class ValueTree {
 ValueTree read_pickle(std::string_view bytes, const std::string& path);
 ValueTree read_json(std::string_view bytes, const std::string& path);
 
-/// Where an element is: `list[index].inner[inner_index]`.
+/// The location of an element: `list[index].inner[inner_index]`.
 struct ElementPath {
   const char* list = "snapshot";
   std::size_t index = SIZE_MAX;
@@ -78,25 +78,24 @@ struct ElementPath {
 
 std::string to_string(const ElementPath& path);
 
-/// Access to the elements of a snapshot that was read from outside: a missing key or a value of another kind is an
-/// error that names the element.
+/// Typed access to the elements of an untrusted snapshot. A missing key or a value of another type is an error that
+/// names the element.
 class SnapshotElements {
  public:
   SnapshotElements(ValueTree& tree, const std::string& path) : tree_(tree), path_(path) {}
 
-  /// Which element the following calls are about.
+  /// The current element, for error messages.
   ElementPath at;
 
   [[noreturn]] void fail(const std::string& reason) const;
 
-  /// A dictionary of not too many keys: it may be referred to very often.
+  /// A dictionary with a limited number of keys, because it may be referred to often.
   Value dictionary(Value value) const;
   /// The items of a list that nothing else refers to.
   std::span<const Value> list(Value value, const char* what);
   /// The frames of an element, which many may share; null where it has none.
   const Value* frames(Value dict) const;
-  /// Calls visit(item, index) for each item of a list, which then is what the calls are about; afterwards it is the
-  /// list.
+  /// Calls visit(item, index) for each item of a list, with `at` set to the item; then restores it.
   template <class Visit>
   void for_each(Value items, const char* name, Visit visit) {
     at = {name};
