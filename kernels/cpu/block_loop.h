@@ -1,5 +1,5 @@
-// The loop of every elementwise kernel: operands of any layout and dtype, cut into blocks of contiguous compute-type
-// values. Internal to kernels/cpu.
+// The loop of every elementwise kernel. It splits operands of any layout and dtype into blocks of contiguous values in
+// the compute type. Internal to kernels/cpu.
 #pragma once
 
 #include <algorithm>
@@ -13,8 +13,8 @@
 
 namespace poolgrad::kernels {
 
-/// What a block function computes: `count` <= block_size elements of every operand. An output may be the same memory as
-/// an input, element for element. `a` and `b` are the parameters of the operation.
+/// Arguments of a block function: `count` <= block_size elements of every operand. An output may alias an input,
+/// element for element. `a` and `b` are the parameters of the operation.
 template <class T>
 struct Block {
   const T* in[3];
@@ -25,16 +25,16 @@ struct Block {
 template <class T>
 using BlockFunction = void (*)(const Block<T>&);
 
-/// Calls `function` for all blocks of the operands, which share a shape, on several threads. T is float, double or
-/// int64_t: the compute type.
+/// Calls `function` for all blocks of the operands, which share a shape, on several threads. T is the compute type:
+/// float, double or int64_t.
 template <class T>
 void for_each_block(std::span<const View> outputs, std::span<const View> inputs, BlockFunction<T> function,
                     double a = 0, double b = 0);
 
 /// out[i] = body(in[i]...) for i < count; body maps lanes to lanes.
 ///   map_block<T>(block.count, block.out[0], [](auto x) { return -x; }, block.in[0]);
-/// What is left after the whole vectors goes through the same loop from a padded copy: the compiler may fuse a product
-/// and a sum in one way here and another there, and the bits of a result must not depend on its place.
+/// The elements after the last whole vector use the same loop on a padded copy. Otherwise the compiler may fuse a
+/// product and a sum in one place and not in another, and the bits of a result would depend on its position.
 template <class T, class Body, class... In>
 inline void map_block(std::int64_t count, T* out, const Body& body, const In*... in) {
   if constexpr (std::is_integral_v<T>) {
@@ -65,7 +65,7 @@ inline void map_block(std::int64_t count, T* out, const Body& body, const In*...
   }
 }
 
-/// The type on which map_block's body works: a vector, or int64_t itself.
+/// Operand type of map_block's body: a vector, or int64_t itself.
 template <class T>
 struct LaneType {
   using type = simd::Vec<T>;

@@ -14,12 +14,12 @@ namespace {
 
 constexpr std::int64_t range_size = 16 * block_size;
 
-/// out = x where x is contiguous along dimension `d` and out along the last one: blocks that fit registers are read
-/// along the one and written along the other.
+/// out = x, with x contiguous along dimension `d` and out along the last one. It transposes blocks that fit registers:
+/// it reads along one dimension and writes along the other.
 template <class Word>
 void copy_turned(const View& out, const View& x, int d) {
   const int last = out.rank - 1;
-  View outer_out = out, outer_x = x;  // without the two dimensions
+  View outer_out = out, outer_x = x;  // without these two dimensions
   for (View* view : {&outer_out, &outer_x}) view->shape[d] = view->shape[last] = 1;
   constexpr std::int64_t block = sizeof(Word) == 8 ? simd::lanes<double> : simd::lanes<float>;
   const std::int64_t rows = out.shape[d], columns = out.shape[last];
@@ -53,7 +53,7 @@ void copy_turned(const View& out, const View& x, int d) {
   });
 }
 
-/// The dimension along which x is contiguous, if it pays to treat it apart; else -1.
+/// Returns the dimension along which x is contiguous, if a transposing copy pays off; else -1.
 int turned_dimension(const View& out, const View& x) {
   constexpr std::int64_t worthwhile = 8;
   const int last = out.rank - 1;
@@ -63,7 +63,7 @@ int turned_dimension(const View& out, const View& x) {
   return -1;
 }
 
-/// out = x of one dtype: bytes are moved, never values.
+/// out = x of one dtype: moves bytes, never converts values.
 void copy_bytes(View out, View x) {
   std::array views{out, x};
   sort_dimensions(views);

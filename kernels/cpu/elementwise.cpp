@@ -19,7 +19,7 @@ void apply_unary(const Block<T>& block) {
       block.count, block.out[0], [a, b](V x) { return F::template on<V>::value(x, a, b); }, block.in[0]);
 }
 
-/// The second input is x or y, whichever the functor reads.
+/// The second input is x or y, according to the functor.
 template <class F, class T>
 void apply_gradient(const Block<T>& block) {
   using Lanes = LaneType<T>;

@@ -16,15 +16,15 @@ namespace {
 
 constexpr std::int64_t range_size = 16384;  // elements
 
-/// x with the shape of `like` and no step along `dim`: what index arithmetic adds to.
+/// x with the shape of `like` and stride 0 along `dim`: the base for index arithmetic.
 View flattened(View x, int dim, const View& like) {
   std::copy_n(like.shape, like.rank, x.shape);
   x.strides[dim] = 0;
   return x;
 }
 
-/// For all i in row-major order of `index`: the slice of `out` at lead_out.offset(i) becomes the slice of `x` at
-/// index[i] * stride.
+/// For all i in row-major order of `index`: copies the slice of `x` at index[i] * stride to the slice of `out` at
+/// lead_out.offset(i).
 void select_slices(const View& out_slice, const View& lead_out, const View& x_slice, std::int64_t stride,
                    std::int64_t limit, const View& index) {
   std::array slices{out_slice, x_slice};
@@ -101,7 +101,7 @@ void on_cpu::embedding(Stream, const View& out, const View& table, const View& i
 
 namespace {
 
-/// Positions sorted by index, stably: those of index v are order[first[v]] ... order[first[v + 1] - 1].
+/// Positions sorted by index, stably. Index v has the positions order[first[v]] ... order[first[v + 1] - 1].
 struct ByIndex {
   const std::int64_t *first, *order;
 };
@@ -122,7 +122,7 @@ ByIndex sort_by_index(const View& index, std::int64_t limit, std::int64_t skip, 
   std::fill_n(first, limit + 1, 0);
   each([&](std::int64_t v, std::int64_t) { ++first[v]; });
   std::int64_t sum = 0;
-  for (std::int64_t v = 0; v <= limit; ++v) {  // first[v] is where v ends, then moves to where it begins
+  for (std::int64_t v = 0; v <= limit; ++v) {  // first[v] is the end of v, and later its beginning
     sum += first[v];
     first[v] = sum;
   }
@@ -135,8 +135,8 @@ ByIndex sort_by_index(const View& index, std::int64_t limit, std::int64_t skip, 
   return {first, order};
 }
 
-/// For every position i: the slice of `out` at index[i] * stride gets the slice of `x` at lead.offset(i) added, in the
-/// order of i, summed in the compute type.
+/// For every position i, in order: adds the slice of `x` at lead.offset(i) to the slice of `out` at index[i] * stride,
+/// summed in the compute type.
 void add_slices(const View& out_slice, std::int64_t stride, std::int64_t limit, const View& x_slice, const View& lead,
                 const ByIndex& positions) {
   std::array slices{out_slice, x_slice};
@@ -163,7 +163,7 @@ void add_slices(const View& out_slice, std::int64_t stride, std::int64_t limit, 
   });
 }
 
-/// Walks index, x and out for a scatter: body(out offset, x offset), in order along `dim`; other lines in parallel.
+/// Visits index, x and out for a scatter: body(out offset, x offset), in order along `dim`, in parallel over lines.
 template <class Body>
 void scatter_walk(const View& out, int dim, const View& index, const View& x, const Body& body) {
   View out_slice = out;

@@ -47,8 +47,8 @@ bool supports(std::initializer_list<std::string_view> names) {
   return found == names.size();
 }
 
-/// The CPU has tiles of bf16, the operating system saves them, and this process may use them, for which it must ask
-/// (Linux, Documentation/arch/x86/xstate.rst).
+/// Whether the CPU has bf16 tiles, the operating system saves them, and this process may use them. A process must ask
+/// for permission (Linux, Documentation/arch/x86/xstate.rst).
 bool may_use_amx() {
 #if defined(__x86_64__)
   unsigned a = 0, b = 0, c = 0, d = 0;
@@ -66,7 +66,7 @@ bool may_use_amx() {
 #endif
 }
 
-/// In the order of instruction_sets().
+/// Same order as instruction_sets().
 const std::vector<InstructionSet>& available() {
   static const std::vector<InstructionSet> all = [] {
     std::vector<InstructionSet> sets{{compiled_for, false, nullptr}};
@@ -124,7 +124,7 @@ AutomaticSet automatic_instruction_set(const std::vector<std::string_view>& avai
     return std::find(available.begin(), available.end(), name) != available.end();
   };
   if (has("amx")) return {"amx", "bf16 in tiles"};
-  // Where vdpbf16ps was measured: faster than f32 on AMD's family 25 (Zen 4), slower on Intel's 6
+  // vdpbf16ps was measured to be faster than f32 on AMD's family 25 (Zen 4), and slower on Intel's 6
   // (docs/measurements.md).
   if (has("avx512_bf16") && cpu.maker == "AMD" && cpu.number == 25)
     return {"avx512_bf16", "bf16 in pairs is faster than f32 on " + cpu.to_string()};

@@ -1,4 +1,4 @@
-// What kernels/instruction_sets.h has chosen, for the kernels.
+// The instruction set selected by kernels/instruction_sets.h, for the kernels.
 #pragma once
 
 #include <string>
@@ -12,21 +12,21 @@ namespace poolgrad::kernels {
 /// One way to run the attention kernels.
 struct InstructionSet {
   const char* name;
-  bool avx512;           // the kernels of the variant that is compiled for AVX-512
-  PairProduct products;  // of bf16; nullptr: in f32
+  bool avx512;           // uses the variant compiled for AVX-512
+  PairProduct products;  // bf16 products; nullptr: in f32
 };
 const InstructionSet& instruction_set_in_use();
-/// What POOLGRAD_ISA says: "auto" where it says nothing.
+/// Returns the value of POOLGRAD_ISA; "auto" without one.
 std::string_view forced_instruction_set();
 
-/// Whose CPU it is: what was measured on one holds for its family.
+/// Maker and family of a CPU. A measurement on one CPU applies to its whole family.
 struct CpuFamily {
   std::string maker;  // "AMD", "Intel", "" for others
   unsigned number = 0;
   std::string to_string() const { return maker + " family " + std::to_string(number); }
 };
 CpuFamily cpu_family();
-/// What "auto" is on a CPU of that family that has these sets, and why.
+/// The choice of "auto" on a CPU of that family with these sets, and the reason.
 struct AutomaticSet {
   std::string_view name;
   std::string reason;

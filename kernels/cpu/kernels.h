@@ -1,4 +1,4 @@
-// The CPU's kernels. Their streams are the CPU's; what they need besides their operands they ask of its pool.
+// CPU kernels. Their streams belong to the CPU; they allocate scratch from its pool.
 #pragma once
 
 #include <cstdint>
@@ -14,16 +14,16 @@ namespace on_cpu {
 POOLGRAD_KERNELS(POOLGRAD_KERNEL)
 #undef POOLGRAD_KERNEL
 
-// Bytes of scratch that a call asks for. The kernels size theirs by the same functions.
-std::int64_t gemm_scratch(const Gemm& shape);  // 0: a back end that asks the pool for none
+// Bytes of scratch of each call. The kernels use the same functions to size their scratch.
+std::int64_t gemm_scratch(const Gemm& shape);  // 0: the back end allocates no scratch from the pool
 std::int64_t reduce_scratch(const View& out, const View& x);
 std::int64_t argsort_scratch(const View& x);
 std::int64_t sums_of_squares_scratch(std::span<const View> all);
 std::int64_t norm_backward_scratch(const View& x);
 std::int64_t by_index_scratch(std::int64_t limit, const View& index);  // index_add and embedding_backward
 
-/// Plans a call of attention and asks the pool of `stream` for all that it needs; while it is held, `instead` is called
-/// in place of the computation.
+/// Plans an attention call and allocates its scratch from the pool of `stream`. If `instead` is set, it runs with the
+/// scratch allocated, in place of the computation.
 using Instead = std::function<void()>;
 void plan_attention_forward(Stream stream, const AttentionSchedule& schedule, const AttentionScores& scores,
                             const View& q, const View& k, const View& v, const View& out, const View& lse,

@@ -12,14 +12,14 @@ namespace {
 using simd::Compute;
 using simd::Vec;
 
-/// Optional rows: all ones, or all zeros, where absent.
+/// Loads optional rows: all ones, or all zeros, if absent.
 template <class T, class S>
 Vec<T> load_or(const S* from, std::int64_t i, std::int64_t count, T otherwise) {
   return from ? simd::load_partial<T>(from + i, count) : simd::broadcast(otherwise);
 }
 
-/// The mean and the factor of a row whose squares do not fit, by way of the row divided by a power of two. A row with
-/// infinities or NaN keeps its own.
+/// Mean and factor of a row with squares out of range: scales the row by a power of two first. Rows with infinities or
+/// NaN keep the unscaled results.
 template <bool Centered, class T, class S>
 [[gnu::noinline, gnu::cold]] void rescaled_statistics(const S* from, std::int64_t n, T epsilon, T& center, T& factor) {
   const auto magnitude = [&](std::int64_t i) { return std::abs(static_cast<T>(from[i])); };
@@ -43,7 +43,7 @@ template <bool Centered, class T, class S>
   factor = T(1) / std::sqrt(variance + epsilon / scale / scale) / scale;
 }
 
-/// out = (x - mean) * rstd * weight + bias; Centered is LayerNorm, without mean and bias it is RMSNorm.
+/// out = (x - mean) * rstd * weight + bias. Centered: LayerNorm. Otherwise: RMSNorm, without mean and bias.
 template <bool Centered, class S>
 void forward(const View& out, const View& mean, const View& rstd, const View& x, const View& weight, const View& bias,
              double epsilon) {
@@ -79,7 +79,7 @@ void forward(const View& out, const View& mean, const View& rstd, const View& x,
 }
 
 /// With h = (x - mean) * rstd and u = grad * weight: dx = rstd * (u - mean(u) - h * mean(u * h)), dweight = sum(grad *
-/// h), dbias = sum(grad); RMSNorm has neither mean(u) nor dbias. `partial` holds RowChunks x {dweight, dbias} rows.
+/// h), dbias = sum(grad). RMSNorm has neither mean(u) nor dbias. `partial` holds RowChunks x {dweight, dbias} rows.
 template <bool Centered, class S>
 void backward(const View& dx, const View& dweight, const View& dbias, const View& grad, const View& x, const View& mean,
               const View& rstd, const View& weight, Compute<S>* partial) {

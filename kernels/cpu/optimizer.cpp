@@ -25,7 +25,7 @@ void for_all_vectors(std::int64_t n, const Body& body) {
   });
 }
 
-/// Takes the scale that is in memory into the options. False where that skips the step.
+/// Copies the scale from memory into the options. Returns false if it skips the step.
 template <class Options>
 bool take_scale(Options& options) {
   if constexpr (requires { options.device_scale; }) {

@@ -11,7 +11,8 @@
 namespace poolgrad::kernels {
 namespace {
 
-/// Calls body(begin, count, words) for blocks of the elements [0, n); stream_of_words() says which words are theirs.
+/// Calls body(begin, count, words) for blocks of the elements [0, n), with the words that stream_of_words() assigns to
+/// them.
 template <int WordsPerElement, class Body>
 void for_each_random_block(const RandomKey& key, std::int64_t n, const Body& body) {
   const RandomKey stream = stream_of_words(key, WordsPerElement);

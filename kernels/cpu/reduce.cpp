@@ -19,7 +19,7 @@ namespace poolgrad::kernels {
 
 namespace {
 
-/// What is left of `count` contiguous elements.
+/// Folds `count` contiguous elements to one.
 template <class Op, class T>
 T fold_block(const T* x, std::int64_t count) {
   const auto combine = [](auto a, auto b) { return Op::combine(a, b); };
@@ -144,29 +144,29 @@ void on_cpu::reduce(Stream stream, ReduceOp op, const View& out, const View& x) 
       else
         reduce_rows<Op>(plan, divisor, workspace.data());
     };
-    // The mean of nothing: NaN where there is one.
+    // The mean of no elements is NaN for floating types.
     const T size = static_cast<T>(std::is_integral_v<T> && plan.reduced == 0 ? 1 : plan.reduced);
     with_functor(op, [&]<class Op>(Op) { run(Op{}, op == ReduceOp::mean ? size : T(1)); });
   });
 }
 
-// Best elements, running sums, sums of squares.
+// Argmax and argmin, running sums, sums of squares.
 
 namespace {
 
-/// Largest: x replaces `best` where it is larger, or the first NaN.
+/// Whether x replaces `best`: it is larger (Largest) or smaller, or the first NaN.
 template <bool Largest, class T>
 bool better(T x, T best) {
   return (Largest ? x > best : x < best) || (x != x && best == best);
 }
 
-/// First index of the best of `count` elements, beginning with x[0]; the extreme value is found by vectors first.
+/// First index of the best of `count` elements, starting with x[0]. Vectors find the extreme value first.
 template <bool Largest, class T>
 std::int64_t best_of(const T* x, std::int64_t count) {
   T best = x[0];
 #pragma GCC ivdep
   for (std::int64_t i = 1; i < count; ++i) best = (Largest ? x[i] > best : x[i] < best) ? x[i] : best;
-  // A NaN wins over everything and is found by the same search.
+  // The same search finds a NaN, which wins over every number.
   std::int64_t i = 0;
   while (i < count && x[i] == x[i] && x[i] != best) ++i;
   if (i < count && x[i] == x[i])
@@ -209,7 +209,7 @@ void on_cpu::cumulative_sum(Stream, const View& out, const View& x, bool reverse
     using Sum = std::conditional_t<std::is_integral_v<T>, std::uint64_t, double>;  // integers wrap around
     const Rows shape(x);
     const Source<T> source(x);
-    using Stored = std::conditional_t<std::is_integral_v<T>, T, double>;  // rounded once, on its way to `out`
+    using Stored = std::conditional_t<std::is_integral_v<T>, T, double>;  // rounded once, when written to `out`
     const Sink<Stored> sink(out);
     const std::int64_t n = shape.columns, blocks = (n + block_size - 1) / block_size;
     parallel_rows(shape, [&](std::int64_t row) {

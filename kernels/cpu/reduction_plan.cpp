@@ -36,7 +36,7 @@ ReductionPlan plan_reduction(const View& out, const View& x) {
   plan.reduced_rank = gone.rank;
   plan.out = kept[1];
   const View& outer = kept[0];
-  constexpr std::int64_t worthwhile = 16;  // shorter rows are not worth a pass each
+  constexpr std::int64_t worthwhile = 16;  // shorter rows are not worth a separate pass
   const bool columns = outer.rank > 0 && gone.rank > 0 && outer.shape[outer.rank - 1] >= worthwhile &&
                        std::abs(outer.strides[outer.rank - 1]) < std::abs(gone.strides[gone.rank - 1]);
   plan.x = x;

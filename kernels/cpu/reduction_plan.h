@@ -1,5 +1,5 @@
-// How rows and reductions are cut into parts: by the shape alone, never by threads or devices, so that sums have one
-// order and every back end asks its pool for the same scratch.
+// Partition of rows and reductions. It depends only on the shape, never on threads or devices: sums have one order, and
+// every back end makes the same allocations.
 #pragma once
 
 #include <algorithm>
@@ -20,7 +20,7 @@ struct Rows {
   }
 };
 
-/// How many rows go into one partial sum over rows.
+/// Number of rows per partial sum over rows.
 struct RowChunks {
   std::int64_t rows, size, count;
   explicit RowChunks(std::int64_t row_count)
@@ -34,7 +34,7 @@ struct RowChunks {
   }
 };
 
-/// Elements of a row that are folded into one partial result where a row has more.
+/// Maximum number of elements of a row per partial result.
 inline constexpr std::int64_t segment_size = 32 * 1024;
 constexpr std::int64_t segments_of(std::int64_t elements) { return (elements + segment_size - 1) / segment_size; }
 inline std::int64_t segments_of_all(std::span<const View> all) {
@@ -43,19 +43,19 @@ inline std::int64_t segments_of_all(std::span<const View> all) {
   return segments;
 }
 
-/// How x is walked: kept and reduced dimensions apart, each sorted by stride and merged.
-///   rows:     x is [kept][reduced], each result folds consecutive elements, segments first if there are many;
-///   columns:  x is [kept outer][reduced][kept inner], kept inner being what lies next to each other in memory.
+/// Loop order over x: kept and reduced dimensions separately, each sorted by stride and merged.
+///   rows:     x is [kept][reduced]; each result folds consecutive elements, in segments if there are many;
+///   columns:  x is [kept outer][reduced][kept inner]; kept inner is adjacent in memory.
 struct ReductionPlan {
-  View x, out;                           // permuted alike; out has the kept dimensions only
-  int outer_rank = 0, reduced_rank = 0;  // of the dimensions of x, in this order; one more is inner, for columns
+  View x, out;                           // permuted alike; out has only the kept dimensions
+  int outer_rank = 0, reduced_rank = 0;  // dimensions of x, in this order; columns have one more, inner
   std::int64_t outer = 1, reduced = 1, inner = 1;
 
   bool columns() const { return inner > 1; }
-  /// So short that several rows are read at once, and none needs partial results.
+  /// Rows so short that several are read at once without partial results.
   bool has_short_rows() const { return !columns() && reduced > 0 && reduced <= 64; }
   std::int64_t segments() const { return std::max<std::int64_t>(1, segments_of(reduced)); }
-  /// Elements for the partial results.
+  /// Elements of scratch for the partial results.
   std::int64_t workspace_size() const;
 };
 

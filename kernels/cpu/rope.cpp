@@ -13,7 +13,7 @@ using simd::Vec;
 
 constexpr std::int64_t pairs_at_once = 64;
 
-/// `magnitude` times cos and sin of position * frequency, for `count` frequencies and, at the end, some more.
+/// `magnitude` times cos and sin of position * frequency, for `count` frequencies rounded up to whole vectors.
 template <class T>
 void rotation(double position, const double* frequency, std::int64_t count, double magnitude, double sign, T* cosine,
               T* sine) {

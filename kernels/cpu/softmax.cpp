@@ -18,7 +18,7 @@ void softmax_row(S* out, const S* x, std::int64_t n) {
   const auto exponential = [&](std::int64_t i, std::int64_t count) {
     return simd::exp(simd::load_partial<T>(x + i, count, lowest) - shift);
   };
-  if constexpr (std::is_same_v<S, T>) {  // the exponentials wait in `out`
+  if constexpr (std::is_same_v<S, T>) {  // keep the exponentials in `out`
     const T sum = sum_row<T>(n, [&](std::int64_t i, std::int64_t count) {
       const auto value = exponential(i, count);
       simd::store_partial(out + i, value, count);
@@ -28,7 +28,7 @@ void softmax_row(S* out, const S* x, std::int64_t n) {
     for_each_vector<T>(n, [&](std::int64_t i, std::int64_t count) {
       simd::store_partial(out + i, simd::load_partial<T>(out + i, count) * scale, count);
     });
-  } else {  // rounded once only
+  } else {  // rounds only once
     const T sum = sum_row<T>(n, exponential), scale = sum == T{} ? T{} : T(1) / sum;
     for_each_vector<T>(n, [&](std::int64_t i, std::int64_t count) {
       simd::store_partial(out + i, exponential(i, count) * scale, count);
@@ -63,7 +63,7 @@ void on_cpu::log_softmax(Stream, const View& out, const View& x) {
     const S* from = row.of(x);
     S* to = row.of(out);
     const ExpSum<T> sum = exp_sum<T>(from, row.n);
-    const T log_sum = sum.sum == T{} ? T{} : std::log(sum.sum);  // a row of -infinity stays so
+    const T log_sum = sum.sum == T{} ? T{} : std::log(sum.sum);  // a row of -infinity stays -infinity
     for_each_vector<T>(row.n, [&](std::int64_t i, std::int64_t count) {
       simd::store_partial(to + i, (simd::load_partial<T>(from + i, count) - sum.shift) - log_sum, count);
     });

@@ -22,7 +22,7 @@ std::int64_t magnitude(std::int64_t x) { return x < 0 ? -x : x; }
 
 void sort_dimensions(std::span<View> views) {
   const View& first = views[0];
-  const auto key = [&](int d) {  // dimensions of size 1 do not matter: to the front
+  const auto key = [&](int d) {  // dimensions of size 1 go to the front
     return first.shape[d] == 1 ? INT64_MAX : magnitude(first.strides[d]);
   };
   for (int i = 1; i < first.rank; ++i)

@@ -1,5 +1,5 @@
-// Strided operands read and written in row-major ranges, whatever their layout and dtype: the one mechanism behind
-// elementwise kernels, reductions and copies. Internal to kernels/cpu.
+// Reads and writes strided operands in row-major ranges, for any layout and dtype. Elementwise kernels, reductions and
+// copies use it. Internal to kernels/cpu.
 #pragma once
 
 #include <algorithm>
@@ -14,8 +14,8 @@
 
 namespace poolgrad::kernels {
 
-/// Cuts the row-major range [begin, begin + count) of the views, which share a shape, into runs along the last
-/// dimension: run(element offsets, strides, length), one offset and stride per view.
+/// Splits the row-major range [begin, begin + count) of the views, which share a shape, into runs along the last
+/// dimension: run(element offsets, strides, length), with one offset and stride per view.
 template <std::size_t N, class Run>
 void for_each_run(const std::array<View, N>& views, std::int64_t begin, std::int64_t count, const Run& run) {
   const View& shape = views[0];
@@ -48,31 +48,31 @@ void for_each_run(const std::array<View, N>& views, std::int64_t begin, std::int
   }
 }
 
-/// Elements that a range loop handles at a time: small enough that all operands stay in the first-level cache.
+/// Elements per iteration of a range loop: all operands fit the first-level cache.
 inline constexpr std::int64_t block_size = 1024;
 
-/// Permutes the dimensions of all views (which share a shape) alike, so that the first one's strides descend.
+/// Permutes the dimensions of all views (which share a shape) alike, so that the strides of the first one descend.
 /// Dimensions of size 1 go to the front.
 void sort_dimensions(std::span<View> views);
 
-/// Merges neighbouring dimensions that every view steps through as one, and drops those of size 1. The views share a
+/// Merges adjacent dimensions that every view can step through as one, and drops those of size 1. The views share a
 /// shape.
 void merge_dimensions(std::span<View> views);
 
-/// A view with its dimensions merged; elements are addressed by their row-major index.
+/// A view with merged dimensions, addressed by row-major index.
 class Strided {
  public:
   Strided() = default;
   explicit Strided(View view);
 
-  /// Address of element `begin` where all elements lie one after another, else nullptr. Here and below, `shift` moves
-  /// the whole view by so many elements in memory.
+  /// Address of element `begin` if all elements are adjacent in memory, else nullptr. Here and below, `shift` moves the
+  /// whole view by that many elements in memory.
   void* direct(std::int64_t begin, std::int64_t shift = 0) const {
     return dense_ ? view_.as<std::byte>() + (begin + shift) * static_cast<std::int64_t>(size_) : nullptr;
   }
   /// Copies elements [begin, begin + count) to `out`, without gaps.
   void read(std::int64_t begin, std::int64_t count, void* out, std::int64_t shift = 0) const;
-  /// The inverse.
+  /// The inverse: copies `in` to elements [begin, begin + count).
   void write(std::int64_t begin, std::int64_t count, const void* in, std::int64_t shift = 0) const;
 
   DType dtype() const { return view_.dtype; }
@@ -96,7 +96,7 @@ class Source {
  public:
   Source() = default;
   explicit Source(const View& view) : strided_(view) {}
-  /// Elements [begin, begin + count), count <= block_size: in place where they already lie so, else in `buffer`.
+  /// Elements [begin, begin + count), count <= block_size: in place if they are contiguous T, else in `buffer`.
   const T* read(std::int64_t begin, std::int64_t count, T* buffer, std::int64_t shift = 0) const {
     const bool same = strided_.dtype() == dtype_of<T>;
     const void* raw = strided_.direct(begin, shift);
@@ -124,7 +124,7 @@ class Sink {
  public:
   Sink() = default;
   explicit Sink(const View& view) : strided_(view) {}
-  /// Where to put elements [begin, ...): their place itself, else `buffer`. finish() is called afterwards.
+  /// Destination for elements from `begin` on: in place if possible, else `buffer`. Call finish() afterwards.
   T* target(std::int64_t begin, T* buffer) const {
     void* place = strided_.dtype() == dtype_of<T> ? strided_.direct(begin) : nullptr;
     return place ? static_cast<T*>(place) : buffer;

@@ -1,4 +1,4 @@
-// Scratch memory of one kernel call, from the pool, tagged `workspace`. Allocate before a parallel region.
+// Scratch memory of one kernel call, from the pool, with category `workspace`. Allocate it before a parallel region.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ namespace poolgrad::kernels {
 template <class T>
 class Workspace {
  public:
-  /// `count` uninitialised elements on the stream's device, aligned to 64 bytes or as is said.
+  /// Allocates `count` uninitialized elements on the stream's device, with `alignment` in bytes.
   Workspace(Stream stream, std::string_view name, std::int64_t count, std::size_t alignment = 64)
       : stream_(stream), bytes_(static_cast<std::size_t>(count) * sizeof(T)), alignment_(alignment) {
     const MemoryScope scope(name, Category::workspace);
@@ -34,11 +34,11 @@ class Workspace {
   T* data_;
 };
 
-/// Scratch that the host plans a call in. A simulated device, which has no bytes, is asked for it all the same.
+/// Host scratch for planning a call. A simulated device allocates it too, without bytes.
 template <class T>
 class PlanningSpace {
  public:
-  /// `count` elements, T{}.
+  /// Allocates `count` elements with value T{}.
   PlanningSpace(Stream stream, std::string_view name, std::int64_t count) : space_(stream, name, count) {
     if (stream.device.is_cpu())
       std::uninitialized_fill_n(space_.data(), count, T{});

@@ -1,4 +1,4 @@
-// Matrix products by Eigen, which brings its own OpenMP threads.
+// Matrix products by Eigen, which has its own OpenMP threads.
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC diagnostic ignored "-Wuninitialized"  // GCC 12's own AVX-512 intrinsics, where Eigen uses them
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
@@ -42,7 +42,7 @@ void gemm_eigen(const Gemm& g, const void* a, const void* b, void* c) {
     multiply_one(g, static_cast<const float*>(a) + i * g.stride_a, static_cast<const float*>(b) + i * g.stride_b,
                  static_cast<float*>(c) + i * g.stride_c);
   };
-  // Eigen runs alone on its thread inside a parallel region.
+  // Inside a parallel region Eigen uses only the calling thread.
   Eigen::setNbThreads(num_threads());
   if (g.batch >= num_threads()) return parallel_items(g.batch, one);
   for (std::int64_t i = 0; i < g.batch; ++i) one(i, 0);

@@ -44,7 +44,7 @@ std::atomic<Backend>& chosen_backend() {
   return backend;
 }
 
-/// The back end for one product: the native kernel takes what the chosen one cannot do.
+/// The back end for one product: the native kernel replaces a selected one that does not support it.
 Backend backend_for(const Gemm& shape) {
   const Backend chosen = chosen_backend();
   if (chosen == Backend::eigen && shape.dtype == DType::f32 && shape.k > 0) return Backend::eigen;

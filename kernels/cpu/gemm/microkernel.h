@@ -1,6 +1,6 @@
-// The inner loop of every matrix product on the CPU: a block of the result lives in registers while rows of B stream
-// past it; and how operands of any layout and floating type become panels in the compute type, in the order in which it
-// reads them. GEMM and the attention kernels are built from it.
+// The inner loop of every matrix product on the CPU: a block of the result stays in registers while rows of B stream
+// past it. Packing turns operands of any layout and floating type into panels of the compute type, in the order of that
+// loop. GEMM and the attention kernels use both.
 #pragma once
 
 #include <algorithm>
@@ -15,13 +15,13 @@ namespace poolgrad::kernels {
 template <class T>
 inline constexpr std::int64_t panel_slack = simd::lanes<T>;
 
-/// A panel of `Width` lines, step by step: out[p * Width + i] is line i at step p < depth, for i < count <= Width;
-/// other lines hold anything. Line i at step p is x[i * stride + p] where `by_line`, else x[p * stride + i].
+/// Packs a panel of `Width` lines, step by step: out[p * Width + i] is line i at step p < depth, for i < count <=
+/// Width. Other lines are undefined. Line i at step p is x[i * stride + p] if `by_line`, else x[p * stride + i].
 template <int Width, class T, class S>
 void pack_panel(T* out, const S* x, std::int64_t stride, bool by_line, std::int64_t count, std::int64_t depth) {
   constexpr int n = simd::lanes<T>;
-  // Stores are whole vectors: what spills over the end of a step is overwritten by the next step, so the last vector of
-  // a step goes first.
+  // Stores write whole vectors, and the next step overwrites the excess. The last vector of a step is therefore stored
+  // first.
   constexpr int last = (Width - 1) / n * n;
   if (!by_line) {
     for (std::int64_t p = 0; p < depth; ++p, x += stride, out += Width) {
@@ -49,14 +49,14 @@ void pack_panel(T* out, const S* x, std::int64_t stride, bool by_line, std::int6
     for (int i = 0; i < Width; ++i) out[i] = static_cast<T>(line[i][p]);
 }
 
-/// Rows of the register block: 14 x 2 vectors and what the loop needs fit 32 registers, 6 x 2 fit 16.
+/// Rows of the register block: 14 x 2 vectors plus the loop's operands fit 32 registers, 6 x 2 fit 16.
 inline constexpr int block_rows = simd::vector_bytes == 64 ? 14 : 6;
 inline constexpr int block_vectors = 2;
 template <class T>
 inline constexpr int block_columns = block_vectors* simd::lanes<T>;
 
 /// sum[r][v] += sum over p < depth of a[r * RowStride + p * DepthStride] * b[p * b_stride + v-th vector]. Each element
-/// is one chain of fused multiply-adds in the order of p, whatever the block shape.
+/// is one chain of fused multiply-adds in the order of p, for any block shape.
 template <class T, std::size_t Rows, std::size_t Vectors, int RowStride, int DepthStride>
 [[gnu::always_inline]] inline void multiply_add(simd::Vec<T> (&sum)[Rows][Vectors], std::int64_t depth, const T* a,
                                                 const T* b, std::int64_t b_stride) {

@@ -1,5 +1,5 @@
-// Packed matrix product after Goto & van de Geijn, "Anatomy of High-Performance Matrix Multiplication" (2008): B is
-// packed once per block of k and streams from the second-level cache past one panel of A that stays in the first.
+// Packed matrix product after Goto & van de Geijn, "Anatomy of High-Performance Matrix Multiplication" (2008). B is
+// packed once per block of k. It streams from the second-level cache past one panel of A in the first-level cache.
 #include <algorithm>
 #include <type_traits>
 
@@ -18,13 +18,12 @@ using simd::Vec;
 
 constexpr std::int64_t max_depth = 384;               // k of one packed block
 constexpr std::int64_t max_columns = 1024;            // n of one packed block of B
-constexpr std::int64_t max_partial_rows = 1024;       // m of a part that has partial sums beside C
-constexpr double parallel_work = 128. * 128. * 128.;  // below, a second thread costs more than it gives
+constexpr std::int64_t max_partial_rows = 1024;       // m of a part with partial sums beside C
+constexpr double parallel_work = 128. * 128. * 128.;  // below this, a second thread costs more than it gains
 
 constexpr std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
-/// Where a block of the product goes: straight to C, or where that is of a half type S over an f32 buffer while k is
-/// not exhausted.
+/// Destination of a block of the product: C, or an f32 buffer until k is exhausted if C has a half type S.
 template <class S>
 struct Target {
   S* c;
@@ -43,7 +42,7 @@ struct Target {
   }
 };
 
-/// Rows of the product of two packed panels, all of the block's, to `out`.
+/// Multiplies two packed panels and writes all rows of the block to `out`.
 template <class T, std::size_t Rows, std::size_t Vectors>
 void multiply_panels(const T* a, const T* b, std::int64_t depth, T* out, std::int64_t stride) {
   Vec<T> sum[Rows][Vectors] = {};
@@ -55,7 +54,7 @@ void multiply_panels(const T* a, const T* b, std::int64_t depth, T* out, std::in
       simd::store(out + static_cast<std::int64_t>(r) * stride + static_cast<std::int64_t>(v) * lanes<T>, sum[r][v]);
 }
 
-/// The lowest block that holds `rows` rows, as wide as it must be. Few heights, because each is a lot of code.
+/// The smallest block with at least `rows` rows, one or two vectors wide. Few heights, because each is a lot of code.
 template <class T>
 struct RegisterBlock {
   std::int64_t rows, columns;
@@ -73,8 +72,7 @@ struct RegisterBlock {
   }
 };
 
-/// A block of sums goes through alpha, earlier partial sums or beta and bias, each rounded by itself, to where it
-/// belongs.
+/// Finishes a block of sums: alpha, earlier partial sums or beta and bias, each rounded separately, then the store.
 template <class S>
 void finish_block(Compute<S>* sums, std::int64_t rows, std::int64_t columns, const Target<S>& target) {
   using T = Compute<S>;
@@ -107,7 +105,7 @@ void finish_block(Compute<S>* sums, std::int64_t rows, std::int64_t columns, con
   }
 }
 
-/// One register block of the product, for the product of packed panels.
+/// One register block of the product of packed panels.
 template <class S>
 void multiply_block(const Compute<S>* a, const Compute<S>* b, std::int64_t depth, std::int64_t rows,
                     std::int64_t columns, const Target<S>& target) {
@@ -119,7 +117,8 @@ void multiply_block(const Compute<S>* a, const Compute<S>* b, std::int64_t depth
   columns = std::min<std::int64_t>(columns, block_columns<T>);
   const auto block = RegisterBlock<T>::holding(rows, columns);
   const bool is_plain = target.alpha == T(1) && target.first && target.beta == T{} && !target.bias;
-  const bool goes_to_partial = std::is_same_v<S, T> || !target.last;  // the same place where nothing is rounded to S
+  const bool goes_to_partial =
+      std::is_same_v<S, T> || !target.last;  // C and partial are the same memory unless S rounds
   if (is_plain && goes_to_partial && rows == block.rows && columns == block.columns)
     return block.multiply(a, b, depth, target.partial, target.partial_stride);
   alignas(simd::vector_bytes) T sums[block_rows * block_columns<T>];
@@ -141,8 +140,7 @@ struct Part {
   std::int64_t batch, row, rows, column, columns;
 };
 
-/// One part of C, start to end. `scratch` holds a panel of A, a block of B and, where C is of a half type, partial
-/// sums.
+/// Computes one part of C. `scratch` holds a panel of A, a block of B and, for C of a half type, partial sums.
 template <class S, class O>
 void multiply_part(const Gemm& g, const Part& part, const S* a, const S* b, O* c, Compute<S>* scratch) {
   using T = Compute<S>;
@@ -189,8 +187,8 @@ void multiply_part(const Gemm& g, const Part& part, const S* a, const S* b, O* c
   }
 }
 
-/// How C is cut, so that the parts need the fewest packed lines, and the scratch that this takes. How it is cut does
-/// not change any element's arithmetic.
+/// Partition of C with the fewest packed lines, and its scratch. The partition does not change any element's
+/// arithmetic.
 template <class S, class O>
 struct Cut {
   using T = Compute<S>;
@@ -226,11 +224,11 @@ struct Cut {
     scratch = divide_up(scratch, 32) * 32;
   }
 
-  Gemm g;  // of one entry of the batch, where the whole batch is one tall product
+  Gemm g;  // one entry of the batch, or the whole batch as one tall product
   std::int64_t row_parts = 1, column_parts = 1, parts = 1;
   std::int64_t rows = 0, columns = 0;  // of a part
   int team = 1;                        // threads
-  std::int64_t scratch = 0;            // elements of a thread
+  std::int64_t scratch = 0;            // elements per thread
 };
 
 template <class S, class O>
@@ -248,7 +246,7 @@ void multiply(const Gemm& shape, const S* a, const S* b, O* c) {
   for (std::int64_t index = 0; index < cut.parts; ++index) run(index, 0);
 }
 
-/// body(S{}, O{}): the element types of the operands and of the product.
+/// Calls body(S{}, O{}) with the element types of the operands and of the product.
 template <class Body>
 auto with_types(const Gemm& shape, const Body& body) {
   return with_floating_type(shape.dtype, [&]<class S>(S) {

@@ -24,8 +24,8 @@ const dnnl::engine& engine() {
   return cpu_engine;
 }
 
-/// A matrix of the batch, `rows` by `columns` as the product sees it; a batch stride of 0 broadcasts. Empty where
-/// oneDNN has no word for it: matrices that overlap.
+/// A matrix of the batch, `rows` by `columns` after transposition; a batch stride of 0 broadcasts. Empty if oneDNN
+/// cannot describe it: overlapping matrices.
 memory::desc describe(const Gemm& g, DType dtype, std::int64_t rows, std::int64_t columns, bool transposed,
                       std::int64_t leading, std::int64_t batch_stride) {
   const auto type = dtype == DType::bf16 ? memory::data_type::bf16 : memory::data_type::f32;
@@ -51,7 +51,7 @@ memory wrap(const memory::desc& description, const void* data) {
   return memory(description, engine(), const_cast<void*>(data));
 }
 
-/// POOLGRAD_ISA forces a lower instruction set here, too.
+/// POOLGRAD_ISA limits oneDNN's instruction set, too.
 dnnl::cpu_isa best_isa() {
   const std::string_view forced = forced_instruction_set();
   if (forced == "avx2") dnnl::set_max_cpu_isa(dnnl::cpu_isa::avx2);
@@ -60,7 +60,7 @@ dnnl::cpu_isa best_isa() {
   return dnnl::get_effective_cpu_isa();
 }
 
-/// The primitive of a product, and what it is of.
+/// The primitive of a product, and its operands.
 struct Product : Matrices {
   memory::desc bias;
   dnnl::matmul::primitive_desc primitive;
@@ -83,7 +83,7 @@ struct Product : Matrices {
   }
 };
 
-/// While it lives, oneDNN plans for and runs on as many threads as kernels do.
+/// Sets oneDNN's number of threads to that of the kernels during its lifetime.
 class ThreadsOfKernels {
  public:
 #if defined(_OPENMP)
@@ -103,7 +103,7 @@ class ThreadsOfKernels {
 
 bool onednn_takes(const Gemm& g) {
   static const bool has_bf16 = best_isa() >= dnnl::cpu_isa::avx512_core_bf16;
-  const bool scales_bias = g.bias && g.alpha != 1.0;  // oneDNN's scale would apply to the bias, too
+  const bool scales_bias = g.bias && g.alpha != 1.0;  // oneDNN would scale the bias, too
   const bool repeats_both = g.batch > 1 && g.stride_a == 0 && g.stride_b == 0;
   const bool has_dtype = g.dtype == DType::f32 || (g.dtype == DType::bf16 && has_bf16);
   if (!has_dtype || g.k == 0 || g.alpha == 0 || scales_bias || repeats_both) return false;

@@ -35,7 +35,7 @@ void multiply_emulated(const PairMatrices& m, std::int64_t row, std::int64_t col
     const Vec<float> b_high = high(words), b_low = low(words);
     for (std::size_t r = 0; r < Rows; ++r) {
       const Words pair = simd::broadcast(a[static_cast<std::int64_t>(r) * m.a_stride + p]);
-      // The products are exact in f32, so that it does not matter whether the compiler fuses.
+      // The products are exact in f32, so fusion by the compiler does not matter.
       sum[r] = flush(sum[r] + high(pair) * b_high);
       sum[r] = flush(sum[r] + low(pair) * b_low);
     }
@@ -50,8 +50,8 @@ void pair_product_emulated(const PairMatrices& m) {
     for (std::int64_t row = 0; row < m.rows; row += 8) multiply_emulated<8>(m, row, column);
 }
 
-// The functions below name their instruction set themselves and call nothing else, so that the rest of the program
-// stays what it is compiled for.
+// The functions below declare their own instruction set and call nothing else. The rest of the library keeps its
+// compile flags.
 
 #if defined(__x86_64__)
 namespace {
@@ -99,7 +99,7 @@ void pair_product_avx512_bf16(const PairMatrices& m) {
 
 namespace {
 
-/// What ldtilecfg reads: all eight tiles have 16 rows of 64 bytes.
+/// Operand of ldtilecfg: all eight tiles have 16 rows of 64 bytes.
 struct alignas(64) TileConfiguration {
   std::uint8_t palette = 1, start_row = 0, reserved[14] = {};
   std::uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
@@ -148,7 +148,7 @@ template <int Rows, int Columns>
 }  // namespace
 
 [[gnu::target("amx-tile,amx-bf16")]] void pair_product_amx(const PairMatrices& m) {
-  // GCC's intrinsics do not say that they read and write memory.
+  // GCC's intrinsics do not declare that they read and write memory.
   __asm__ volatile("" ::: "memory");
   _tile_loadconfig(&configuration);
   for (std::int64_t row = 0; row < m.rows; row += 32)

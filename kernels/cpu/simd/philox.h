@@ -15,11 +15,11 @@
 
 namespace poolgrad::kernels {
 
-/// One word of as many blocks as there are lanes, in the lower halves; the upper halves hold anything.
+/// One word of each lane's block, in the lower half; the upper half is undefined.
 using PhiloxLanes = simd::Vec<std::uint64_t>;
 inline constexpr int philox_lanes = simd::lanes<std::uint64_t>;
 
-/// The product of the lower halves.
+/// Products of the lower halves.
 inline PhiloxLanes multiply_low(PhiloxLanes a, std::uint32_t b) {
 #if defined(__AVX512F__)
   return reinterpret_cast<PhiloxLanes>(
@@ -32,7 +32,7 @@ inline PhiloxLanes multiply_low(PhiloxLanes a, std::uint32_t b) {
 #endif
 }
 
-/// philox() of every lane: counters become random words.
+/// philox() in every lane: turns counters into random words.
 inline void philox(PhiloxLanes (&x)[4], std::uint32_t key0, std::uint32_t key1) {
   for (int round = 0; round < 10; ++round) {
     const PhiloxLanes p = multiply_low(x[0], philox_multiplier0), q = multiply_low(x[2], philox_multiplier1);
@@ -45,7 +45,7 @@ inline void philox(PhiloxLanes (&x)[4], std::uint32_t key0, std::uint32_t key1) 
   }
 }
 
-/// The words of philox_lanes blocks in order.
+/// Stores the words of philox_lanes blocks in order.
 template <int... Lane>
 void store_interleaved(const PhiloxLanes (&x)[4], std::uint32_t* to, std::integer_sequence<int, Lane...>) {
   constexpr int n = philox_lanes;

@@ -13,7 +13,7 @@
 
 namespace poolgrad::kernels {
 
-/// Calls body(row) for all rows; a range of rows holds about 16 K elements.
+/// Calls body(row) for all rows in parallel; a range of rows holds about 16 K elements.
 template <class Body>
 void parallel_rows(const Rows& shape, const Body& body) {
   const std::int64_t rows = std::max<std::int64_t>(1, 16384 / std::max<std::int64_t>(1, shape.columns));
@@ -22,7 +22,7 @@ void parallel_rows(const Rows& shape, const Body& body) {
   });
 }
 
-/// A row of the views of a call, which all have the storage type S and n columns.
+/// A row in all views of a call; they share the storage type S and n columns.
 template <class S>
 struct Row {
   std::int64_t number, n;
@@ -37,7 +37,7 @@ void for_each_row(const View& view, const Body& body) {
   });
 }
 
-/// Calls body(i, count) for the vectors of [0, n): count is lanes<T>, or what is left in the last one.
+/// Calls body(i, count) for the vectors of [0, n); count is lanes<T>, or less for the last one.
 template <class T, class Body>
 [[gnu::always_inline]] inline void for_each_vector(std::int64_t n, const Body& body) {
   constexpr std::int64_t width = simd::lanes<T>;
@@ -46,8 +46,8 @@ template <class T, class Body>
   if (i < n) body(i, n - i);
 }
 
-/// Folds vector(i, count) over the vectors of [0, n) in four interleaved chains, starting from `identity`; `vector`
-/// must fill missing lanes with it. The order depends on n alone.
+/// Folds vector(i, count) over the vectors of [0, n) in four interleaved chains, starting from `identity`. `vector`
+/// must fill missing lanes with `identity`. The order depends only on n.
 template <class T, class Combine, class Vector>
 [[gnu::always_inline]] inline simd::Vec<T> fold_vectors(std::int64_t n, T identity, const Combine& combine,
                                                         const Vector& vector) {
@@ -81,8 +81,8 @@ inline T max_row(const S* x, std::int64_t n) {
       [&](std::int64_t i, std::int64_t count) { return simd::load_partial<T>(x + i, count, lowest); }));
 }
 
-/// log(sum(exp(x))) as shift + log(sum): `shift` is the maximum, or 0 where that is -infinity, so that such a row has
-/// sum 0 and no NaN arises; with `infinite` also where it is infinity, whose row then has that for its sum.
+/// log(sum(exp(x))) as shift + log(sum). `shift` is the maximum, or 0 if the maximum is -infinity: such a row has sum 0
+/// and no NaN. With `infinite`, `shift` is also 0 for a maximum of infinity, and the sum is infinity.
 template <class T>
 struct ExpSum {
   T shift, sum;
@@ -98,9 +98,9 @@ inline ExpSum<T> exp_sum(const S* x, std::int64_t n, bool infinite = false) {
   return {shift, sum};
 }
 
-// Sums over rows in a fixed order: each chunk of rows has its own partial row, and partial rows are added pairwise.
+// Sums over rows in a fixed order: each chunk of rows has its own partial row, and partial rows add up pairwise.
 
-/// Combines `count` partial rows of `columns` elements into the first one: neighbours, then neighbours of those, ...
+/// Combines `count` partial rows of `columns` elements into the first one, pairwise in a binary tree.
 template <class T, class Combine>
 void combine_partial_rows(T* partial, std::int64_t count, std::int64_t columns, const Combine& combine) {
   parallel_ranges(columns, 512, [&](std::int64_t begin, std::int64_t end) {

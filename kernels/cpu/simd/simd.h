@@ -1,5 +1,5 @@
-// Vectors of the widest register the compiler may use, for float and double alike, and the transcendental functions on
-// them. Built on GCC's vector extensions: one source for AVX-512, AVX2, SSE and NEON. Internal to kernels/cpu.
+// Vectors of the widest available register for float and double, and transcendental functions on them. They use GCC's
+// vector extensions: one source for AVX-512, AVX2, SSE and NEON. Internal to kernels/cpu.
 //
 //   Vec<float> x = load<float>(p); store(out, exp(x - max));
 //
@@ -95,11 +95,11 @@ inline Bits16 narrow(Vec<float> value, Half) {
 }
 }  // namespace detail
 
-/// The type that arithmetic on stored S is done in.
+/// Compute type of the storage type S.
 template <class S>
 using Compute = std::conditional_t<std::is_same_v<S, double>, double, float>;
 
-/// lanes<T> elements from any address; half types widen to float.
+/// Loads lanes<T> elements from any address; half types widen to float.
 template <class T, class S>
 inline Vec<T> load(const S* from) {
   static_assert(std::is_same_v<T, Compute<S>>);
@@ -113,7 +113,7 @@ inline Vec<T> load(const S* from) {
     return detail::widen(bits, S{});
   }
 }
-/// The first `count` elements; the other lanes are `rest`. Nothing else is read.
+/// Loads the first `count` elements; the other lanes are `rest`. Reads no other memory.
 template <class T, class S>
 inline Vec<T> load_partial(const S* from, std::int64_t count, T rest = T{}) {
   if (count >= lanes<T>) return load<T>(from);
@@ -159,7 +159,7 @@ inline void store_partial(S* to, Vec<Compute<S>> value, std::int64_t count) {
   for (std::int64_t i = 0; i < count; ++i) to[i] = buffer[i];
 }
 
-/// The value as S holds it.
+/// Rounds the value to S.
 template <class S>
 inline Vec<Compute<S>> stored(Vec<Compute<S>> value) {
   if constexpr (std::is_same_v<S, Compute<S>>)
@@ -178,13 +178,13 @@ inline V min(V a, V b) {
   return a < b ? a : b;
 }
 #if defined(__AVX__) && !defined(__AVX512F__)
-// Of a comparison with a constant, GCC 12 makes two instructions.
+// GCC 12 emits two instructions for a comparison with a constant.
 inline Vec<float> max(Vec<float> a, Vec<float> b) { return _mm256_max_ps(a, b); }
 inline Vec<float> min(Vec<float> a, Vec<float> b) { return _mm256_min_ps(a, b); }
 #endif
 
 namespace detail {
-/// Combines lane i with lane i + Width, then with half of that, until lane 0 has them all.
+/// Combines lane i with lane i + Width, then with half of that, down to lane 0.
 template <int Width, class T, class Combine, int... Lane>
 inline T fold_lanes(Vec<T> value, const Combine& combine, std::integer_sequence<int, Lane...> order) {
   if constexpr (Width == 0)
@@ -195,7 +195,7 @@ inline T fold_lanes(Vec<T> value, const Combine& combine, std::integer_sequence<
 }
 }  // namespace detail
 
-/// What combine(vector, vector) makes of all lanes: halves are combined until one lane is left, so the order is fixed.
+/// Folds all lanes with combine(vector, vector): halves combine until one lane is left, in a fixed order.
 template <class T, class Combine>
 inline T fold(Vec<T> value, const Combine& combine) {
   return detail::fold_lanes<lanes<T> / 2, T>(value, combine, std::make_integer_sequence<int, lanes<T>>{});
@@ -301,7 +301,7 @@ template <class T>
 inline Vec<T> exp(Vec<T> x) {
   using C = ExpConstants<T>;
   const Vec<T> low = broadcast(C::lowest), high = broadcast(C::highest);
-  x = low > x ? low : x;  // in this order a NaN stays
+  x = low > x ? low : x;  // this order keeps a NaN
   x = high < x ? high : x;
   const Reduced<T> reduced = reduce_exp<T>(x);
 #if defined(__AVX512F__)
@@ -315,7 +315,7 @@ inline Vec<T> exp(Vec<T> x) {
         _mm512_maskz_scalef_pd(0xff, reinterpret_cast<__m512d>(scaled),
                                reinterpret_cast<__m512d>(__builtin_convertvector(reduced.exponent, Vec<T>))));
 #else
-  // Two factors, so that results may be subnormal or overflow: 2^n itself need not be a normal number.
+  // Two factors: 2^n itself may be subnormal or overflow.
   const auto half = reduced.exponent >> 1;
   return (reduced.fraction + T(1)) * power_of_two<T>(half) * power_of_two<T>(reduced.exponent - half);
 #endif
@@ -354,7 +354,7 @@ inline Vec<double> tanh(Vec<double> x) { return detail::tanh<double>(x); }
 inline Vec<float> sigmoid(Vec<float> x) { return 1.0f / (1.0f + exp(-x)); }
 inline Vec<double> sigmoid(Vec<double> x) { return 1.0 / (1.0 + exp(-x)); }
 
-/// The error function, odd. Relative error below 4e-7 (f32); f64 goes through std::erf lane by lane.
+/// The error function, odd. Relative error below 4e-7 (f32). f64 calls std::erf lane by lane.
 inline Vec<float> erf(Vec<float> x) {
   // erf(x) / x as a rational minimax function of x^2 on [0, 3.93]; beyond, 1 - erf(x) is below half an ulp of 1.
   constexpr float above[] = {2.041973083e-6f, 2.848084803e-4f, 3.779601092e-3f,
@@ -362,7 +362,7 @@ inline Vec<float> erf(Vec<float> x) {
   constexpr float below[] = {3.800409236e-5f, 1.165210857e-3f, 1.499742101e-2f, 1.142574417e-1f, 5.024103121e-1f, 1.0f};
   const Vec<float> limit = broadcast(3.93f), one = broadcast(1.0f);
   Vec<float> a = detail::abs<float>(x);
-  a = limit < a ? limit : a;  // in this order a NaN stays
+  a = limit < a ? limit : a;  // this order keeps a NaN
   const Vec<float> square = a * a;
   Vec<float> numerator = broadcast(above[0]), denominator = broadcast(below[0]);
   for (std::size_t i = 1; i < std::size(above); ++i) {

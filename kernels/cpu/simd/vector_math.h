@@ -1,5 +1,5 @@
-// Math<V> for vectors: what functors call when they are instantiated with simd::Vec. exp, tanh, sigmoid and erf are
-// those of simd.h; here are the others. Relative errors below 3e-7 (f32) and 1e-15 (f64).
+// Math<V> for vectors, for functors with simd::Vec. exp, tanh, sigmoid and erf come from simd.h, the others are here.
+// Relative errors below 3e-7 (f32) and 1e-15 (f64).
 #pragma once
 
 #include <bit>
@@ -70,14 +70,14 @@ inline Vec<double> fma(Vec<double> x, Vec<double> y, Vec<double> z) {
 
 typedef float HalfVector __attribute__((vector_size(vector_bytes / 2)));
 
-/// As many elements of T as a Vec<double> has, rounded.
+/// Stores a Vec<double> as elements of T, rounded.
 inline void store_as(double* to, const Vec<double>& value) { std::memcpy(to, &value, sizeof(value)); }
 inline void store_as(float* to, const Vec<double>& value) {
   const auto rounded = __builtin_convertvector(value, HalfVector);
   std::memcpy(to, &rounded, sizeof(rounded));
 }
 
-/// A function of Vec<double> on a Vec<float>, half by half: the cheapest way to an exact float result.
+/// Applies a function of Vec<double> to a Vec<float>, half by half: the cheapest way to an accurate float.
 template <class F, class... X>
 inline Vec<float> through_double(const F& f, X... x) {
   HalfVector result[2];
@@ -96,7 +96,7 @@ inline Vec<float> through_double(const F& f, X... x) {
 
 template <class T>
 struct LogConstants;
-// 2 atanh(s) = 2 s (1 + s^2 / 3 + s^4 / 5 + ...): so many terms that the next is below half an ulp at |s| = 0.1716.
+// 2 atanh(s) = 2 s (1 + s^2 / 3 + s^4 / 5 + ...); the first dropped term is below half an ulp at |s| = 0.1716.
 template <>
 struct LogConstants<float> {
   static constexpr int terms = 5;
@@ -131,7 +131,7 @@ inline Vec<T> log(Vec<T> x) {
   const Vec<T> f = m - T(1), s = f / (m + T(1)), square = s * s;
   Vec<T> series = broadcast(T(1) / T(2 * L::terms + 1));
   for (int k = L::terms - 1; k >= 1; --k) series = series * square + T(1) / T(2 * k + 1);
-  // 2 s = f - s f, so that the largest term is exact.
+  // 2 s = f - s f keeps the largest term exact.
   const Vec<T> correction = s * (T(2) * square * series - f);
   const Vec<T> result = e * C::ln2_high + (f + (correction + e * C::ln2_low));
   const Vec<T> infinity = broadcast(std::numeric_limits<T>::infinity());
@@ -165,7 +165,7 @@ inline Vec<T> exp2(Vec<T> x) {
   using C = ExpConstants<T>;
   constexpr T log2e = T(1.442695040888963407), ln2 = T(0.693147180559945309);
   const Vec<T> low = broadcast(C::lowest * log2e), high = broadcast(C::highest * log2e);
-  x = low > x ? low : x;  // in this order a NaN stays
+  x = low > x ? low : x;  // this order keeps a NaN
   x = high < x ? high : x;
   const Vec<T> shifted = x + C::rounder, n = shifted - C::rounder;
   const Vec<Int<T>> exponent = reinterpret_cast<Vec<Int<T>>>(shifted) - std::bit_cast<Int<T>>(C::rounder);
@@ -173,7 +173,7 @@ inline Vec<T> exp2(Vec<T> x) {
   return exp<T>((x - n) * ln2) * power_of_two<T>(half) * power_of_two<T>(exponent - half);
 }
 
-/// Lane by lane, where x is far from zero.
+/// Recomputes lanes with large arguments one by one.
 [[gnu::noinline, gnu::cold]] inline void replace_far(const Vec<double>& x, SineCosine<Vec<double>>& result) {
   for (int i = 0; i < lanes<double>; ++i) {
     const SineCosine<double> lane = kernels::sine_cosine(x[i]);
@@ -183,19 +183,20 @@ inline Vec<T> exp2(Vec<T> x) {
 }
 inline SineCosine<Vec<double>> sine_cosine(Vec<double> x) {
   SineCosine<Vec<double>> result = trigonometry::of_near(x);
-  const Vec<double> numbers = x == x ? x : Vec<double>{};  // a NaN is near: it would hide what is far in other lanes
+  const Vec<double> numbers =
+      x == x ? x : Vec<double>{};  // NaN counts as near: it would hide far arguments in other lanes
   if (max_lane<double>(abs<double>(numbers)) > trigonometry::near) [[unlikely]]
     replace_far(x, result);
   return result;
 }
 
-/// x^y through double logarithms; infinite and zero operands follow from those of exp and log.
+/// x^y through double logarithms; exp and log handle infinite and zero operands.
 inline Vec<float> pow(Vec<float> x, Vec<float> y) {
   const Vec<float> one = broadcast(1.0f), zero{}, nan = broadcast(std::numeric_limits<float>::quiet_NaN());
   const Vec<float> magnitude =
       through_double([](Vec<double> a, Vec<double> b) { return exp<double>(b * log<double>(a)); }, abs<float>(x), y);
   Vec<float> result = abs<float>(x) == one ? one : magnitude;
-  // For a negative base only whole exponents; they are odd where y / 2 is not whole. Above 2^24 all floats are even.
+  // A negative base needs an integral exponent; it is odd if y / 2 is not integral. Above 2^24 all floats are even.
   const Vec<float> large = broadcast(0x1p24f);
   const Vec<float> bounded = abs<float>(y) < large ? y : zero;
   const Vec<std::int32_t> whole = __builtin_convertvector(bounded, Vec<std::int32_t>);
@@ -212,7 +213,7 @@ inline Vec<double> pow(Vec<double> x, Vec<double> y) {
   return x;
 }
 
-/// A function of the standard library, lane by lane: for what is no part of a training step.
+/// Applies a standard library function lane by lane: for functions outside training steps.
 template <class T, class F, class... More>
 inline Vec<T> each_lane(const F& f, Vec<T> x, More... more) {
   for (int i = 0; i < lanes<T>; ++i) x[i] = f(static_cast<T>(x[i]), static_cast<T>(more[i])...);
@@ -283,7 +284,7 @@ struct VectorMath {
   static V erf(V x) { return simd::erf(x); }
   static V pow(V x, V y) { return detail::pow(x, y); }
   static V round(V x) {
-    constexpr T whole = T(1) / std::numeric_limits<T>::epsilon();  // from here on there are no fractions
+    constexpr T whole = T(1) / std::numeric_limits<T>::epsilon();  // larger floats have no fraction
     const V magnitude = detail::abs<T>(x), rounded = (magnitude + whole) - whole;
     return magnitude < whole ? with_sign_of<T>(rounded, x) : x;
   }
