@@ -111,7 +111,7 @@ inline POOLGRAD_HD Half::operator float() const {
   const std::uint32_t sign = static_cast<std::uint32_t>(bits & 0x8000u) << 16;
   const std::uint32_t magnitude = static_cast<std::uint32_t>(bits & 0x7fffu) << 13;
   if (magnitude >= 0x0f800000u) return std::bit_cast<float>(sign | (magnitude + 0x70000000u));  // infinity, NaN
-  if (magnitude < 0x00800000u) {  // subnormal: renormalised by a float subtraction
+  if (magnitude < 0x00800000u) {  // subnormal: renormalized by a float subtraction
     const float value = std::bit_cast<float>(magnitude + 0x38800000u) - std::bit_cast<float>(0x38800000u);
     return std::bit_cast<float>(sign | std::bit_cast<std::uint32_t>(value));
   }

@@ -20,8 +20,8 @@ struct KernelCall {
   std::uint64_t nanoseconds = 0;  // without nested kernel calls
   std::uint64_t span = 0;         // with nested kernel calls
   double bytes = 0;               // of its operands, each counted once
-  double operations = 0;  // multiplications and additions of products and of attention over the pairs that it keeps:
-                          // two products forward, five backward; 0 of other kernels
+  double operations = 0;  // multiplications and additions of matrix products, and of attention over its kept pairs:
+                          // two products forward, five backward; 0 for other kernels
 };
 
 /// Records the kernel calls of all threads on CPUs and GPUs during its lifetime. A second profile at the same time

@@ -84,7 +84,7 @@ struct TileOfHead {
   Interval keys;  // positions that can be visited
 };
 
-// Blocks at fixed offsets, listed blocks, or random blocks. Neighbouring blocks share one strip.
+// Blocks at fixed offsets, listed blocks, or random blocks. Adjacent blocks share one strip.
 
 template <class F>
 void for_each_offset_strip(const AttentionTerm& term, const TileOfHead& tile, const Strip& base, F&& f) {

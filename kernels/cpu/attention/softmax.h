@@ -167,8 +167,8 @@ template <class T, bool Masked>
   }
 }
 
-/// Computes weights of one group of queries relative to their maxima so far, in one pass over the scores, and the sums
-/// of the weights. Not inlined, as above.
+/// Computes weights of one group of queries relative to their maxima so far, and the sums of the weights. Makes one
+/// pass over the scores. Not inlined, as above.
 template <class T, bool Masked>
 [[gnu::noinline]] void weigh_scores(const SoftmaxTile<T>& t, const Visit<T>& visit, const T* start, Seen seen,
                                     std::int64_t row, T* scores, T* sums) {

@@ -119,10 +119,10 @@ class WavefrontLength {
   WavefrontLength(Stream stream, const AttentionReach& reach, const AttentionTiles& by_key, std::int64_t first_head,
                   std::int64_t heads, std::int64_t group, std::int64_t step, std::int64_t threads);
 
-  /// Duration for `threads` threads and all key tiles of groups [groups), in pairs per thread; each tile follows the
-  /// previous one. It lies between the total / `threads` (tiles share few rows or reach far) and the total (a tile
-  /// starts with the rows that the previous one ends with). Groups beyond the last wrap around to the first, for the
-  /// next batch entry.
+  /// Duration for `threads` threads and all key tiles of groups [groups), in pairs per thread. Each tile follows the
+  /// previous one. If tiles share few rows or reach far, the duration is the sum of all pairs / `threads`. If a tile
+  /// starts with the last rows of the previous one, it is the whole sum. Groups beyond the last wrap around to the
+  /// first, for the next batch entry.
   double of(Interval groups, std::int64_t threads) const;
 
  private:

@@ -1,5 +1,5 @@
 // Products of bf16 matrices with f32 sums, as dot products of pairs: the operation of AVX-512 BF16 (vdpbf16ps) and AMX
-// (tdpbf16ps), with an emulation for other CPUs. Operands are 32-bit words of two neighbours along the summed
+// (tdpbf16ps), with an emulation for other CPUs. Operands are 32-bit words of two neighbors along the summed
 // dimension, the first in the low half:
 //
 //   a (rows x pairs)       a row is a row of a bf16 matrix as it lies in memory

@@ -49,7 +49,7 @@ inline Vec<T> broadcast(T value) {
 
 namespace detail {
 #if defined(__AVX512F__)
-// The unmasked intrinsics read an undefined register, which GCC 12 warns about; this mask costs nothing.
+// The unmasked intrinsics read an undefined register and make GCC 12 warn. This mask costs nothing.
 inline constexpr __mmask16 every_lane = 0xffff;
 #endif
 
@@ -168,7 +168,7 @@ inline Vec<Compute<S>> stored(Vec<Compute<S>> value) {
     return detail::widen(detail::narrow(value, S{}), S{});
 }
 
-/// a > b ? a : b, lane by lane: b where either is NaN.
+/// a > b ? a : b, lane by lane: b if either is NaN.
 template <class V>
 inline V max(V a, V b) {
   return a > b ? a : b;
