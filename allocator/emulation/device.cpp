@@ -27,7 +27,7 @@ void demand(bool kept, const char* call, const char* rule) {
   if (!kept) throw CudaError("[" + std::string(call) + "] " + rule);
 }
 
-// Each thread has a per-thread stream of its own.
+// Distinguishes the per-thread streams of threads.
 constexpr std::uint64_t per_thread_bit = std::uint64_t{1} << 63;
 std::uint64_t own(std::uint64_t stream) {
   static std::atomic<std::uint64_t> threads{0};
@@ -205,7 +205,7 @@ bool Device::has_registered(const void* pointer, std::size_t bytes) const {
   return true;
 }
 
-/// A device as CudaMemory sees it.
+/// The CudaDriver interface of a device.
 class Driver : public CudaDriver {
  public:
   explicit Driver(Device& on) : on_(on) {}
@@ -271,7 +271,7 @@ class Driver : public CudaDriver {
     if (gone.file != on_.file_) {
       close(gone.file);
     } else {
-      if (!gone.exported)  // else others may have it
+      if (!gone.exported)  // an exported handle may be in use elsewhere
         fallocate(gone.file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(gone.offset),
                   static_cast<off_t>(gone.bytes));
       on_.committed_ -= gone.bytes;
@@ -321,7 +321,7 @@ class Driver : public CudaDriver {
     on_.mappings_.erase(entry);
   }
 
-  /// The device's file, whose position is where the handle begins.
+  /// Returns the device's file, positioned at the handle's begin.
   int export_handle(std::uint64_t handle) override {
     const std::lock_guard lock(on_.mutex_);
     const auto known = on_.handles_.find(handle);
@@ -347,7 +347,7 @@ class Driver : public CudaDriver {
     return on_.last_handle_;
   }
 
-  /// Pages behind addresses of their own.
+  /// Maps pages at a fresh address.
   std::uintptr_t malloc(std::size_t bytes) override {
     const std::size_t whole = (bytes + Device::page - 1) / Device::page * Device::page;
     const std::optional<std::uint64_t> handle = create(whole);
@@ -448,7 +448,7 @@ class Driver : public CudaDriver {
   }
 
  private:
-  /// The pages behind the addresses, which nobody can use yet.
+  /// Maps the handle's pages at the address, without access yet.
   static void place(std::uintptr_t address, const Device::Handle& handle) {
     void* const wanted = reinterpret_cast<void*>(address);
     demand(mmap(wanted, handle.bytes, PROT_NONE, MAP_SHARED | MAP_FIXED, handle.file,

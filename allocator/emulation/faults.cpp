@@ -14,7 +14,7 @@
 namespace poolgrad::emulation {
 namespace {
 
-// For the handler, which must not lock.
+// Read by the signal handler, which must not lock.
 struct Range {
   std::atomic<std::uintptr_t> begin{0}, end{0};
   std::atomic<int> device{0};
@@ -43,7 +43,7 @@ void report_fault(int, siginfo_t* fault, void*) {
                                     static_cast<unsigned long long>(address), range->device.load());
     if (length > 0 && write(STDERR_FILENO, text, static_cast<std::size_t>(length)) < 0) std::abort();
   }
-  sigaction(SIGSEGV, &previous_action, nullptr);  // the access is made again, and is whoever's was before
+  sigaction(SIGSEGV, &previous_action, nullptr);  // the access repeats under the previous handler
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Memory of a device that is touched where, or when, it is not there: the program ends with a sentence that says who.
+// Reports invalid accesses to emulated device memory before they end the program.
 #pragma once
 
 #include <cstddef>
@@ -6,14 +6,14 @@
 
 namespace poolgrad::emulation {
 
-/// From the first call on, accesses that the operating system refuses are told before they end the program, where they
-/// are of a device's addresses. False where that cannot be.
+/// Installs a handler that reports faults at device addresses before they end the program. Returns false if that is
+/// impossible.
 bool handle_faults();
 
-// With the mutex of the devices held.
-/// These addresses are of a device.
+// Both require the devices' mutex.
+/// Registers the addresses of a device.
 void name_addresses(int device, std::uintptr_t begin, std::size_t bytes);
-/// Those that begin there are nobody's any more.
+/// Unregisters the range that begins there.
 void forget_addresses(std::uintptr_t begin);
 
 }  // namespace poolgrad::emulation

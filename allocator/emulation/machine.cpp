@@ -1,4 +1,4 @@
-// The emulated devices of this program, and what takes the place of cuda_driver.cpp.
+// The emulated devices of this program; replaces cuda_driver.cpp.
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -36,7 +36,7 @@ Device& device(int index) {
   std::atomic<Device*>& slot = devices[static_cast<std::size_t>(index)];
   if (Device* known = slot.load(std::memory_order_acquire)) return *known;
   const std::lock_guard lock(making);
-  if (slot.load() == nullptr) {  // never destroyed, as pools are not
+  if (slot.load() == nullptr) {  // never destroyed, like pools
     static auto* const schedule = new auto(std::make_shared<Schedule>(number_from("POOLGRAD_EMULATED_SEED", 0)));
     const char* memory = std::getenv("POOLGRAD_EMULATED_MEMORY");
     slot =

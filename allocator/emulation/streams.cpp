@@ -10,7 +10,7 @@
 namespace poolgrad::emulation {
 
 namespace {
-constexpr std::size_t most_queued = 1024;  // a driver, too, makes its caller wait at about that
+constexpr std::size_t most_queued = 1024;  // a real driver also blocks its caller at about this number
 }
 
 Streams::Mark& Streams::known(std::uint64_t event, const char* call) {
@@ -39,7 +39,7 @@ void Streams::enqueue(std::uint64_t stream, Work work) {
 }
 
 std::uint64_t Streams::create_event() {
-  events_[++last_event_] = nothing_;  // there is nothing to wait for
+  events_[++last_event_] = nothing_;  // already complete
   return last_event_;
 }
 

@@ -19,7 +19,7 @@ class Trial {
     return !replay(workload_, entry, {.capacity = capacity_}).out_of_memory;
   }
 
-  /// The smallest budget in whole pages that is enough; 0 if the device has not enough.
+  /// The smallest sufficient budget in whole pages; 0 if the device is too small.
   std::size_t budget(AllocatorConfig config) const {
     constexpr std::size_t page = ModelDevice::page;
     const auto passes_with = [&](std::size_t pages) {
@@ -41,14 +41,14 @@ class Trial {
   std::size_t capacity_;
 };
 
-/// The trace and, behind it, the request that failed.
+/// The trace, followed by the failed request.
 Workload workload_with(const Trace& trace, const AllocationRequest& request) {
   Workload workload = workload_of(trace, "advice");
   Operation operation{.bytes = request.bytes,
                       .block = workload.blocks++,
                       .category = request.tag.category,
                       .alignment = alignment_flags(request.alignment)};
-  // Streams of a workload are numbered by appearance, so the request's is found where the trace first has it.
+  // A workload numbers streams by appearance, so look for the request's in the trace.
   const auto id = std::ranges::find(trace.streams, request.stream.id) - trace.streams.begin();
   std::vector<std::uint32_t> seen;
   for (const TraceEvent& event : trace.events) {
@@ -89,7 +89,7 @@ std::vector<std::string> checked_advice(const Trace& trace, const AllocatorConfi
       advice.push_back("budget:" + std::to_string(budget >> 20) + "MiB would have served it");
     }
   } catch (const ValueError&) {
-    // The trace cannot be replayed.
+    // Without a replay there is no advice.
   }
   return advice;
 }

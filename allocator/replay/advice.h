@@ -1,5 +1,5 @@
-// Advice for an allocation that failed, each line of it proved: what was recorded is replayed under another setting,
-// and the line is given only if the allocation then succeeds.
+// Verified advice for a failed allocation: replays the recorded history under other settings and reports those under
+// which it succeeds.
 #pragma once
 
 #include <cstddef>
@@ -11,10 +11,10 @@
 
 namespace poolgrad {
 
-/// `trace` is the history before `request` failed on a pool with `config` on a device of `capacity` bytes. Settings are
-/// tried one at a time; the smallest budget that is enough is searched for. Empty if the replay does not fail under the
-/// settings in force either, because then it proves nothing (older events are lost, threads ran side by side, clients
-/// gave memory back), or if the trace cannot be replayed.
+/// `trace` is the history before `request` failed on a pool with `config` on a device of `capacity` bytes. Tries one
+/// setting at a time, and searches for the smallest sufficient budget. Empty if the trace cannot be replayed. Also
+/// empty if the replay succeeds under the current settings: then it proves nothing (older events are lost, threads ran
+/// in parallel, clients freed memory).
 std::vector<std::string> checked_advice(const Trace& trace, const AllocatorConfig& config, std::size_t capacity,
                                         const AllocationRequest& request);
 

@@ -1,5 +1,5 @@
-// What the modelled policies ask of a device: memory within a capacity, events, and the time that all of it takes on a
-// virtual clock. Addresses are made up, never reused, and 2 MiB aligned.
+// The device of the modeled policies: memory within a capacity, events, and the time of all calls on a virtual clock.
+// Addresses are virtual, never reused, and 2 MiB aligned.
 #pragma once
 
 #include <cstddef>
@@ -15,9 +15,9 @@ struct DeviceCounters {
   std::uint64_t allocations = 0;       // cudaMalloc, or handles created and mapped
   std::uint64_t frees = 0;             // cudaFree, or handles unmapped and released
   std::uint64_t events = 0;            // recorded
-  std::uint64_t waits = 0;             // a stream made to wait for another
-  std::uint64_t synchronizations = 0;  // the caller waited
-  double nanoseconds = 0;              // in all these calls
+  std::uint64_t waits = 0;             // of a stream for another
+  std::uint64_t synchronizations = 0;  // by the caller
+  double nanoseconds = 0;              // total time of these calls
 };
 
 class ModelDevice {
@@ -34,12 +34,12 @@ class ModelDevice {
     ++counters_.allocations;
     return reserve(bytes);
   }
-  /// cudaFree, with the implicit synchronisation of the device.
+  /// cudaFree, which synchronizes the device.
   void free(std::uintptr_t /*address*/, std::size_t bytes) {
     free_in_page(bytes);
     reserved_ -= pages(bytes) * page;
   }
-  /// cudaMalloc and cudaFree of a part of a page that the driver already holds: the call alone.
+  /// cudaMalloc and cudaFree inside a page that the driver already holds: costs only the call.
   void allocate_in_page(std::size_t bytes) {
     spend(latency_.malloc.of(bytes));
     ++counters_.allocations;
@@ -49,7 +49,7 @@ class ModelDevice {
     spend(latency_.free.of(bytes));
     ++counters_.frees;
   }
-  /// Addresses without memory behind them.
+  /// Reserves addresses without memory.
   std::uintptr_t reserve(std::size_t bytes) {
     return std::exchange(next_address_, next_address_ + (bytes != 0 ? pages(bytes) : 1) * page);
   }
@@ -66,12 +66,12 @@ class ModelDevice {
     counters_.frees += handles;
     reserved_ -= pages(bytes) * page;
   }
-  /// Maps memory that is already there once more (or elsewhere): costs time, takes nothing of the capacity.
+  /// Maps existing handles again: costs time, but no capacity.
   void remap(std::size_t handles) {
     spend(static_cast<double>(handles) * (latency_.map.call + latency_.set_access.call));
   }
 
-  /// Marks the work of a stream so far, which takes `work_delay` from now to finish.
+  /// Records an event; the stream's work so far finishes in `work_delay`.
   std::uint64_t record(std::uint16_t stream) {
     spend(latency_.event_record.call);
     ++counters_.events;
@@ -82,7 +82,7 @@ class ModelDevice {
     spend(latency_.event_query.call);
     return finish_[event - 1] <= now_;
   }
-  /// Later work of `stream` waits for the event; the caller does not.
+  /// Makes later work of `stream` wait for the event, without blocking the caller.
   void wait(std::uint16_t stream, std::uint64_t event) {
     spend(latency_.stream_wait.call);
     ++counters_.waits;
@@ -90,7 +90,7 @@ class ModelDevice {
   }
   void synchronize(std::uint64_t event) { synchronize_until(finish_[event - 1]); }
   void synchronize_stream(std::uint16_t stream) {
-    // Whatever the stream was given so far is done `work_delay` from now at the latest.
+    // All work of the stream so far finishes within `work_delay`.
     busy_until_[stream] = later(busy_until_[stream], now_ + work_delay);
     spend(latency_.synchronize.call + busy_until_[stream] - now_);
     ++counters_.synchronizations;
@@ -104,11 +104,11 @@ class ModelDevice {
   void advance(double nanoseconds) { now_ += nanoseconds; }
   double now() const { return now_; }
   std::size_t capacity() const { return capacity_; }
-  /// Bytes that the device has given out.
+  /// Bytes allocated on the device.
   std::size_t reserved() const { return reserved_; }
   const DeviceCounters& counters() const { return counters_; }
 
-  /// Nanoseconds from the moment an operation is queued until the device has done it.
+  /// Nanoseconds from queueing an operation to its completion.
   static constexpr double work_delay = 20000;
 
  private:
@@ -123,7 +123,7 @@ class ModelDevice {
     ++counters_.synchronizations;
   }
   static std::size_t pages(std::size_t bytes) { return (bytes + page - 1) / page; }
-  // Whether whole pages for so many bytes are left of the capacity.
+  // Takes whole pages for `bytes` from the capacity; false if it is too small.
   bool take(std::size_t bytes) {
     if (pages(bytes) > (capacity_ - reserved_) / page) return false;
     reserved_ += pages(bytes) * page;

@@ -1,4 +1,4 @@
-// Policies that know the whole workload before it begins.
+// Policies that know the whole workload in advance.
 #include <algorithm>
 #include <map>
 #include <vector>
@@ -46,7 +46,7 @@ std::vector<PackItem> items_of(const Workload& workload) {
   return items;
 }
 
-/// Of the same items once more: a search for the smallest capacity asks again and again.
+/// Caches the packing: a search for the smallest capacity asks repeatedly.
 const Packing& packing_of(std::vector<PackItem> items) {
   thread_local std::vector<PackItem> known;
   thread_local Packing packing;
@@ -57,12 +57,12 @@ const Packing& packing_of(std::vector<PackItem> items) {
   return packing;
 }
 
-/// Which streams used each byte of the slab since it was taken last.
+/// The streams that used each byte of the slab since its last allocation.
 class LastUsers {
  public:
   explicit LastUsers(std::uint64_t bytes) { users_[0] = {bytes, {}}; }
 
-  /// `stream` takes the range; calls visit(other) for each other stream that used some of it.
+  /// Allocates the range to `stream`; calls visit(other) for each other stream that used a part of it.
   template <class Visit>
   void take(std::uint64_t begin, std::uint64_t end, std::uint16_t stream, Visit visit) {
     std::vector<std::uint16_t> others;
@@ -77,7 +77,7 @@ class LastUsers {
     std::ranges::for_each(others, visit);
     users_[begin] = {end, {stream}};
   }
-  /// `stream` uses what was taken from `begin` on.
+  /// Records that `stream` uses the block at `begin`.
   void use(std::uint64_t begin, std::uint16_t stream) {
     std::vector<std::uint16_t>& streams = users_.at(begin).streams;
     if (std::ranges::find(streams, stream) == streams.end()) streams.push_back(stream);

@@ -17,7 +17,7 @@ using Order = std::vector<std::uint32_t>;
 
 bool wraps(const PackItem& item) { return item.end <= item.begin; }
 
-/// Calls visit(begin, end) for the one or two stretches of time in which the item is live.
+/// Calls visit(begin, end) for the one or two time intervals in which the item is live.
 template <class Visit>
 void for_each_stretch(const PackItem& item, std::uint32_t ends, Visit visit) {
   visit(item.begin, wraps(item) ? ends : item.end);
@@ -38,7 +38,8 @@ std::uint64_t most_live(const std::vector<PackItem>& items, std::uint32_t ends) 
   return static_cast<std::uint64_t>(most);
 }
 
-/// Only the order of begins and ends matters: time goes on where a begin follows an end. Returns the end of time.
+/// Replaces times by ranks, since only their order matters: time advances where a begin follows an end. Returns the end
+/// of time.
 std::uint32_t compress_time(std::vector<PackItem>& items) {
   std::uint32_t ends = 0;
   for (const PackItem& item : items) ends = std::max({ends, item.begin, item.end});
@@ -63,7 +64,7 @@ struct Range {
   std::uint64_t end;
 };
 
-/// Disjoint ranges in order; those that touch or overlap are joined.
+/// Sorted disjoint ranges; touching or overlapping ranges merge.
 class RangeSet {
  public:
   void add(Range range) {
@@ -85,8 +86,8 @@ class RangeSet {
   std::vector<Range> ranges_;
 };
 
-/// Which bytes are taken when: a segment tree over time. A node knows the bytes that are taken throughout its time by
-/// items that were added at it, and those that are taken at any moment of its time by items added at it or below.
+/// The bytes taken at each time: a segment tree over time. A node stores the bytes of items that span its whole time,
+/// and the bytes of all items in its subtree.
 class Taken {
  public:
   explicit Taken(std::uint32_t ends) : leaves_(std::bit_ceil(std::size_t{ends})), nodes_(2 * leaves_) {}
@@ -98,7 +99,7 @@ class Taken {
     });
     for_each_above(begin, end, [&](Node& node) { node.ever.add(range); });
   }
-  /// All that is taken at any moment of [begin, end), in no order.
+  /// Appends all ranges taken at any moment of [begin, end), unsorted.
   void append(std::uint32_t begin, std::uint32_t end, std::vector<Range>& out) {
     for_each_covered(begin, end, [&](Node& node) { node.ever.append_to(out); });
     for_each_above(begin, end, [&](Node& node) { node.throughout.append_to(out); });
@@ -117,7 +118,7 @@ class Taken {
       if (end & 1) visit(nodes_[--end]);
     }
   }
-  /// The nodes from the first and the last moment to the root.
+  /// Visits the nodes from the first and the last moment up to the root.
   template <class Visit>
   void for_each_above(std::size_t begin, std::size_t end, Visit visit) {
     std::size_t low = begin + leaves_;
@@ -132,7 +133,7 @@ class Taken {
   std::vector<Node> nodes_;
 };
 
-/// Items are placed one after the other, each into the smallest gap that fits between those that are live with it.
+/// Places items one by one, each into the smallest sufficient gap between items that are live at the same time.
 class Slab {
  public:
   Slab(const std::vector<PackItem>& items, std::uint32_t ends)
@@ -166,7 +167,7 @@ class Slab {
 
   std::uint64_t bytes() const { return bytes_; }
   std::vector<std::uint64_t>& offsets() { return offsets_; }
-  /// Ranges looked at so far.
+  /// Ranges visited so far.
   std::uint64_t work() const { return work_; }
 
  private:
@@ -179,7 +180,7 @@ class Slab {
   std::uint64_t work_ = 0;
 };
 
-/// The items by falling `weight`; of equals the earlier first.
+/// The items by falling `weight`; ties keep their order.
 template <class Weight>
 Order by(const std::vector<PackItem>& items, Weight weight) {
   std::vector<double> weights(items.size());
@@ -223,7 +224,7 @@ Packing pack(const std::vector<PackItem>& given, std::size_t granule, double tol
   attempt(by(items, [&](const PackItem& item) { return size(item) * life(item); }));
   if (!enough()) attempt(by(items, size));
   if (!enough()) attempt(by(items, life));
-  // What stands out goes first next time.
+  // Place items beyond the target first in the next round.
   for (int round = 0; round < 4 && !enough(); ++round) {
     Order order = best_order;
     std::ranges::stable_partition(order, [&](std::uint32_t i) { return best.offsets[i] + items[i].bytes > good; });

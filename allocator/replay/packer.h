@@ -1,5 +1,5 @@
-// Offline placement: blocks whose lifetimes are known are put at fixed offsets of one slab, so that no two that are
-// live together overlap and the slab is small (dynamic storage allocation, which is NP-hard: this is a heuristic).
+// Offline placement: puts blocks with known lifetimes at fixed offsets of one slab, without overlap of live blocks, and
+// keeps the slab small (dynamic storage allocation, which is NP-hard: this is a heuristic).
 #pragma once
 
 #include <cstddef>
@@ -8,8 +8,8 @@
 
 namespace poolgrad {
 
-/// A block that is live from `begin` up to, and not including, `end`. If `end` <= `begin` it is live from `begin` to
-/// the end of time and from the start up to `end`: it is allocated in one repetition and given back in the next.
+/// A block that is live in [begin, end). If `end` <= `begin`, it is live from `begin` to the end of time and from the
+/// start to `end`: one repetition allocates it and the next frees it.
 struct PackItem {
   std::uint64_t bytes = 0;
   std::uint32_t begin = 0;
@@ -24,9 +24,9 @@ struct Packing {
   std::uint64_t lower_bound = 0;       // largest sum of live items: no packing is smaller
 };
 
-/// Offsets are multiples of `granule` (a power of two), and so are the sizes that are packed. Best fit decreasing over
-/// size x lifetime; if the slab is more than `tolerance` above the lower bound, other orders and repairs of the best
-/// one follow, as long as the work allows. Throws ValueError for sizes that add up to 2^62 bytes or more.
+/// Offsets and packed sizes are multiples of `granule` (a power of two). Best fit decreasing over size x lifetime. If
+/// the slab exceeds the lower bound by more than `tolerance`, tries other orders and repairs of the best one within a
+/// limit of work. Throws ValueError for sizes that sum to 2^62 bytes or more.
 Packing pack(const std::vector<PackItem>& items, std::size_t granule = 64, double tolerance = 0.005);
 
 }  // namespace poolgrad

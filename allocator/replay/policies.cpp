@@ -189,7 +189,7 @@ const PolicyEntry& policy_named(std::string_view text) {
     context.parameters = given;
     return make(context);
   };
-  // A value that cannot be read is found here, not during a replay.
+  // Reports invalid values now, not during a replay.
   static const LatencyTable unit = LatencyTable::named("unit");
   static const Workload nothing;
   entry.make({.capacity = std::size_t{1} << 30, .latency = &unit, .workload = &nothing});

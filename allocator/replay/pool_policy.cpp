@@ -43,14 +43,14 @@ class PoolPolicy : public Policy {
   }
   void step() override { pool_->begin_step(); }
   void advance(double nanoseconds) override {
-    // With one stream nothing is ever waited for, and the clock does not matter.
+    // With one stream there are no waits, so the clock does not matter.
     if (several_streams_) memory_->advance(static_cast<std::uint64_t>(nanoseconds));
   }
   std::size_t reserved() const override {
     const MemoryInfo info = memory_->info();
     return info.total - info.free;
   }
-  // The pool is asked, which costs more, only where something may wait.
+  // Ask the pool, which is slower, only if blocks may be pending.
   std::size_t active() const override { return several_streams_ ? pool_->active_bytes() : live_; }
   DeviceCounters counters() const override {
     const DriverCalls calls = memory_->calls();
@@ -75,7 +75,7 @@ class PoolPolicy : public Policy {
   bool several_streams_;
   SimulatedMemory* memory_ = nullptr;
   std::unique_ptr<CachingAllocator> pool_;
-  std::optional<PoolSettings> settings_;  // as the pool's
+  std::optional<PoolSettings> settings_;  // of the pool
   std::vector<void*> pointers_;
   std::size_t live_ = 0;  // bytes, rounded
 };

@@ -74,7 +74,7 @@ std::optional<std::size_t> smallest_capacity(const Workload& workload, const Pol
   };
   std::size_t fails = workload.lower_bound();
   if (passes(fails)) return fails;
-  // What the policy takes when nothing limits it is enough, but for policies that grow by shares of the capacity: then
+  // The reserved bytes of an unlimited run suffice, except for policies that grow by shares of the capacity: for them,
   // doubling finds a capacity that passes.
   ReplayOptions unlimited = options;
   unlimited.capacity = std::max(options.capacity, fails);

@@ -39,7 +39,7 @@ class Occupancy {
 
 }  // namespace
 
-/// What is planned for one request of a stream. The block is live or busy while it is handed out.
+/// The planned place of one request of a stream. The block is live or busy while allocated.
 struct StepPlanner::Place : Block {
   std::uint64_t offset = 0;
   std::uint32_t first_piece = 0;
@@ -95,14 +95,14 @@ std::size_t StepPlanner::bookkeeping_bytes() const {
   return bytes;
 }
 
-// Clearing, or assigning {}, would keep the memory.
+// clear() or assigning {} would keep the memory.
 void StepPlanner::forget_recording() {
   decltype(recorded_)().swap(recorded_);
   decltype(open_)().swap(open_);
 }
 
 bool StepPlanner::begin_step() {
-  // A step that misses a few requests is still worth its plan.
+  // Use a plan that misses at most a 50th of a step's requests.
   constexpr std::uint64_t tolerated_share = 50;
   clock_ = 0;
   switch (state_) {
@@ -223,7 +223,7 @@ void StepPlanner::drop(bool useless) {
 
 Block* StepPlanner::take(std::size_t size, std::size_t alignment, std::uint64_t stream) {
   if (state_ != State::replaying) return nullptr;
-  // What was left out, and what came in between, is jumped over.
+  // Skips omitted and additional requests.
   constexpr std::size_t look_ahead = 32;
   Sequence* sequence = sequence_for(stream);
   if (sequence != nullptr) {
@@ -279,7 +279,7 @@ bool StepPlanner::give_back(Block* block, bool elsewhere) {
   request.end = clock_;
   request.given_back = true;
   if (elsewhere) request.plannable = false;
-  // In the step after, a block that lives longer than a whole step would meet itself.
+  // In the next step, a block that lives longer than a step would overlap itself.
   if (state_ == State::closing && request.end > request.begin) request.plannable = false;
   open_.erase(known);
   return false;

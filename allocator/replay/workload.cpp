@@ -29,7 +29,7 @@ constexpr std::uint64_t most_bytes = std::uint64_t{1} << 56;
 constexpr std::size_t most_streams = 1024;
 constexpr std::uint32_t nobody = UINT32_MAX;
 
-/// Names the blocks of a trace: by the number of their allocation where there is one, else by address.
+/// Names the blocks of a trace by allocation number, or else by address.
 class Importer {
  public:
   explicit Importer(const Trace& trace) : trace_(trace) {}
@@ -45,11 +45,11 @@ class Importer {
  private:
   struct Block {
     std::uint64_t bytes = 0;
-    std::uint64_t order = 0;  // of those before the trace: by allocation number, then by appearance
+    std::uint64_t order = 0;  // of blocks before the trace: by allocation number, then by appearance
     std::uint16_t stream = 0;
     Category category = Category::unknown;
     std::uint8_t alignment = 0;
-    bool sized = false;  // a use does not say how large the block is
+    bool sized = false;  // a use does not give the size of the block
     bool before = false;
     bool live = true;
     bool used = false;
@@ -60,7 +60,7 @@ class Importer {
                      std::to_string(trace_.events.size()) + ")");
   }
 
-  /// For each free_requested, the event that completes it; 0 if none does, or the next event does.
+  /// For each free_requested, finds the event that completes it; 0 if there is none, or it is the next event.
   void find_completions() {
     SaltedMap<std::size_t> open;
     completions_.assign(trace_.events.size(), 0);
@@ -99,7 +99,7 @@ class Importer {
     return known == names.end() ? nobody : known->second;
   }
 
-  /// A block that was there before the trace began.
+  /// Adds a block that existed before the trace.
   std::uint32_t make_before(const TraceEvent& e, std::uint16_t on) {
     return make({.order = e.allocation, .stream = on, .category = e.category, .before = true}, e.allocation, e.address);
   }
@@ -166,7 +166,7 @@ class Importer {
     block.sized = true;
     block.live = false;
     const Operation given_back{.block = name, .stream = on, .kind = OperationKind::free};
-    // Held after that for a stream which the trace does not name: as good as given back later.
+    // Held later for a stream that the trace does not name: equivalent to a later free.
     const bool held = completions_[index_] != 0 && !block.used && on == block.stream;
     if (held) {
       held_.emplace(completions_[index_], given_back);
@@ -211,7 +211,7 @@ class Importer {
     }
   }
 
-  /// Blocks from before the trace come first; all are numbered anew, in order of allocation.
+  /// Numbers all blocks by allocation order; blocks from before the trace come first.
   Workload assemble() {
     std::vector<std::uint32_t> before;
     for (std::uint32_t name = 0; name < blocks_.size(); ++name) {
@@ -249,7 +249,7 @@ class Importer {
   std::uint64_t now_ = 0;
   std::uint64_t think_ = 0;
   std::vector<std::size_t> completions_;
-  SaltedMap<Operation> held_;  // frees, by the event at which they happen
+  SaltedMap<Operation> held_;  // frees, by the event at which they take effect
   SaltedMap<std::uint16_t> streams_;
   SaltedMap<std::uint32_t> by_number_;
   SaltedMap<std::uint32_t> by_address_;

@@ -1,4 +1,4 @@
-// What is replayed: a sequence of allocations and frees without addresses, so that any policy may place them.
+// A workload for replay: a sequence of allocations and frees without addresses, so that any policy may place them.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,7 @@ namespace poolgrad {
 
 enum class OperationKind : std::uint8_t {
   allocate,  // `block` of `bytes` for `stream`
-  free,      // `block`, given back on `stream`
+  free,      // of `block` on `stream`
   use,       // `stream` uses `block`, which another stream allocated
   order,     // later work of `stream` waits for the work so far of stream `block`
   step       // a training step starts
@@ -24,11 +24,11 @@ enum class OperationKind : std::uint8_t {
 struct Operation {
   std::uint64_t bytes = 0;  // of the block, for frees too
   std::uint32_t block = 0;  // 0, 1, 2, ... by order of allocation
-  std::uint32_t think = 0;  // nanoseconds that pass before it
+  std::uint32_t think = 0;  // nanoseconds before it
   std::uint16_t stream = 0;
   OperationKind kind = OperationKind::allocate;
   Category category = Category::unknown;
-  std::uint8_t alignment = 0;  // of the block, if it is above 64 bytes: its logarithm to base 2
+  std::uint8_t alignment = 0;  // log2 of the block's alignment if above 64 bytes
 
   friend bool operator==(const Operation&, const Operation&) = default;
 };
@@ -46,28 +46,28 @@ struct Workload {
   std::size_t lower_bound() const;
 };
 
-/// The operations of a trace. Blocks that were live before it begin it: those that are freed without having been
-/// allocated, and those live at the end without an allocation. Allocations that failed are left out. Throws ValueError
-/// for a trace that contradicts itself (a block freed twice, an unknown kind), with the number of the event.
+/// The operations of a trace. It starts with the blocks that existed before the trace: freed without an allocation, or
+/// live at the end without one. Leaves out failed allocations. Throws ValueError with the event's number for an
+/// inconsistent trace (a block freed twice, an unknown kind).
 Workload workload_of(const Trace& trace, const std::string& name);
 
-/// Writes a workload operation by operation.
+/// Builds a workload operation by operation.
 class WorkloadBuilder {
  public:
-  /// Every operation takes `think` nanoseconds of the program's own time.
+  /// Every operation follows `think` nanoseconds of the program's own time.
   explicit WorkloadBuilder(std::uint32_t think = 3000) : think_(think) {}
 
-  /// Returns the block.
+  /// Returns the block's number.
   std::uint32_t allocate(std::uint64_t bytes, Category category, std::uint16_t stream = 0);
-  /// On the stream that it was allocated on, or on another.
+  /// Frees on the allocation's stream, or on another.
   void free(std::uint32_t block) { free(block, blocks_[block].stream); }
   void free(std::uint32_t block, std::uint16_t stream) { add(OperationKind::free, stream, blocks_[block]); }
-  /// In the order given.
+  /// Frees in the given order.
   void free(const std::vector<std::uint32_t>& blocks) {
     for (const std::uint32_t block : blocks) free(block);
   }
   void use(std::uint32_t block, std::uint16_t stream) { add(OperationKind::use, stream, blocks_[block]); }
-  /// Later work of `later` waits for the work so far of `earlier`.
+  /// Makes later work of `later` wait for the work so far of `earlier`.
   void order(std::uint16_t later, std::uint16_t earlier);
   void step() { add(OperationKind::step, 0); }
 
@@ -75,7 +75,7 @@ class WorkloadBuilder {
   Workload take(std::string_view name, std::string_view description);
 
  private:
-  /// About the block of `allocation`.
+  /// Adds an operation on the block of `allocation`.
   void add(OperationKind kind, std::uint16_t stream, Operation allocation = {});
 
   std::uint32_t think_;
@@ -83,7 +83,7 @@ class WorkloadBuilder {
   std::vector<Operation> blocks_;  // their allocations
 };
 
-/// Each call is the next number.
+/// Each call returns the next random number.
 class CounterRandom {
  public:
   explicit CounterRandom(std::uint64_t seed) : counter_(seed << 32) {}

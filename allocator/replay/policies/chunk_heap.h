@@ -1,5 +1,5 @@
-// Segments of memory, cut into blocks that tile them. A free block is in the list that its `stream` names; free
-// neighbours merge if their `stream` and their `number` are the same.
+// Segments of memory, tiled by blocks. A free block is in the list numbered `stream`; free neighbors merge if their
+// `stream` and their `number` are equal.
 #pragma once
 
 #include <algorithm>
@@ -14,14 +14,14 @@
 
 namespace poolgrad {
 
-/// `Index` finds a free block of a list: BucketIndex the best fit by (size, address), FirstFitIndex the lowest address.
+/// `Index` searches a list: BucketIndex for the best fit by (size, address), FirstFitIndex for the lowest address.
 template <class Index>
 class BasicChunkHeap {
  public:
   /// All sizes are multiples of `granule`, a power of two.
   explicit BasicChunkHeap(std::size_t granule) : granule_(granule) {}
 
-  /// A new segment: one live block without neighbours.
+  /// Adds a segment: one live block without neighbors.
   Block* add(std::uintptr_t address, std::size_t size, std::uint64_t list) {
     Block* block = store_.make();
     block->address = address;
@@ -31,20 +31,20 @@ class BasicChunkHeap {
     return block;
   }
 
-  /// Forgets a live block. What is left of its segment no longer tiles it.
+  /// Removes a live block. The rest of its segment is no longer contiguous.
   void remove(Block* block) {
     if (block->previous != nullptr) block->previous->next = block->next;
     if (block->next != nullptr) block->next->previous = block->previous;
     store_.recycle(block);
   }
 
-  /// A block of a list that fits; nullptr if there is none.
+  /// A block of the list that fits; nullptr if there is none.
   Block* find(std::uint64_t list, std::size_t size) const {
     const Index* free = index(list);
     return free != nullptr ? free->find(size) : nullptr;
   }
 
-  /// A free block becomes live.
+  /// Allocates a free block.
   void take(Block* block) {
     lists_[block->stream]->remove(block);
     block->state = BlockState::live;
@@ -57,7 +57,7 @@ class BasicChunkHeap {
     return block;
   }
 
-  /// Cuts a live block in two live ones, and returns the rest.
+  /// Splits a live block in two, and returns the rest.
   Block* split(Block* block, std::size_t size) {
     Block* rest = add(block->address + size, block->size - size, block->stream);
     rest->number = block->number;
@@ -66,12 +66,12 @@ class BasicChunkHeap {
     return rest;
   }
 
-  /// Keeps `size` of a live block; the rest, if any, becomes free.
+  /// Keeps `size` of a live block and frees the rest, if any.
   void trim(Block* block, std::size_t size) {
     if (block->size != size) put(split(block, size));
   }
 
-  /// A live block becomes free; returns what it has merged into.
+  /// Frees a live block; returns the merged block.
   Block* put(Block* block) {
     Block* next = merges(block, block->next) ? block->next : nullptr;
     Block* previous = merges(block, block->previous) ? block->previous : nullptr;
@@ -91,14 +91,14 @@ class BasicChunkHeap {
     return block;
   }
 
-  /// Joins a block with its next neighbour, neither of them in a list.
+  /// Merges a block with its next neighbor; neither may be in a list.
   void absorb_next(Block* block) { store_.recycle(block->absorb_next()); }
 
   std::uint64_t lists() const { return lists_.size(); }
-  /// nullptr if no block was ever in this list.
+  /// nullptr if the list never had a block.
   const Index* index(std::uint64_t list) const { return list < lists_.size() ? lists_[list].get() : nullptr; }
 
-  /// The free blocks of a list by address; a copy, so that they can be taken and merged on the way.
+  /// The free blocks of a list by address; a copy, so that the caller can take and merge them.
   std::vector<Block*> blocks(std::uint64_t list) const {
     std::vector<Block*> found;
     if (const Index* free = index(list)) free->for_each_from(0, [&](Block* block) { found.push_back(block); });
@@ -106,7 +106,7 @@ class BasicChunkHeap {
     return found;
   }
 
-  /// Takes all free blocks that are whole segments, calls visit(address, size) for each, and forgets them.
+  /// Removes all free blocks that are whole segments and calls visit(address, size) for each.
   template <class Visit>
   void remove_whole_segments(Visit visit) {
     for (std::uint64_t list = 0; list < lists(); ++list) {
@@ -125,7 +125,7 @@ class BasicChunkHeap {
            neighbour->number == block->number;
   }
 
-  // A free block takes in memory beside it.
+  // Extends a free block by adjacent memory.
   static void enlarge(Index& index, Block* block, std::uintptr_t address, std::size_t size) {
     if constexpr (requires { index.enlarge(block, address, size); }) {
       index.enlarge(block, address, size);

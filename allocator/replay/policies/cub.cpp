@@ -1,12 +1,11 @@
 // CUB's CachingDeviceAllocator with its default settings, from its documentation.
 //
-// * A request is rounded up to a bin of 512 bytes, 4 KiB, 32 KiB, 256 KiB or 2 MiB. Above 2 MiB it is allocated as it
-// is
-//   and never cached.
-// * A cached block serves only its bin: at once on the stream that it was allocated for, on another stream if the event
-//   recorded at its free has finished. The oldest such block is taken. It then belongs to the new stream.
-// * A freed block is cached if the cache stays below 6 MiB; else it is given back to the device.
-// * If the device refuses, all cached blocks are given back and it is asked once more.
+// * Rounds a request up to a bin of 512 bytes, 4 KiB, 32 KiB, 256 KiB or 2 MiB. Allocates requests above 2 MiB without
+//   rounding and never caches them.
+// * A cached block serves only its bin: at once on its stream, on another stream if the event recorded at its free has
+//   finished. Takes the oldest such block, which then belongs to the new stream.
+// * Caches a freed block if the cache stays below 6 MiB; else frees it on the device.
+// * If the device refuses, frees all cached blocks and tries once more.
 //
 // Left out: growth factors other than 8, and the events' creation.
 #include <array>
@@ -23,7 +22,7 @@ class Cub : public ModelPolicy {
   static constexpr std::size_t growth = 8;
   static constexpr unsigned bins = 5;
   static constexpr std::size_t usual_cached = (std::size_t{6} << 20) - 1;
-  static constexpr std::size_t exact_granule = 512;  // the device's, for what has no bin
+  static constexpr std::size_t exact_granule = 512;  // granularity of the device, for requests above all bins
 
  public:
   explicit Cub(const PolicyContext& context)

@@ -1,18 +1,16 @@
-// cudaMallocAsync on the device's default pool, as far as CUDA's documentation says how it decides.
+// cudaMallocAsync on the device's default pool, as far as CUDA documents its decisions.
 //
-// * A size is a multiple of 512 bytes; the pool takes memory in steps of 32 MiB (observed), of 2 MiB where 32 do not
-// fit.
-// * A freed block may be reused at once by the stream that it was freed on. Another stream gets it, in this order, if
-// it
-//   already waits for the free (`follow_event_dependencies`), if the free has finished (`opportunistic`), or after a
-//   wait that the driver inserts (`internal_dependencies`). All three policies are on by default.
-// * At a synchronisation, memory without a live byte is given back while the pool has more than `release_threshold`, 0
-//   by default. A step of the workload is taken as such, as training programs read their loss there.
-// * If the device refuses, it is synchronised, all unused memory is given back, and both the pool and the device are
-//   tried once more.
+// * A size is a multiple of 512 bytes. The pool grows in steps of 32 MiB (observed), or of 2 MiB if 32 do not fit.
+// * The stream of the free may reuse a block at once. Another stream gets it, in this order, if it already waits for
+//   the free (`follow_event_dependencies`), if the free has finished (`opportunistic`), or after a wait that the driver
+//   inserts (`internal_dependencies`). All three policies are on by default.
+// * A synchronization releases memory without a live byte while the pool has more than `release_threshold`, 0 by
+//   default. Each step of the workload counts as one, as training programs read their loss there.
+// * If the device refuses, synchronizes it, releases all unused memory, and tries both the pool and the device once
+//   more.
 //
-// The search is not documented: here it is the best fit by (size, address), split without a smallest rest, and
-// neighbours freed on the same stream merge. Left out: the driver's remapping of unused parts of a pool, and memory of
+// The search is not documented. This model takes the best fit by (size, address), splits without a minimum rest, and
+// merges neighbors freed on the same stream. Left out: the driver's remapping of unused parts of a pool, and memory of
 // graphs.
 #include <algorithm>
 
@@ -88,7 +86,7 @@ class CudaAsync : public ModelPolicy {
     return block;
   }
 
-  // The stream now waits for all frees of the other so far, and for what that waits for.
+  // Makes the stream wait for all frees of the other so far, and for their dependencies.
   void follow(std::uint16_t stream, std::uint64_t other) {
     auto& waited = waited_[stream];
     const auto& others = waited_[other];
@@ -97,7 +95,7 @@ class CudaAsync : public ModelPolicy {
     waited[other] = freed_at_.size();
   }
 
-  // The best fit of the first stream whose best fit is allowed.
+  // The best fit of the first stream with an allowed best fit.
   template <class Allowed>
   Block* take_of_others(std::size_t size, Allowed allowed) {
     for (std::uint64_t other = 0; other < idle_; ++other) {
@@ -117,7 +115,7 @@ class CudaAsync : public ModelPolicy {
     return nullptr;
   }
 
-  // All frees so far have finished: any stream may have the blocks, and what is wholly unused goes back while more than
+  // All frees so far have finished: gives their blocks to any stream, and releases unused segments while more than
   // `kept` bytes are reserved.
   void settle(std::size_t kept) {
     for (std::uint64_t list = 0; list < idle_; ++list) {
@@ -139,9 +137,9 @@ class CudaAsync : public ModelPolicy {
   std::size_t release_threshold_;
   bool follows_events_, opportunistic_, makes_wait_;
   ChunkHeap heap_{granule};
-  std::uint64_t idle_;                              // list of the blocks that any stream may have
-  std::vector<std::vector<std::uint64_t>> waited_;  // by stream, then by stream: up to which free it waited
-  std::vector<double> freed_at_;                    // by number of the free, which is the `epoch` of a block, - 1
+  std::uint64_t idle_;                              // list of the blocks free for any stream
+  std::vector<std::vector<std::uint64_t>> waited_;  // by stream, then by stream: the last free it waited for
+  std::vector<double> freed_at_;                    // by (number of the free) - 1; a block's `epoch` is that number
 };
 
 }  // namespace

@@ -1,19 +1,19 @@
 // GMLake (Guo et al., ASPLOS 2024): virtual memory stitching, from the paper and the options of its implementation.
 //
 // * Requests below the fragment limit are served as by PytorchNative (pytorch.cpp). Larger ones are multiples of chunks
-//   of 2 MiB, each a physical handle. A primitive block is a run of chunks; a stitched block maps several primitive
-//   blocks once more, to one range of addresses. It holds no memory of its own, is kept when it is freed, and can be
-//   handed out again as long as none of its primitive blocks is in use.
-// * Four cases: (1) a free primitive or stitched block of exactly the size; (2) a larger primitive block, the smallest,
-//   is split, and what it was is kept as a stitched block; (3) free primitive blocks, largest first, are stitched, the
-//   last one split to fit; (4) what is missing is allocated and stitched to all free ones. Before (3), a free stitched
-//   block of up to ten times the size (`reuse_limit`) is handed out whole: fewer calls to the driver, more memory.
-// * If the device refuses, pending frees are waited for, all free memory is given back, and the request is tried anew.
-// * Chunks go from stream to stream after a wait; record_stream is as in PyTorch.
+//   of 2 MiB, each a physical handle. A primitive block is a run of chunks. A stitched block maps several primitive
+//   blocks again, to one range of addresses. It holds no memory of its own, is cached when freed, and can be reused
+//   while none of its primitive blocks is in use.
+// * Four cases: (1) a free primitive or stitched block of exactly the size; (2) the smallest larger primitive block,
+//   split, with its former whole cached as a stitched block; (3) free primitive blocks, largest first, stitched, the
+//   last one split to fit; (4) the missing bytes are allocated and stitched to all free blocks. Before (3), a free
+//   stitched block of up to ten times the size (`reuse_limit`) is taken whole: fewer driver calls, more memory.
+// * If the device refuses, waits for pending frees, releases all free memory, and tries the request again.
+// * Chunks move between streams after a wait; record_stream is as in PyTorch.
 //
-// The fragment limit is 512 MiB in the implementation, to keep calls to the driver few; here it is one chunk unless
-// `fragment_limit` is given, the allocator at its tightest. Left out: the limit of 1000 GB on stitched addresses, in
-// place of which a size keeps the 16 stitched blocks that were freed last; and the cost of unmapping stitched blocks.
+// The fragment limit is 512 MiB in the implementation, for few driver calls. Here it is one chunk unless
+// `fragment_limit` is given, the tightest setting. Left out: the limit of 1000 GB on stitched addresses, replaced by
+// the 16 last freed stitched blocks of each size; and the cost of unmapping stitched blocks.
 #include <algorithm>
 #include <deque>
 #include <map>
@@ -29,9 +29,9 @@ constexpr std::size_t gmlake_chunk = std::size_t{2} << 20;
 constexpr std::size_t kept_per_size = 16;
 constexpr std::uint64_t whole = 0;  // list of all free primitive blocks
 
-// What is handed out: one or several runs of chunks. Its `stream` is that of the allocation.
+// An allocation: one or several runs of chunks. Its `stream` is that of the allocation.
 struct Grant : Block {
-  // The primitive blocks from `first` on over `size` bytes: it may have been split since.
+  // The primitive blocks from `first` on, over `size` bytes; splits may follow.
   struct Run {
     Block* first;
     std::size_t size;
@@ -60,7 +60,7 @@ class Gmlake : public pytorch::RecordingPolicy {
     return find(bytes, stream);
   }
 
-  // Whoever has a chunk next waits for the stream that it was freed on, which therefore needs no event of its own.
+  // The next user of a chunk waits for the stream of the free, so that stream needs no event.
   void release(Block* block, std::uint16_t stream) override {
     if (!is_grant(block)) return RecordingPolicy::release(block, stream);
     static_cast<Grant*>(block)->freed_on = stream;
@@ -112,7 +112,7 @@ class Gmlake : public pytorch::RecordingPolicy {
     return grant(size, stream, runs);
   }
 
-  // Free primitive blocks that together have `size`; all if there are fewer.
+  // Free primitive blocks, largest first, that sum to `size`; all if there are too few.
   std::vector<Block*> largest_first(std::size_t size) const {
     std::vector<Block*> parts;
     if (const BucketIndex* free = primitive_.index(whole)) {
@@ -149,7 +149,7 @@ class Gmlake : public pytorch::RecordingPolicy {
     return hand_out(make(size, runs), stream);
   }
 
-  // While visit(Block*) says so; returns whether it did to the end.
+  // Stops when visit(Block*) returns false; returns whether all returned true.
   template <class Visit>
   static bool for_each_primitive(const Grant& grant, Visit visit) {
     for (const auto& [first, size] : grant.runs) {
@@ -166,7 +166,7 @@ class Gmlake : public pytorch::RecordingPolicy {
     waited_for_.clear();
     for_each_primitive(*grant, [&](Block* block) {
       primitive_.take(block);
-      const std::uint64_t last = block->epoch;  // stream that it was freed on, + 1
+      const std::uint64_t last = block->epoch;  // stream of the free, + 1
       if (last == 0 || last == stream + 1u) return true;
       if (std::ranges::find(waited_for_, last) != waited_for_.end()) return true;
       waited_for_.push_back(last);
@@ -177,7 +177,7 @@ class Gmlake : public pytorch::RecordingPolicy {
     return grant;
   }
 
-  // The stitched block that was freed last of those with no part in use.
+  // The last freed stitched block without a part in use.
   static Grant* take_kept(std::vector<Grant*>& kept) {
     for (std::size_t i = kept.size(); i-- > 0;) {
       Grant* grant = kept[i];
@@ -197,7 +197,7 @@ class Gmlake : public pytorch::RecordingPolicy {
     kept.push_back(grant);
   }
 
-  // Before a primitive block is split.
+  // Caches the whole as a stitched block before a split.
   void keep_whole(Block* block) {
     Grant* grant = make(block->size, {{block, block->size}});
     grant->stitched = true;
@@ -235,7 +235,7 @@ class Gmlake : public pytorch::RecordingPolicy {
   std::size_t fragment_limit_;
   std::size_t reuse_limit_;
   pytorch::Segments segments_;
-  ChunkHeap primitive_{gmlake_chunk};  // each with a `number` of its own, so that they never merge
+  ChunkHeap primitive_{gmlake_chunk};  // with distinct `number`s, so that they never merge
   std::uint64_t primitives_ = grant_mark;
   std::deque<Grant> grants_;
   std::vector<Grant*> spare_;

@@ -1,10 +1,9 @@
-// Models of other projects' allocators, re-implemented from their documented behaviour: the comment in front of each
-// states the rules, the constants and what the model leaves out. And what they share: a device, and the blocks that are
-// handed out, by number.
+// Common parts of models of other projects' allocators, implemented from their documented behavior: a device, and live
+// blocks by number. The comment above each model states its rules, constants and omissions.
 //
-// Of the operations of a workload, a model sees allocations and frees of at least one byte: no allocator takes memory
-// for nothing. `use` reaches only allocators that let a program say that a second stream uses a block (record_stream);
-// with the others a program orders its streams itself before it frees, at its own cost.
+// A model sees the allocations and frees of at least one byte; empty ones need no memory. `use` reaches only allocators
+// with a call like record_stream, by which a program reports that a second stream uses a block. With the others, a
+// program orders its streams itself before it frees, at its own cost.
 #pragma once
 
 #include <algorithm>
@@ -35,7 +34,7 @@ class ModelPolicy : public Policy {
     Block*& block = placed(operation.block);
     block = nullptr;
     if (operation.bytes == 0) return true;
-    // A request that no capacity can serve is cut to a size that can still be rounded.
+    // Limits a request beyond any capacity to a size that can still be rounded.
     Block* found = place(std::min<std::uint64_t>(operation.bytes, 2 * largest_capacity), operation.stream);
     if (found == nullptr) return false;
     placed(operation.block) = found;
@@ -63,13 +62,13 @@ class ModelPolicy : public Policy {
         streams_(streams_of(context)),
         placed_(context.workload != nullptr ? context.workload->blocks : 0) {}
 
-  /// A block of at least `bytes` > 0; nullptr after everything that the allocator tries has failed.
+  /// Returns a block of at least `bytes` > 0; nullptr if all attempts of the allocator fail.
   virtual Block* place(std::size_t bytes, std::uint16_t stream) = 0;
-  /// Calls retire() before the block can be used again, now or later.
+  /// Must call retire() before the block can be reused.
   virtual void release(Block* block, std::uint16_t stream) = 0;
   virtual void share(Block*, std::uint16_t) {}
 
-  /// The block no longer counts as active.
+  /// Counts the block as inactive.
   void retire(const Block* block) { active_ -= block->size; }
   std::uint16_t streams() const { return streams_; }
 
@@ -87,13 +86,12 @@ class ModelPolicy : public Policy {
   }
 
   std::uint16_t streams_;
-  std::vector<Block*> placed_;  // by number; nullptr for blocks of no bytes
+  std::vector<Block*> placed_;  // by number; nullptr for empty blocks
   std::size_t active_ = 0;
 };
 
-/// cudaMalloc and cudaFree with what the driver does behind them: allocations below 2 MiB share pages, so that an
-/// allocator that keeps each small block as an allocation of its own is charged for the bytes and the calls, not for a
-/// page each.
+/// cudaMalloc and cudaFree with the driver's packing: allocations below 2 MiB share pages. An allocator that caches
+/// each small block separately thus pays for bytes and calls, not for a page each.
 class PackedMalloc {
  public:
   explicit PackedMalloc(ModelDevice& device) : device_(device) {}
@@ -131,7 +129,7 @@ class PackedMalloc {
   ChunkHeap heap_{512};
 };
 
-/// `multiple` is any number, unlike in rounding.h: pages of 20 MiB are none of a power of two.
+/// `multiple` is any number, unlike in rounding.h: 20 MiB is no power of two.
 constexpr std::size_t round_up_to(std::size_t bytes, std::size_t multiple) {
   return (bytes + multiple - 1) / multiple * multiple;
 }

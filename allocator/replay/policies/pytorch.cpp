@@ -1,4 +1,4 @@
-// PyTorch's caching allocator and that with expandable_segments.
+// PyTorch's caching allocator, with and without expandable_segments.
 #include <algorithm>
 
 #include "allocator/replay/policies/model_policy.h"
@@ -8,25 +8,23 @@ namespace poolgrad {
 
 namespace {
 
-// PyTorch's caching allocator, with its default settings unless others are given, from its documentation and the rules
+// PyTorch's caching allocator with its default settings unless others are given, from its documentation and the rules
 // of its source (c10/cuda/CUDACachingAllocator).
 //
-// * A size is a multiple of 512 bytes. Requests of up to 1 MiB are small; each stream has small and large blocks of its
-//   own, and a block stays with its stream for life.
-// * The best fit by (size, address) is taken. It is split if the rest is at least 512 bytes (small) or more than 1 MiB
-//   (large). Free neighbours merge at once.
-// * Without a fit, a segment is allocated: 2 MiB for small blocks, 20 MiB below 10 MiB, else the size rounded up to
-//   2 MiB.
-// * If the device refuses, all pending frees are waited for, every cached segment that is not split is freed, and the
-//   segment is asked for once more. The cache is not searched again: what has just been waited for is not considered.
-// * record_stream: one event per other stream at the free; the oldest events are asked at the start of each allocation.
-//   A free on another stream than the block's counts as a use by it.
+// * A size is a multiple of 512 bytes. Requests of up to 1 MiB are small. Each stream has its own small and large
+//   blocks, and a block stays with its stream for life.
+// * Takes the best fit by (size, address). Splits it if the rest is at least 512 bytes (small) or more than 1 MiB
+//   (large). Free neighbors merge at once.
+// * Without a fit, allocates a segment: 2 MiB for small blocks, 20 MiB below 10 MiB, else the size rounded up to 2 MiB.
+// * If the device refuses, waits for all pending frees, frees every unsplit cached segment, and requests the segment
+//   once more. It does not search the cache again, so blocks freed by that wait are not considered.
+// * record_stream: one event per other stream at the free; each allocation first polls the oldest events. A free on
+//   another stream than the block's counts as a use by it.
 // * With a largest split size (`max_split`), larger blocks are never split, serve only requests as large, and exceed
-//   them by less than 20 MiB; if the device refuses, one or some of those that are cached are freed before all the rest
-//   is.
-// * With `garbage_collection_threshold`, while more than that part of the capacity is reserved, a search that has found
-//   nothing frees cached large segments that are not split before the device is asked: those at least as old as their
-//   average, then those of the rest, without waiting for anything. A block ages with each request for a large block.
+//   them by less than 20 MiB. If the device refuses, one or some of the cached ones are freed before all the rest.
+// * With `garbage_collection_threshold`, while more than that part of the capacity is reserved, a failed search frees
+//   unsplit cached large segments before the device is asked: those at least as old as their average, then again among
+//   the rest, without a wait. A block ages with each request for a large block.
 // * With `roundup_power2_divisions` d, a size above 512 x d bytes is a multiple of a d-th of the power of two below it.
 //
 // Left out: divisions that differ by size, private pools, and callbacks before the device is asked.
@@ -62,12 +60,12 @@ class PytorchNative : public pytorch::RecordingPolicy {
 //
 // * Sizes, small and large, streams and record_stream are as in PytorchNative.
 // * Each stream has one range of addresses for small and one for large blocks, 1.125 times the device's memory. Pages
-//   of 2 MiB (small) or 20 MiB (large; `large_segment`), one handle each, are mapped into it when needed.
-// * The best fit among mapped free blocks, where a block in front of unmapped addresses counts with these: it is kept
+//   of 2 MiB (small) or 20 MiB (large; `large_segment`), one handle each, are mapped into it on demand.
+// * Takes the best fit among mapped free blocks. A block in front of unmapped addresses counts with these: it is kept
 //   for growth. A block is split whenever 512 bytes or more are left.
-// * Without a fit, the lowest run of free and unmapped addresses that is long enough is completed with pages.
-// * If the device refuses a page, all pending frees are waited for, the device is synchronised, every page without a
-//   live byte is unmapped, and the search for a run starts once more.
+// * Without a fit, maps pages to complete the lowest long enough run of free and unmapped addresses.
+// * If the device refuses a page, waits for all pending frees, synchronizes the device, unmaps every page without a
+//   live byte, and searches for a run once more.
 //
 // Left out: as in PytorchNative; and the types of handles, which cost nothing here.
 class PytorchExpandable : public pytorch::RecordingPolicy {
@@ -96,9 +94,9 @@ class PytorchExpandable : public pytorch::RecordingPolicy {
   void put(Block* block) override { heap_.put(block); }
 
  private:
-  // The addresses of one stream for small or for large blocks.
+  // The address ranges of one stream for small or for large blocks.
   struct List {
-    std::vector<std::uintptr_t> ranges;  // where they start, ascending
+    std::vector<std::uintptr_t> ranges;  // begins, ascending
     std::vector<Block*> holes;           // unmapped, by address; whole pages
   };
 
@@ -111,7 +109,7 @@ class PytorchExpandable : public pytorch::RecordingPolicy {
     return block->size + (is_hole(block->next) ? block->next->size : 0);
   }
 
-  // From the best fit on, larger blocks are preferred for as long as they can grow less.
+  // Starts at the best fit; prefers larger blocks as long as they can grow less.
   Block* best_fit(std::uint64_t list, std::size_t size) {
     Block* best = heap_.find(list, size);
     if (best == nullptr || !is_hole(best->next)) return best;
@@ -128,7 +126,7 @@ class PytorchExpandable : public pytorch::RecordingPolicy {
     return best;
   }
 
-  // A free block of at least `size`, completed with new pages; nullptr if the device has too few.
+  // Returns a free block of at least `size`, completed with new pages; nullptr if the device is full.
   Block* grow(std::uint64_t list, std::size_t size) {
     Block* run = find_run(list, size);
     if (run == nullptr) run = add_range(list, size);
@@ -139,7 +137,7 @@ class PytorchExpandable : public pytorch::RecordingPolicy {
         block = map(block, std::min(block->size, round_up_to(missing, page_of(list))));
         if (block == nullptr) return nullptr;
       }
-      // A mapped block has merged with the free ones around it, and all of these are part of the run.
+      // A mapped block has merged with its free neighbors, all of them part of the run.
       if (block->size >= size) return block;
       missing = size - block->size;
       block = block->next;
@@ -167,7 +165,7 @@ class PytorchExpandable : public pytorch::RecordingPolicy {
     return hole;
   }
 
-  // Puts pages behind the first `bytes` of a hole, which become free.
+  // Maps pages to the first `bytes` of a hole and frees them.
   Block* map(Block* hole, std::size_t bytes) {
     if (!device_.map(bytes, bytes / page_of(hole->stream))) return nullptr;
     remove_hole(hole);
@@ -198,7 +196,7 @@ class PytorchExpandable : public pytorch::RecordingPolicy {
     }
   }
 
-  // Holes merge with their neighbours.
+  // Adds a hole and merges it with its neighbors.
   void add_hole(Block* hole) {
     if (is_hole(hole->next)) {
       remove_hole(hole->next);
@@ -226,7 +224,7 @@ class PytorchExpandable : public pytorch::RecordingPolicy {
 
   const pytorch::Options options_;
   ChunkHeap heap_{pytorch::block_granule};
-  std::vector<List> lists_;  // as pytorch::list_of
+  std::vector<List> lists_;  // by pytorch::list_of
   std::vector<Block*> passed_;
 };
 

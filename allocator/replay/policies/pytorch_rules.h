@@ -1,4 +1,4 @@
-// Sizes and stream rules that PyTorch's allocators and those built on them have in common.
+// Size and stream rules of PyTorch's allocators and of allocators built on them.
 #pragma once
 
 #include <algorithm>
@@ -19,23 +19,23 @@
 namespace poolgrad::pytorch {
 
 inline constexpr std::size_t block_granule = 512;
-inline constexpr std::size_t largest_small = std::size_t{1} << 20;          // a request up to it is small
-inline constexpr std::size_t small_segment = std::size_t{2} << 20;          // of small blocks
-inline constexpr std::size_t large_segment = std::size_t{20} << 20;         // of requests below large_request
-inline constexpr std::size_t large_request = std::size_t{10} << 20;         // has a segment of its own ...
-inline constexpr std::size_t large_segment_granule = std::size_t{2} << 20;  // ... rounded up to it
+inline constexpr std::size_t largest_small = std::size_t{1} << 20;   // the largest small request
+inline constexpr std::size_t small_segment = std::size_t{2} << 20;   // of small blocks
+inline constexpr std::size_t large_segment = std::size_t{20} << 20;  // of requests below large_request
+inline constexpr std::size_t large_request = std::size_t{10} << 20;  // from here on, a request has its own segment ...
+inline constexpr std::size_t large_segment_granule = std::size_t{2} << 20;  // ... rounded up to this
 
-/// What PYTORCH_CUDA_ALLOC_CONF sets, each with its default.
+/// Options of PYTORCH_CUDA_ALLOC_CONF with their defaults.
 struct Options {
-  /// Blocks of at least `max_split` bytes are not split: they serve only requests of at least as much, and only those
-  /// that they exceed by less than `max_rest`.
+  /// Blocks of at least `max_split` bytes are not split: they serve only requests of at least that size, and only those
+  /// they exceed by less than `max_rest`.
   std::size_t max_split = SIZE_MAX;
   std::size_t max_rest = std::size_t{20} << 20;
-  /// Sizes are rounded up to this many steps between one power of two and the next; a power of two, 0 and 1: no steps.
+  /// Number of rounding steps between powers of two, itself a power of two; 0 and 1: no steps.
   std::size_t divisions = 0;
-  /// Of requests below large_request.
+  /// Segment size of requests below large_request.
   std::size_t large_segment = pytorch::large_segment;
-  /// Reserved bytes above which old cached segments are freed before a new one is asked for.
+  /// Above this many reserved bytes, old cached segments are freed before a new one is allocated.
   std::size_t garbage_threshold = SIZE_MAX;
 
   static Options of(const PolicyContext& context) {
@@ -67,19 +67,19 @@ struct Options {
   }
 };
 
-/// The list of free blocks for blocks like this one.
+/// The free list of blocks like this one.
 constexpr std::uint64_t list_of(std::uint16_t stream, std::size_t size) {
   return 2 * std::uint64_t{stream} + (size > largest_small ? 1 : 0);
 }
 
 inline std::uint16_t stream_of(const Block* block) { return static_cast<std::uint16_t>(block->stream / 2); }
 
-/// Segments as cudaMalloc gives them, cut into blocks.
+/// Segments from cudaMalloc, divided into blocks.
 class Segments {
  public:
   explicit Segments(ModelDevice& device, const Options& options = {}) : device_(device), options_(options) {}
 
-  /// The best fit of the cache, or of a new segment; nullptr if the device refuses.
+  /// Returns the best fit of the cache, or of a new segment; nullptr if the device refuses.
   Block* allocate(std::size_t bytes, std::uint16_t stream) {
     const std::size_t size = options_.rounded(bytes);
     if (size > largest_small) ++searches_;
@@ -102,9 +102,8 @@ class Segments {
 
   void put(Block* block) { heap_.put(block)->epoch = searches_; }
 
-  /// Where there is a limit to splitting: frees the smallest cached block that is not split and at least as large as
-  /// `bytes`, or the largest of them until these are as much. False if they are less, and for small requests, whose
-  /// cache has none.
+  /// With a split limit, frees the smallest unsplit cached block of at least `bytes`, or else the largest ones until
+  /// their sum suffices. Returns false if the sum is too small, and for small requests, which have no unsplit blocks.
   bool free_oversize(std::size_t bytes, std::uint16_t stream) {
     const std::size_t size = options_.rounded(bytes);
     if (options_.max_split == SIZE_MAX || size <= largest_small) return false;
@@ -126,7 +125,7 @@ class Segments {
     return freed >= wanted;
   }
 
-  /// Frees every segment without a live byte.
+  /// Frees all segments without a live byte.
   void free_cached() {
     heap_.remove_whole_segments([this](std::uintptr_t address, std::size_t bytes) { device_.free(address, bytes); });
   }
@@ -151,8 +150,8 @@ class Segments {
     heap_.remove(block);
   }
 
-  // Frees large segments that are at least as old as the average of those that are cached, and of those that then are,
-  // until the threshold is kept. The age of a cached block is the number of requests for large blocks since its free.
+  // Frees large cached segments at least as old as the average, again and again, until the threshold is kept. The age
+  // of a cached block is the number of requests for large blocks since its free.
   void collect_garbage() {
     if (device_.reserved() <= options_.garbage_threshold) return;
     std::vector<Block*> cached;
@@ -173,19 +172,19 @@ class Segments {
 
   ModelDevice& device_;
   const Options options_;
-  std::uint64_t searches_ = 0;  // for large blocks so far; the `epoch` of a cached block is the one at its free
+  std::uint64_t searches_ = 0;  // requests for large blocks so far; a cached block's `epoch` is the count at its free
   ChunkHeap heap_{block_granule};
 };
 
-/// record_stream: a block that other streams have used is free only when an event recorded on each of them at its free
-/// has finished. `requested` of a block heads the list of these streams, `epoch` counts the events it waits for.
+/// record_stream: a block used by other streams is free once an event recorded on each of them at its free has
+/// finished. `requested` of a block heads the list of these streams, `epoch` counts the pending events.
 class RecordingPolicy : public ModelPolicy {
  protected:
   explicit RecordingPolicy(const PolicyContext& context) : ModelPolicy(context), waiting_(streams()) {}
 
-  /// Nobody uses the block any more: into the cache with it.
+  /// Caches a block that is no longer in use.
   virtual void put(Block* block) = 0;
-  /// Needs no event.
+  /// The block's own stream, which needs no event.
   virtual std::uint16_t own_stream(const Block* block) const { return stream_of(block); }
 
   void share(Block* block, std::uint16_t stream) override {
@@ -219,7 +218,7 @@ class RecordingPolicy : public ModelPolicy {
     if (block->epoch == 0) give_back(block);
   }
 
-  /// Asks the oldest events of each stream whether they have finished.
+  /// Polls the oldest events of each stream.
   void poll() {
     if (pending_ == 0) return;
     for (auto& queue : waiting_) {

@@ -8,24 +8,22 @@ namespace poolgrad {
 
 namespace {
 
-// pool_memory_resource, which the binning resource stands on, too.
+// pool_memory_resource, which the binning resource also uses.
 //
-// * A size is a multiple of 256 bytes. Each stream has a list of free blocks; a block that is freed joins the list of
-//   the stream that it is freed on, and merges with neighbours in that list alone. Each free records an event.
-// * The best fit of the stream's own list is taken, and split whenever something is left. Without a fit, that of
-// another
-//   stream's list, after waiting for that stream's event; the rest stays with the other stream. Without one, the lists
-//   of the other streams are merged into the own list one by one, each after a wait, until a block fits.
-// * Then the pool grows by as much as it has, or by the request if that is more; if the device refuses, by half of
-// that,
-//   and half again, down to the request. With a maximum size (`maximum_size`) it grows by half of what is left of that
-//   instead, or by the request. Memory is never given back.
+// * A size is a multiple of 256 bytes. Each stream has a list of free blocks. A freed block joins the list of the
+//   stream of its free, and merges with neighbors in that list alone. Each free records an event.
+// * Takes the best fit of the stream's own list, and splits it if anything is left. Else takes the best fit of another
+//   stream's list after waiting for that stream's event; the rest stays with the other stream. Else merges the lists of
+//   the other streams into the own list one by one, each after a wait, until a block fits.
+// * Else the pool doubles, or grows by the request if that is more. If the device refuses, it tries half of that, and
+//   half again, down to the request. With a maximum size (`maximum_size`) it grows by half of the remainder instead, or
+//   by the request. It never releases memory.
 //
 // Here the pool begins empty, unless a program chooses its `initial_size`, and grows by whole pages of 2 MiB. Left out:
 // the mutex.
 class RmmPool {
  public:
-  /// Begins with `initial` bytes, and refuses everything if it cannot have them; a `maximum` of 0 is none. Both are
+  /// Begins with `initial` bytes, and refuses all requests if the device refuses these; `maximum` 0: no limit. Both are
   /// multiples of ModelDevice::page.
   RmmPool(ModelDevice& device, std::uint16_t streams, std::size_t initial = 0, std::size_t maximum = 0)
       : device_(device), events_(streams), maximum_(maximum) {
@@ -34,7 +32,7 @@ class RmmPool {
       heap_.put(heap_.add(address, initial, 0));
       pool_size_ = initial;
     } else {
-      maximum_ = 1;  // nothing fits
+      maximum_ = 1;  // refuses all requests
     }
   }
 
@@ -49,7 +47,7 @@ class RmmPool {
     return block;
   }
 
-  /// The block may be used again by `stream`, and by others after they have waited for its event.
+  /// Frees the block for `stream`, and for others after a wait for its event.
   void deallocate(Block* block, std::uint16_t stream) {
     events_[stream] = device_.record(stream);
     block->stream = stream;
@@ -104,7 +102,7 @@ class RmmPool {
 
   ModelDevice& device_;
   ChunkHeap heap_{256};
-  std::vector<std::uint64_t> events_;  // by stream, of its latest free; 0 if its list is empty
+  std::vector<std::uint64_t> events_;  // by stream, of its last free; 0 if its list is empty
   std::size_t maximum_;
   std::size_t pool_size_ = 0;
 };
@@ -136,21 +134,21 @@ class RmmPoolPolicy : public ModelPolicy {
 
 // arena_memory_resource.
 //
-// * All memory is taken at the start, as the global arena: its size is what a program allows, here the whole capacity
-//   unless `arena_size` is given (RMM takes half of the free memory if a program names no size). If the device has
-//   less, everything is refused. Nothing is given back.
-// * A size is a multiple of 256 bytes. Each stream has an arena of its own that takes superblocks of 1 MiB from the
-//   global arena; requests above 1 MiB are blocks of the global arena. Everywhere the lowest address that fits is
-//   taken, the rest split off, and free neighbours of the same superblock, or of the global arena, merge at once.
-// * A free of a block of the global arena, or of another stream's arena, synchronises the stream.
-// * When the global arena has no fit, the device is synchronised, all superblocks without a live byte return to the
+// * Takes all memory at the start, as the global arena: a size that the program chooses, here the whole capacity unless
+//   `arena_size` is given (RMM's default is half of the free memory). If the device has less, refuses all requests. It
+//   never releases memory.
+// * A size is a multiple of 256 bytes. Each stream has its own arena that takes superblocks of 1 MiB from the global
+//   arena; requests above 1 MiB are blocks of the global arena. Always takes the lowest address that fits and splits
+//   off the rest. Free neighbors of the same superblock, or of the global arena, merge at once.
+// * A free of a block of the global arena, or of another stream's arena, synchronizes the stream.
+// * When the global arena has no fit, the device is synchronized, all superblocks without a live byte return to the
 //   global arena, and the allocation is tried once more.
 //
 // Left out: the optional table of size classes, and arenas of threads.
 class RmmArena : public ModelPolicy {
   static constexpr std::size_t granule = 256;
   static constexpr std::size_t superblock = std::size_t{1} << 20;
-  static constexpr std::uint64_t global = 0;  // list; stream s has s + 1
+  static constexpr std::uint64_t global = 0;  // list number; stream s has s + 1
 
  public:
   explicit RmmArena(const PolicyContext& context) : ModelPolicy(context) {
@@ -189,7 +187,7 @@ class RmmArena : public ModelPolicy {
     return block;
   }
 
-  // Whether superblocks came back.
+  // Returns empty superblocks; false if there are none.
   bool defragment() {
     device_.synchronize_all();
     bool any = false;
@@ -207,22 +205,22 @@ class RmmArena : public ModelPolicy {
   }
 
   FirstFitHeap heap_{granule};
-  std::uint64_t superblocks_ = 0;  // handed to streams so far; names them in Block::number
+  std::uint64_t superblocks_ = 0;  // given to streams so far; also their Block::number
 };
 
-// binning_memory_resource as RMM's benchmarks set it up.
+// binning_memory_resource in the setup of RMM's benchmarks.
 //
 // * Bins of fixed-size blocks of 256 KiB, 512 KiB, 1 MiB, 2 MiB and 4 MiB, or from `smallest_bin` to `largest_bin`. A
 //   request goes to the smallest bin that it fits in; a larger one goes to the pool.
-// * A bin takes 128 blocks (`blocks`) at a time from the pool and never gives them back. Each stream has a list of free
-//   blocks, last in, first out; each free records an event. Without a block of its own, a stream takes all those of
-//   another stream after waiting for its event, stream by stream; then the bin grows.
+// * A bin takes 128 blocks (`blocks`) at a time from the pool and never returns them. Each stream has a list of free
+//   blocks, last in, first out; each free records an event. A stream without free blocks takes all those of another
+//   stream after waiting for its event, stream by stream; then the bin grows.
 //
-// Here a bin takes its first blocks when it is first used, not at construction. If 128 blocks do not fit, the
-// allocation fails, as a fixed-size resource never asks for fewer.
+// Here a bin takes its first blocks at its first use, not at construction. If 128 blocks do not fit, the allocation
+// fails, as a fixed-size resource never asks for fewer.
 class RmmBinning : public ModelPolicy {
   static constexpr std::size_t most_blocks = std::size_t{1} << 16;
-  static constexpr std::uint64_t pool_block = ~std::uint64_t{0};  // in Block::number, where other blocks have their bin
+  static constexpr std::uint64_t pool_block = ~std::uint64_t{0};  // Block::number; other blocks have their bin there
 
  public:
   explicit RmmBinning(const PolicyContext& context)
@@ -267,10 +265,10 @@ class RmmBinning : public ModelPolicy {
  private:
   struct List {
     std::vector<Block*> blocks;
-    std::uint64_t event = 0;  // of the latest free; 0 if there was none
+    std::uint64_t event = 0;  // of the last free; 0 if none
   };
 
-  // Of a bin's block size, 256 bytes to 1 GiB.
+  // log2 of a bin's block size, 256 bytes to 1 GiB.
   static unsigned bin_log(const PolicyContext& context, std::string_view parameter, std::size_t otherwise) {
     const std::size_t bytes = context.bytes(parameter, otherwise);
     if (!std::has_single_bit(bytes) || bytes < 256 || bytes > std::size_t{1} << 30) {
@@ -305,7 +303,7 @@ class RmmBinning : public ModelPolicy {
 
   RmmPool pool_;
   BlockStore store_;
-  unsigned first_bin_;  // log2 of its blocks' bytes
+  unsigned first_bin_;  // log2 of the smallest block size
   std::size_t blocks_per_chunk_;
   std::vector<std::vector<List>> bins_;  // by bin, then by stream
 };

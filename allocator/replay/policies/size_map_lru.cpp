@@ -1,18 +1,18 @@
-// A map from size to cached buffers, the least recently used of which go first: the cache of MLX, from its
-// documentation and the rules of its source.
+// A map from size to cached buffers with LRU eviction: the cache of MLX, from its documentation and the rules of its
+// source.
 //
-// * A size is a multiple of a page of 16 KiB. The smallest cached buffer of at least that size is taken whole, if it is
+// * A size is a multiple of a page of 16 KiB. Takes the smallest cached buffer of at least that size whole, if it is
 //   smaller than both twice the size and the size plus two pages. Buffers are never split or merged.
-// * Before the device is asked, active, cached and requested bytes together are held to 95 % of the memory
-//   (`memory_limit`): the least recently used buffers are given back until that is so, or the whole cache if 90 % of it
-//   is asked for.
-// * If the device still refuses, the whole cache is given back and it is asked once more (tinygrad's rule: the limit
-//   counts bytes, and the device gives pages).
-// * A freed buffer is cached, unless the cache has `cache_limit` bytes, if one is set; a cache that is above it is
-//   brought down to it at the next allocation.
+// * Before it asks the device, active, cached and requested bytes together are held to 95 % of the memory
+//   (`memory_limit`): frees the least recently used buffers until that holds, or the whole cache if the excess is 90 %
+//   of it.
+// * If the device still refuses, frees the whole cache and tries once more (tinygrad's rule: the limit counts bytes,
+//   and the device allocates pages).
+// * Caches a freed buffer unless the cache has reached `cache_limit` bytes, if set. The next allocation trims a larger
+//   cache to the limit.
 //
 // All streams share the cache without events: MLX frees a buffer when the commands that use it have completed. Left
-// out: its heap for buffers of less than a page, and its care for other processes' memory.
+// out: its heap for buffers of less than a page, and its handling of other processes' memory.
 #include <deque>
 
 #include "allocator/heap/bucket_index.h"
@@ -54,7 +54,7 @@ class SizeMapLru : public ModelPolicy {
   struct Use {
     Block* block;
     std::uint64_t tick;
-    bool taken() const { return block->epoch != tick; }  // since then
+    bool taken() const { return block->epoch != tick; }  // since this use
   };
 
   Block* find(std::size_t bytes) {

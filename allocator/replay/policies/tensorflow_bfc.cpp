@@ -1,14 +1,14 @@
 // TensorFlow's BFCAllocator (best fit with coalescing), from its documentation and the rules of its source.
 //
-// * A size is a multiple of 256 bytes. Free chunks are in 21 bins, 256 bytes x 2^i; the smallest chunk of the first bin
-//   that has one is taken, which is the best fit by (size, address).
+// * A size is a multiple of 256 bytes. Free chunks are in 21 bins, 256 bytes x 2^i. Takes the smallest fitting chunk of
+//   the first bin with one, which is the best fit by (size, address).
 // * A chunk is split only if it is at least twice the request, or if 128 MiB or more would be left
-//   (`fragmentation_fraction`: that part of the capacity). Free neighbours of a region merge at once.
-// * Without a fit, a region is added: 2 MiB at first (without `allow_growth`: all there is), twice that for each later
-//   one, and doubled until the request fits, but no more than the limit leaves. If the device refuses, by 0.9 of that
-//   again and again down to the request, but for the first such refusal alone; later ones fail at once.
-// * Then, if the request would fit into what is left and the regions without a live byte together, these are freed and
-//   a region is added (`garbage_collection`).
+//   (`fragmentation_fraction`: that part of the capacity). Free neighbors of a region merge at once.
+// * Without a fit, adds a region: 2 MiB at first (without `allow_growth`: all memory), twice that for each later one,
+//   doubled until the request fits, but within the limit. If the device refuses, tries 0.9 of that repeatedly down to
+//   the request, but only at the first such refusal; later ones fail at once.
+// * Then, if the remaining memory and the regions without a live byte suffice together, frees these and adds a region
+//   (`garbage_collection`).
 //
 // Left out: the order of streams. TensorFlow computes on one stream and orders its copies itself, so blocks of all
 // streams share the bins without events. Also left out: waiting up to ten seconds for another thread's free.
@@ -75,7 +75,7 @@ class TensorflowBfc : public ModelPolicy {
     return heap_.add(address, bytes, 0);
   }
 
-  // Whether regions were freed, which together with what is left can hold `size`.
+  // Frees empty regions if they and the remaining memory can hold `size`; returns whether it did.
   bool free_regions(std::size_t size) {
     std::size_t unused = 0;
     for (const Block* block : heap_.blocks(0)) {

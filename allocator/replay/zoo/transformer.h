@@ -1,5 +1,5 @@
-// The allocations of a decoder-only transformer in an eager framework: what forward keeps, what backward takes and
-// gives back, when gradients and optimiser states come and go.
+// The allocations of a decoder-only transformer in an eager framework: saved activations, temporaries of the backward
+// pass, gradients and optimizer states.
 #pragma once
 
 #include <cstddef>
@@ -18,8 +18,8 @@ struct TransformerShape {
   std::size_t heads = 16;
   std::size_t vocabulary = 50257;
   std::size_t element = 2;       // bytes of an activation or parameter
-  bool checkpointing = false;    // forward keeps the inputs of layers only
-  bool master_copies = true;     // the optimiser keeps an f32 copy of each parameter beside its two f32 moments
+  bool checkpointing = false;    // forward keeps only the inputs of layers
+  bool master_copies = true;     // the optimizer keeps an f32 copy of each parameter beside its two f32 moments
   bool fused_optimizer = false;  // else it needs a temporary of each parameter's size
 };
 
@@ -38,14 +38,14 @@ class Transformer {
     has_gradient_.resize(parameters_.size());
   }
 
-  /// One training step, with optimiser states made at the end of the first.
+  /// One training step; the first one allocates optimizer states at its end.
   void step(std::size_t batch, std::size_t context) {
     out_.step();
     accumulate(batch, context);
     update();
   }
 
-  /// Forward, backward and gradients; the gradients stay.
+  /// Forward and backward; keeps the gradients.
   void accumulate(std::size_t batch, std::size_t context) {
     const Sizes s = sizes(batch, context);
     const std::size_t logits_bytes = s.tokens * shape_.vocabulary * shape_.element;
@@ -84,7 +84,7 @@ class Transformer {
     out_.free({d, loss, input, target});
   }
 
-  /// The optimiser's step; the gradients go.
+  /// The optimizer's step; frees the gradients.
   void update() {
     if (!std::exchange(has_states_, true)) {
       for (const std::size_t bytes : parameters_) {
@@ -114,12 +114,12 @@ class Transformer {
     out_.free({x, logits, input});
   }
 
-  /// Called in place of the feed-forward part of a layer, in forward (returns what is kept) and in backward.
+  /// Replaces the feed-forward part of a layer, in forward (returns the saved blocks) and in backward.
   std::function<std::vector<std::uint32_t>(std::size_t tokens)> feed_forward;
   std::function<void(std::size_t tokens, const std::vector<std::uint32_t>& kept)> feed_forward_backward;
   /// Called with each gradient of a parameter once it is complete.
   std::function<void(std::uint32_t gradient)> on_gradient;
-  /// Called in place of the attention operator (q, k, v exist): allocates what it needs and frees it.
+  /// Replaces the attention operator (q, k, v exist): allocates its temporaries and frees them.
   std::function<void(std::size_t batch, std::size_t context)> attention;
 
  private:
@@ -139,7 +139,7 @@ class Transformer {
     return {tokens, tokens * shape_.width * shape_.element, 4 * tokens, batch, context};
   }
 
-  /// Returns what backward needs; `x` becomes the layer's output.
+  /// Returns the saved blocks; `x` becomes the layer's output.
   Layer forward(const Sizes& s, std::uint32_t& x) {
     const auto keep = [&](std::size_t bytes) { return make(bytes, Category::activation); };
     Layer layer;
@@ -234,7 +234,7 @@ class Transformer {
 
   void gradient_of(std::size_t parameter) {
     if (has_gradient_[parameter]) {
-      // Accumulated: the new part is added to the old.
+      // Accumulates: adds the new part to the old.
       out_.free(make(parameters_[parameter], Category::gradient));
       return;
     }

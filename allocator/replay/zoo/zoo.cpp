@@ -21,7 +21,7 @@ void transformer(WorkloadBuilder& out) {
 }
 
 void alternating_batches(WorkloadBuilder& out) {
-  // The last batch of an epoch is smaller, and a tuner tries larger ones.
+  // The last batch of an epoch is smaller, and a batch-size tuner tries larger ones.
   Transformer model(out, {.layers = 16, .width = 1536, .heads = 12});
   for (const std::size_t batch : {8u, 8u, 5u, 8u, 3u, 7u, 8u, 5u, 6u, 8u, 3u, 8u}) model.step(batch, 1000);
 }
@@ -39,7 +39,7 @@ void checkpointing(WorkloadBuilder& out) {
 }
 
 void optimizer_start(WorkloadBuilder& out) {
-  // States appear behind the activations of the first step, and gradients are accumulated over micro-batches.
+  // Optimizer states are allocated after the activations of the first step; micro-batches accumulate gradients.
   Transformer model(out, {.layers = 20, .width = 1600, .heads = 25});
   for (int step = 0; step < 5; ++step) {
     out.step();
@@ -54,7 +54,7 @@ void evaluation(WorkloadBuilder& out) {
   for (int round = 0; round < 4; ++round) {
     for (int step = 0; step < 3; ++step) model.step(8, 1024);
     for (int batch = 0; batch < 4; ++batch) model.evaluate(12, 1024);
-    // A sample is written: one token more each time.
+    // Generates a sample: one more token each time.
     const std::size_t prompt = random.between(16, 128);
     for (std::size_t token = 0; token < 24; ++token) model.evaluate(1, prompt + token);
   }
@@ -75,7 +75,7 @@ void example_training(WorkloadBuilder& out) {
 // --- attention
 
 void dilated_segments(WorkloadBuilder& out) {
-  // Each branch gathers every r-th row of segments of w rows, attends, and scatters its part back (LongNet).
+  // Each branch gathers every r-th row of segments of w rows, attends, and scatters its results back (LongNet).
   struct Branch {
     std::size_t segment, dilation;
   };
@@ -105,7 +105,7 @@ void dilated_segments(WorkloadBuilder& out) {
 }
 
 void ring_attention(WorkloadBuilder& out) {
-  // Keys and values of other ranks arrive on a second stream while those at hand are worked on.
+  // Keys and values of other ranks arrive on a second stream during the work on the current ones.
   constexpr std::size_t ranks = 8;
   constexpr std::uint16_t compute = 0;
   constexpr std::uint16_t network = 1;
@@ -133,7 +133,7 @@ void ring_attention(WorkloadBuilder& out) {
 // --- several devices
 
 void mixture_of_experts(WorkloadBuilder& out) {
-  // Each token goes to two of sixteen experts; how many each expert gets differs in every layer and step.
+  // Each token goes to two of sixteen experts; the split differs in every layer and step.
   constexpr std::size_t experts = 16;
   const TransformerShape shape{.layers = 10, .width = 1536, .heads = 12, .vocabulary = 32000};
   Transformer model(out, shape);
@@ -176,7 +176,7 @@ void mixture_of_experts(WorkloadBuilder& out) {
 }
 
 void two_streams(WorkloadBuilder& out) {
-  // Gradients are reduced in buckets of 25 MB on a second stream while backward goes on.
+  // Gradients are reduced in buckets of 25 MB on a second stream during the backward pass.
   constexpr std::uint16_t network = 1;
   constexpr std::size_t bucket_bytes = 25'000'000;
   Transformer model(out, {.layers = 18, .width = 1536, .heads = 12});
@@ -228,7 +228,7 @@ void make_parameters(WorkloadBuilder& out, const ServedModel& m) {
   out.allocate(m.element * 32000 * m.width, Category::parameter);
 }
 
-/// What one layer needs for `tokens` new tokens while it works.
+/// The temporaries of one layer for `tokens` new tokens.
 void run_layer(WorkloadBuilder& out, const ServedModel& m, std::size_t tokens) {
   const std::size_t row = tokens * m.width * m.element;
   const std::uint32_t normed = out.allocate(row, Category::temp);
@@ -243,7 +243,7 @@ void run_layer(WorkloadBuilder& out, const ServedModel& m, std::size_t tokens) {
 }
 
 void growing_cache(WorkloadBuilder& out) {
-  // Keys and values are concatenated: with every token each layer's cache is allocated anew, one token longer.
+  // Keys and values are concatenated: each token reallocates each layer's cache, one token longer.
   const ServedModel model{.layers = 20, .width = 2048, .kv_width = 2048, .heads = 16};
   constexpr std::size_t batch = 8;
   make_parameters(out, model);
@@ -273,7 +273,7 @@ void growing_cache(WorkloadBuilder& out) {
 }
 
 void paged_cache(WorkloadBuilder& out) {
-  // Requests come and go; each holds pages of 32 tokens for all layers, and prompts of any length pass through.
+  // Each request holds pages of 32 tokens for all layers; prompts have any length.
   const ServedModel model{.layers = 24, .width = 2560, .kv_width = 640, .heads = 20};
   constexpr std::size_t page_tokens = 32;
   const std::size_t page_bytes = 2 * page_tokens * model.kv_width * model.element * model.layers;
@@ -307,10 +307,10 @@ void paged_cache(WorkloadBuilder& out) {
   }
 }
 
-// --- what no allocator likes
+// --- adversarial workloads
 
 void checkerboard(WorkloadBuilder& out) {
-  // Every other block goes, and what is asked for next is larger than the holes (after Robson 1974).
+  // Frees every other block, then requests blocks larger than the holes (after Robson 1974).
   constexpr std::size_t mib = std::size_t{1} << 20;
   CounterRandom random(7);
   for (int game = 0; game < 3; ++game) {
@@ -334,7 +334,7 @@ void checkerboard(WorkloadBuilder& out) {
       bytes = bytes * 2 - 512 * random(64);
       for (; freed >= bytes; freed -= bytes) live.push_back(out.allocate(bytes, Category::activation));
     }
-    // Small blocks among them, for a while.
+    // Adds short-lived small blocks between them.
     std::vector<std::uint32_t> small;
     for (int i = 0; i < 3000; ++i) {
       small.push_back(out.allocate(512 * random.between(1, 600), Category::temp));
