@@ -1,17 +1,18 @@
-// Why long contexts need long attention: values are stated with keys, and asked for by key thousands of tokens later.
+// Why layers differ: values are stated with keys, and asked for by key up to 32,768 tokens later, after training on
+// distances of at most 1,024.
 //
-//   recall                                              dilated attention at distance 4096
-//   recall --compare causal,dilated,window              several, with the same sequences and budget
-//   recall --preset needle                              a number hidden in a long text, 1024 tokens back
-//   recall --distance 512 --attention window --window 64
+//   recall                                             a window with positions, then a causal layer without
+//   recall --layers "window,causal+nope;2*causal"      lists of layers, with the same sequences and budget
+//   recall --attention causal,dilated,window           kinds of attention, two layers of each
+//   recall --preset needle                             a number hidden in a long text
+//   recall --distance 4096 --align 4 --tokens 8192 --attention dilated,window
 //
-// Expected of `--compare causal,dilated,window`: causal and dilated attention recall nearly everything at every
-// distance; a window of 256 does so up to what two layers of it reach, and guesses beyond.
+// Expected: nearly every answer at distances up to 32,768, as far as at those of the training. Two windows guess beyond
+// their reach.
 //
-// A dilated branch of rate r joins positions that agree mod r, each residue in the heads of that phase, and the longest
-// segments have the largest rate. So that the task is fair, the values and questions of a sequence agree mod 4
-// (--align), at a residue drawn for each sequence: every head has to learn the mechanism. With --align 1 they lie
-// anywhere, and what follows a statement must take it over by the shortest branch first, which is harder to learn.
+// A dilated branch of rate r joins positions that agree mod r, each residue in the heads of that phase. For such
+// attention --align 4 places the values and questions of a sequence at positions that agree mod 4, at a residue drawn
+// for each sequence.
 #include "examples/recall/recall.h"
 #include "examples/support/console.h"
 

@@ -280,7 +280,8 @@ int parse_recall_options(int argc, const char* const* argv, RecallOptions& o) {
       "./run recall");
   app.option_defaults()->always_capture_default();
   const auto needle = [&o](const std::string&) { o.task_name = "passkey", o.distance = 1024; };
-  app.add_option_function<std::string>("--preset", needle, "needle: a passkey at distance 1024")
+  app.add_option_function<std::string>("--preset", needle,
+                                       "needle: a passkey at distance 1024, asked for farther away, too")
       ->check(CLI::IsMember({"needle"}));
   app.add_option("--task", o.task_name, "kv: pairs of keys and values; passkey: a number hidden in a long text");
   app.add_option("--distance", o.distance, "Tokens between a value and the question for it, in training at most");

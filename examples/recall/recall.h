@@ -21,13 +21,13 @@ struct RecallOptions {
   std::int64_t spacing = 8;
   std::int64_t align = 1;
 
-  /// Layers that find a pair, and one that looks for it anywhere; several to compare: contenders_of().
-  LayerList layers = LayerList("window:256,causal+nope");
+  /// A layer that joins a key and its value, and one that finds the pair anywhere; several lists: contenders_of().
+  LayerList layers = LayerList("window:256+rope:100+qk-norm,causal+nope");
   AttentionOptions attention{.attention = "dilated", .rope = RopeOptions(1e6)};
   std::int64_t width = 64;
   std::int64_t heads = 4;
   double lr = 3e-3;
-  std::int64_t tokens = 8192;  // of a step; at least one sequence
+  std::int64_t tokens = 1024;  // of a step; at least one sequence
   std::int64_t steps = 4000;   // at most; 0: as many as fit into `seconds`
   double seconds = 0;          // at most; 0: any
   std::int64_t questions = 256;

@@ -177,6 +177,7 @@ std::string recall_svg(const RecallOptions& options, const std::vector<RecallRes
               .from_zero = true,
               .width = 760,
               .height = 300,
+              .x_text = [](double x) { return format_integer(static_cast<std::uint64_t>(x)); },
               .y_text = percent};
   for (const RecallResult& r : results) {
     Points points;

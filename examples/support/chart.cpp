@@ -178,7 +178,7 @@ class Drawing {
   double for_each_name(const F& f) const {
     double at = left, y = 15;
     for (const Series& series : chart_.series) {
-      const double wide = 38 + 7.0 * static_cast<double>(series.name.size());
+      const double wide = 38 + 7.8 * static_cast<double>(series.name.size());
       if (at > left && at + wide - 12 > chart_.width) {
         at = left;
         y += legend_line;

@@ -112,6 +112,21 @@ TEST_F(Recall, RunsWithEveryKindOfAttention) {
   }
 }
 
+TEST_F(Recall, ALocalLayerBelowAGlobalOneWithoutPositionsReachesFartherThanItsTraining) {
+  options_.layers = LayerList("window:16+rope:100,causal+nope;2*window:16");
+  options_.pairs = options_.keys = 2;
+  options_.distance = 32;
+  options_.ask = 512;
+  options_.align = 1;
+  options_.steps = 600;
+  options_.questions = 100;
+  const auto results = run();
+  EXPECT_TRUE(results[0].learned);
+  EXPECT_EQ(results[0].scores.back().distance, 512);
+  EXPECT_GT(results[0].scores.back().accuracy(), 0.9);
+  EXPECT_NEAR(results[1].scores.back().accuracy(), options_.task().chance(), 0.15) << "beyond the windows";
+}
+
 TEST_F(Recall, AsksFartherThanItTrainsOfEveryListOfLayers) {
   options_.layers = LayerList("window:16,causal+nope;2*window:4");
   options_.ask = 200;
