@@ -30,7 +30,7 @@ class Group final : public Communicator {
   }
 
  private:
-  /// Among all; there is none for a rank that does not exist, which `all` refuses.
+  /// Returns the rank's number in `all`. A nonexistent rank gives -1, which `all` rejects.
   int number(int rank) const { return rank < 0 || rank >= size() ? -1 : members_[static_cast<std::size_t>(rank)]; }
 
   std::shared_ptr<Communicator> all_;
@@ -112,7 +112,7 @@ void SumOverRanks::add() {
   View mine = row(own);
   mine.data = part(own).data;
   kernels::copy(stream, row(own), mine);
-  Tensor exact;  // of more than two addends of a half type, whose sum is rounded once
+  Tensor exact;  // more than two half-type addends: the sum is rounded once
   if (size > 2 && is_half(tensor_.dtype()))
     exact = Tensor::empty({1, count}, {compute_dtype(tensor_.dtype()), tensor_.device()});
   for (int rank = 1; rank < size && count > 0; ++rank)

@@ -1,5 +1,5 @@
-// What several ranks do at once, of the messages of a Communicator. Every rank of it makes the same calls in the same
-// order.
+// Collective operations on several ranks, built on the messages of a Communicator. Every rank must make the same calls
+// in the same order.
 #pragma once
 
 #include <cstdint>
@@ -12,30 +12,30 @@
 
 namespace poolgrad::parallel {
 
-/// The ranks `members` of `all` as a communicator of their own, numbered in this order; this rank is one of them. The
-/// messages of both go the same way, so all ranks must mix them in one order.
+/// Returns a communicator of the ranks `members` of `all`, numbered in this order; this rank must be a member. It
+/// shares the message channel of `all`, so all ranks must mix the messages of both in one order.
 std::shared_ptr<attention::Communicator> group_of(const std::shared_ptr<attention::Communicator>& all,
                                                   std::vector<int> members);
 
-/// Starts to send `own` to every other rank, which has `from_others` for it, an entry for each rank; that of this one
-/// is passed over.
+/// Starts to send `own` to every other rank and to receive from rank r into `from_others[r]`. Ignores this rank's
+/// entry.
 std::vector<std::unique_ptr<attention::Transfer>> start_all_gather(attention::Communicator& ranks, Stream stream,
                                                                    attention::Message own,
                                                                    const std::vector<attention::Message>& from_others);
 
-/// The text of every rank, on every rank.
+/// Returns the text of every rank, on every rank.
 std::vector<std::string> all_gather(attention::Communicator& ranks, const std::string& own);
 
-/// A row-major tensor becomes its sum over the ranks: rank r is sent the r-th part of all, adds it up in the order of
-/// the ranks, so that every rank has the same bits, and sends the sum to all. A rank sends 2 (R - 1) / R of the tensor,
-/// and holds it twice meanwhile.
+/// Replaces a row-major tensor by its sum over R ranks. Rank r receives the r-th part of all, adds in rank order, and
+/// sends the sum to all. All ranks get the same bits. A rank sends 2 (R - 1) / R of the tensor and holds it twice
+/// meanwhile.
 class SumOverRanks {
  public:
-  /// Starts to send the parts. The tensor is written to until finish() has returned.
+  /// Starts to send the parts. The tensor is in use until finish() returns.
   SumOverRanks(std::shared_ptr<attention::Communicator> ranks, Tensor tensor);
   /// Waits for this rank's part of all, adds it up, and starts to send the sum.
   void add();
-  /// After add(): returns when the tensor is the sum.
+  /// Call after add(). Returns when the tensor holds the sum.
   void finish();
 
  private:
@@ -43,7 +43,7 @@ class SumOverRanks {
   attention::Message part(int rank) const;
 
   std::shared_ptr<attention::Communicator> ranks_;
-  Tensor tensor_, received_;  // the latter: this rank's part, of every rank
+  Tensor tensor_, received_;  // received_: every rank's copy of this rank's part
   std::vector<std::unique_ptr<attention::Transfer>> transfers_;
 };
 

@@ -76,12 +76,12 @@ void GradientBuckets::launch() {
 void GradientBuckets::take(std::size_t bucket) {
   buckets_[bucket].sum->finish();
   buckets_[bucket].sum.reset();
-  buckets_[bucket].flat = {};  // the gradients have it
+  buckets_[bucket].flat = {};  // the gradients hold the memory
 }
 
 void GradientBuckets::finish() {
   listens_ = false;
-  while (launched_ < buckets_.size()) launch();  // with parameters that this pass has not used
+  while (launched_ < buckets_.size()) launch();  // includes parameters without a gradient in this pass
   if (launched_ >= 1) buckets_[launched_ - 1].sum->add();
   for (std::size_t bucket = launched_ < 2 ? 0 : launched_ - 2; bucket < launched_; ++bucket) take(bucket);
 }

@@ -1,4 +1,4 @@
-// Gradients summed over ranks while the backward pass runs, several at a time.
+// Sums gradients over ranks, several at a time, during the backward pass.
 #pragma once
 
 #include <cstdint>
@@ -12,9 +12,9 @@
 
 namespace poolgrad::parallel {
 
-/// The parameters in reverse, which is about the order in which a backward pass comes to them, in buckets of `bytes`
-/// that are decided here once; buckets go one after another, each as soon as it and those before it are complete, so
-/// that what is sent and what is added up has one order. Then gradients are views of their bucket.
+/// Groups the parameters in reverse order, about the order of the backward pass, into fixed buckets of `bytes`. A
+/// bucket starts once it and all earlier ones are complete, so all ranks send and add in one order. Gradients then are
+/// views of their bucket.
 class GradientBuckets final : public nn::GradientSums {
  public:
   GradientBuckets(std::shared_ptr<attention::Communicator> ranks, const std::vector<Tensor>& parameters,
@@ -32,7 +32,7 @@ class GradientBuckets final : public nn::GradientSums {
     std::unique_ptr<SumOverRanks> sum;
   };
   void accumulated(std::size_t bucket);
-  /// Starts the sum of the next bucket, adds up that of the one before, and is done with the one before that.
+  /// Starts the sum of the next bucket, adds up the previous one, and finishes the one before that.
   void launch();
   void take(std::size_t bucket);
 

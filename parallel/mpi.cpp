@@ -32,8 +32,8 @@ bool mpi_reads_gpus() {
 #endif
 }
 
-/// Where a message of a GPU lies while MPI has it: in memory of the host. What comes from the GPU is pinned, where
-/// there is room; what goes there, kernels::copy() takes through pinned memory.
+/// Host copy of a GPU message while MPI uses it. Outgoing messages use pinned memory if available. Incoming ones use
+/// pageable memory, because kernels::copy() pins on the way to the GPU.
 class HostCopy {
  public:
   HostCopy(Stream stream, Message there, bool leaves) : stream_(stream), there_(there) {
@@ -83,7 +83,7 @@ struct MpiWorld::State {
   explicit State(const MpiOptions& options) : room(options) {}
   MpiRoom room;
   bool reads_gpus = false, ends_mpi = false;
-  bool told = false;  // run() has thrown, on all ranks
+  bool told = false;  // run() has thrown on all ranks
   std::vector<MPI_Comm> groups;
 };
 
@@ -112,7 +112,7 @@ class MpiWorld::Exchange final : public attention::Transfer {
     if (waited_) return;
     try {
       state_->room.give_up(exchange_);
-    } catch (const std::exception&) {  // of MPI, which then ends the program
+    } catch (const std::exception&) {  // MPI itself failed
       std::terminate();
     }
   }
@@ -167,7 +167,7 @@ class MpiWorld::Rank final : public attention::Communicator {
   std::shared_ptr<State> state_;
   MPI_Comm group_;
   int rank_ = 0;
-  std::vector<int> world_;  // the number among all of each rank of the group
+  std::vector<int> world_;  // world number of each rank of the group
 };
 
 MpiWorld::MpiWorld(const MpiOptions& asked) {
@@ -202,7 +202,7 @@ MpiWorld::~MpiWorld() {
     state_->room.fail(fmt::format("rank {} failed outside of run()", state_->room.rank()));
   if (state_->room.failed()) state_->room.end_all();
   state_->room.close();
-  // A communicator made later may have the number of one that was given up, and would take its messages for its own.
+  // A later communicator might reuse the id of a freed one and receive its stale messages.
   for (MPI_Comm& group : state_->groups)
     if (!state_->room.has_leftovers()) MPI_Comm_free(&group);
   if (state_->ends_mpi) MPI_Finalize();
@@ -229,7 +229,7 @@ void MpiWorld::run(const std::function<void()>& body) {
   };
   try {
     body();
-  } catch (const RankFailure&) {  // all know
+  } catch (const RankFailure&) {  // all ranks know
   } catch (const std::exception& exception) {
     failed(fmt::format(": {}", exception.what()));
   } catch (...) {

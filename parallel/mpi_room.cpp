@@ -18,10 +18,11 @@ namespace {
 
 enum Tag : int { size_of_sender, size_of_receiver, payload, tags };
 
-/// The least that MPI promises of tags is 32767.
+/// MPI guarantees tags up to 32767 only.
 int tag_of(int generation, Tag tag) { return generation % 8192 * tags + tag; }
 
-/// Waits a little longer each time: for a peer that computes. Where bytes flow, waiting is calling MPI.
+/// Waits a little longer each time for a peer that computes. While bytes flow it only yields, because MPI calls move
+/// them.
 class Pause {
  public:
   void operator()(bool flows) {
@@ -71,7 +72,7 @@ MpiExchange::MpiExchange(int own, const End& to, const End& from, std::int64_t p
     for (std::int64_t begin = 0; begin < message.bytes; begin += piece)
       start(static_cast<std::byte*>(message.data) + begin, static_cast<int>(std::min(piece, message.bytes - begin)));
   };
-  // What is received comes first, so that it finds its place.
+  // Posts receives first, so that messages find their buffers.
   pieces(from.message, [&](void* data, int bytes) {
     post("MPI_Irecv", receives_.emplace_back(), [&](MPI_Request* request) {
       return MPI_Irecv(data, bytes, MPI_BYTE, from.rank, tag_of(generation, payload), from.group, request);
@@ -99,7 +100,7 @@ bool MpiExchange::finished(std::vector<MPI_Request>& requests) {
   return all != 0;
 }
 
-/// Whether the other side has come, and expects the same.
+/// Returns whether the peer has started its side and both sizes agree.
 bool MpiExchange::agreed(Size& size, int sender, int receiver) {
   if (!size.arrived) {
     int arrived = 0;
@@ -141,7 +142,7 @@ void MpiRoom::close() {
   MPI_Comm_free(&control_);
 }
 
-/// Whom this rank is told by: each notice goes to every other rank by itself, as nobody knows who waits for it.
+/// Sends a notice to every other rank separately, since any rank may be waiting.
 void MpiRoom::tell(Kind kind, const std::string& text) {
   for (int peer = 0; peer < size(); ++peer) {
     if (peer == rank_) continue;
@@ -176,8 +177,8 @@ void MpiRoom::hear() {
   }
 }
 
-/// Stops all exchanges. Messages that are on their way arrive, for which both sides must call MPI; those that nobody
-/// has come for are never looked at again.
+/// Stops all exchanges. Messages in transfer complete, for which both sides must call MPI. Messages without a receiver
+/// are abandoned.
 void MpiRoom::become_quiet() {
   if (std::exchange(quiet_, true)) return;
   has_leftovers_ = true;
@@ -197,7 +198,7 @@ void MpiRoom::become_quiet() {
                                : fmt::format("rank {} waits for rank {}", rank_, waits_for_));
   peer(rank_).quiet = true;
   await([&](const auto& exchange) { return exchange->done_sending() || peer(exchange->to()).quiet; });
-  abandoned_.insert(abandoned_.end(), open_.begin(), open_.end());  // MPI may still look at their sizes
+  abandoned_.insert(abandoned_.end(), open_.begin(), open_.end());  // MPI may still read their sizes
   open_.clear();
 }
 
@@ -213,7 +214,7 @@ void MpiRoom::check() {
 }
 
 void MpiRoom::wait(const std::shared_ptr<MpiExchange>& exchange) {
-  constexpr double late = 1;  // for what a rank has sent before its end
+  constexpr double late = 1;  // seconds for messages sent before a rank's end
   if (std::ranges::find(open_, exchange) == open_.end()) {
     check();
     throw Error("[exchange] the group has begun anew since this one was started");
@@ -247,7 +248,7 @@ void MpiRoom::give_up(const std::shared_ptr<MpiExchange>& exchange) {
   hear();
   if (!failed()) {
     failure_ = fmt::format("rank {} gave up an exchange", rank_);
-    tell(suspicion, failure_);  // an exception that has led to it is told of when it leaves run()
+    tell(suspicion, failure_);  // run() reports the exception that caused it, if any
   }
   become_quiet();
 }
@@ -259,7 +260,7 @@ void MpiRoom::fail(const std::string& reason) {
   become_quiet();
 }
 
-/// Asks all ranks what they wait for.
+/// Asks all ranks for the rank that each waits for.
 void MpiRoom::time_out(const std::string& reason) {
   failure_ = reason;
   tell(suspicion, failure_);
@@ -278,7 +279,7 @@ bool MpiRoom::every(bool Peer::*is) const {
   return true;
 }
 
-/// "; rank 1 waits for rank 2; rank 3 does not answer"
+/// Returns for example "; rank 1 waits for rank 2; rank 3 does not answer".
 std::string MpiRoom::answers() const {
   std::string text;
   for (int other = 0; other < size(); ++other) {
@@ -316,8 +317,9 @@ std::string MpiRoom::end() {
       return is_sent != 0;
     };
     std::erase_if(notices_, sent);
-    // Failures are told of before the end: when all have ended, all know. A rank that hears of one after its own end is
-    // quiet later than that. So nothing is left that a room made later might take for its own.
+    // A rank reports a failure before its end, so once all ranks have ended, all know of it. A rank may hear of a
+    // failure after its own end and become quiet later. Waiting for both leaves no message that a later MpiRoom might
+    // receive.
     if (every(&Peer::ended) && (!failed() || every(&Peer::quiet)) && notices_.empty()) break;
     const double limit = failed() ? options_.grace : timeout_;
     if (limit > 0 && since(began) > limit) {

@@ -1,4 +1,4 @@
-// What the ranks of an MpiWorld tell each other beside their messages, and the messages that are under way.
+// Control messages between the ranks of an MpiWorld, and its pending exchanges.
 #pragma once
 
 #define OMPI_SKIP_MPICXX 1
@@ -17,49 +17,49 @@
 
 namespace poolgrad::parallel {
 
-/// What start() and wait() throw of a failure that all ranks have been told of.
+/// Thrown by start() and wait() for a failure that all ranks know.
 class RankFailure : public Error {
  public:
   using Error::Error;
 };
 
-/// Throws Error where a call of MPI has failed.
+/// Throws Error if an MPI call failed.
 void check_mpi(int code, const char* call);
 
-/// With a timeout in any case. Throws ValueError for what makes no sense.
+/// Returns options with a timeout set. Throws ValueError for invalid options.
 MpiOptions resolved(MpiOptions options);
 
-/// One message out and one in. Each is preceded by its size, from both sides, so that both know whether they agree:
-/// the sender too is through only when its receiver has come for the message.
+/// One outgoing and one incoming message. Both sides first exchange the sizes, so both detect a mismatch. A sender also
+/// waits until its receiver has started.
 class MpiExchange {
  public:
   struct End {
     MPI_Comm group;
     int rank;   // in the group
-    int world;  // among all
+    int world;  // in the world
     attention::Message message;
   };
-  /// Begins both. Memory may be null: then only sizes travel, as between simulated devices. `generation` keeps messages
-  /// apart from those of failed runs.
+  /// Starts both messages. With null memory only the sizes travel, as between simulated devices. `generation` separates
+  /// messages from those of failed runs.
   MpiExchange(int own, const End& to, const End& from, std::int64_t piece, int generation);
 
   bool done();
-  /// After done() has said no: why not, if it never will be; else empty.
+  /// After done() returned false: the reason if the exchange can never finish, else empty.
   const std::string& fault() const { return fault_; }
-  /// The rank whose message, or whose coming for one, is still missing, and whether it has come.
+  /// The rank that this exchange still waits for, and whether that rank has started.
   int waits_for() const { return received_ ? to_ : from_; }
   bool has_come() const { return received_ ? outgoing_.arrived : incoming_.arrived; }
-  /// Whether both peers have come, so that bytes are on their way.
+  /// Whether both peers have started, so that bytes are in transfer.
   bool flows() const { return incoming_.arrived && outgoing_.arrived; }
 
-  /// Receives nothing more, if it was not on its way. True once no memory is written any more.
+  /// Cancels receives that are not in transfer. done_receiving() is true once nothing writes to memory any more.
   void cancel_receiving();
   bool done_receiving() { return finished(receives_); }
   bool done_sending() { return finished(sends_); }
   int to() const { return to_; }
 
  private:
-  /// What one side says of a message, and what the other does.
+  /// Size of a message by this side and by the peer.
   struct Size {
     std::int64_t own, other = -1;
     MPI_Request request = MPI_REQUEST_NULL;
@@ -75,11 +75,11 @@ class MpiExchange {
   std::string fault_;
 };
 
-/// Failures, and the end of a run. A rank that fails tells all others; whoever hears of it stops its exchanges, so that
-/// none of their memory is touched any more, and throws.
+/// Failure handling and the end of a run. A failing rank notifies all others. A notified rank stops its exchanges, so
+/// that none of their memory is in use, and throws.
 class MpiRoom {
  public:
-  /// Options that are resolved.
+  /// `options` must be resolved().
   explicit MpiRoom(const MpiOptions& options);
   MpiRoom(const MpiRoom&) = delete;
   MpiRoom& operator=(const MpiRoom&) = delete;
@@ -89,23 +89,23 @@ class MpiRoom {
   int generation() const { return generation_; }
   const MpiOptions& options() const { return options_; }
 
-  /// Throws RankFailure if any rank has failed, and Error where the room is closed.
+  /// Throws RankFailure if any rank has failed, and Error if the room is closed.
   void check();
-  /// Nothing is heard or told any more. What was not waited for is left as it is.
+  /// Stops all communication. Pending exchanges stay as they are.
   void close();
   void add(const std::shared_ptr<MpiExchange>& exchange) { open_.push_back(exchange); }
-  /// Throws RankFailure where it will not come to an end.
+  /// Throws RankFailure if the exchange cannot finish.
   void wait(const std::shared_ptr<MpiExchange>& exchange);
   void give_up(const std::shared_ptr<MpiExchange>& exchange);
 
-  /// This rank has failed on its own account, unless it has failed already by an exception that it has told of.
+  /// Reports a failure of this rank, unless it has already reported one by an exception.
   void fail(const std::string& reason);
-  /// Ends a run: waits for all others to do so, and begins anew. Returns the failure that there was, or "".
+  /// Ends a run: waits for all other ranks to end theirs and resets the state. Returns the failure of the run, or "".
   std::string end();
   bool failed() const { return !failure_.empty(); }
-  /// Whether messages of a failed run may be left, which nobody will ever receive.
+  /// Whether messages of a failed run may remain without a receiver.
   bool has_leftovers() const { return has_leftovers_; }
-  /// Says why on stderr, and ends the processes of all ranks.
+  /// Prints the reason to stderr and ends the processes of all ranks.
   [[noreturn]] void end_all();
 
  private:
@@ -115,10 +115,10 @@ class MpiRoom {
     MPI_Request request;
   };
   struct Peer {
-    bool quiet = false;  // receives nothing any more
+    bool quiet = false;  // has stopped receiving
     bool ended = false;
     Clock::time_point ended_at;
-    std::string waits;  // what it waited for when it became quiet
+    std::string waits;  // the peer's wait when it became quiet
   };
   enum Kind : char { suspicion = 's', failure = 'f', quiet = 'q', ended = 'e' };
 

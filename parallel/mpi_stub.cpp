@@ -1,4 +1,4 @@
-// poolgrad::mpi where there was no MPI to build it with.
+// Replaces poolgrad::mpi in a build without MPI.
 #include "allocator/error.h"
 #include "parallel/mpi.h"
 

@@ -22,7 +22,7 @@ using attention::Communicator, attention::Message, attention::Transfer;
 
 namespace {
 
-/// A stream of a device of its own.
+/// A stream owned by the object.
 class NcclStream {
  public:
   explicit NcclStream(int device)
@@ -42,7 +42,7 @@ class NcclStream {
   const Stream stream;
 };
 
-/// A rank's handle of NCCL and the stream that it works on, until the first failure.
+/// A rank's NCCL communicator and its stream, until the first failure.
 class NcclRank {
  public:
   NcclRank(std::shared_ptr<Communicator> ranks, Device device, const NcclOptions& options, const NcclLibrary& library)
@@ -56,7 +56,7 @@ class NcclRank {
       check();
       hear();
       if (std::uncaught_exceptions() > 0) throw Error("[exchange] given up");
-      call("ncclCommDestroy", [&] { return nccl_.CommDestroy(handle_); });  // waits for the others
+      call("ncclCommDestroy", [&] { return nccl_.CommDestroy(handle_); });  // waits for the other ranks
     } catch (const Error& error) {
       stop(error.what());
     }
@@ -71,7 +71,7 @@ class NcclRank {
     if (!failure_.empty()) throw Error(failure_);
   }
 
-  /// Both messages at once, after the work of `stream`. The event marks their end.
+  /// Queues both messages together after the work of `stream`. Returns the event that marks their end.
   EventId exchange(Stream stream, int to, Message out, int from, Message in) {
     allocator_for(stream.device).order(stream_, stream);
     const auto by = std::source_location::current();
@@ -95,12 +95,12 @@ class NcclRank {
       part("ncclRecv", [&] {
         return nccl_.Recv(in.data, static_cast<std::size_t>(in.bytes), NcclLibrary::bytes_type, from, handle_, on);
       });
-    part("ncclGroupEnd", [&] { return nccl_.GroupEnd(); });  // whatever was refused: the thread has begun a group
+    part("ncclGroupEnd", [&] { return nccl_.GroupEnd(); });  // required even after an error: a group is open
     if (error) std::rethrow_exception(error);
     return memory().record_event(stream_);
   }
 
-  /// Returns once the event is spent.
+  /// Returns once the event has finished, and consumes it.
   void await(EventId end, int to, int from) {
     using namespace std::chrono;
     const auto began = steady_clock::now();
@@ -121,7 +121,7 @@ class NcclRank {
     }
   }
 
-  /// NCCL is left, on this rank alone. When it returns, none of the exchanges under way touches memory any more.
+  /// Aborts NCCL on this rank alone. On return no pending exchange uses memory any more.
   void stop(const std::string& why) noexcept {
     if (!failure_.empty()) return;
     failure_ = why;
@@ -143,11 +143,11 @@ class NcclRank {
     own_.driver->with_current([&] { result = made(); });
     require(result, name);
   }
-  /// Throws where a rank has failed: a communicator says so when it is used.
+  /// Throws if a rank has failed; any use of the communicator reports it.
   void hear() { ranks_->start(current_stream(cpu), ranks_->rank(), {}, ranks_->rank(), {})->wait(); }
 
-  /// What rank 0 calls them all by, once each is known to have the same NCCL and a GPU of its own, of which NCCL itself
-  /// says less, or waits.
+  /// Returns the id from rank 0 once all ranks have the same NCCL version and a GPU of their own. NCCL itself would
+  /// report less, or hang.
   NcclLibrary::UniqueId meet() {
     int version = 0;
     call("ncclGetVersion", [&] { return nccl_.GetVersion(&version); });
@@ -223,7 +223,7 @@ class NcclExchange final : public Transfer {
   std::shared_ptr<NcclRank> own_;
   int to_, from_;
   std::int64_t sent_, expected_, comes_ = -1;
-  std::unique_ptr<Transfer> sizes_;  // dies before what it reads and writes
+  std::unique_ptr<Transfer> sizes_;  // declared after the sizes it uses, so destroyed first
   EventId end_ = 0;
   bool waited_ = false;
 };
@@ -262,7 +262,7 @@ std::shared_ptr<Communicator> nccl_communicator(std::shared_ptr<Communicator> ra
 
 std::shared_ptr<Communicator> nccl_communicator(std::shared_ptr<Communicator> ranks, Device device,
                                                 const NcclOptions& options) {
-  if (device.is_cuda()) make_cuda_driver(device.index);  // without a GPU, NCCL is not what is missing
+  if (device.is_cuda()) make_cuda_driver(device.index);  // reports a missing GPU before a missing NCCL
   static const NcclLibrary library = open_nccl("libnccl.so.2");
   return nccl_communicator(std::move(ranks), device, options, library);
 }

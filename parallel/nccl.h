@@ -1,6 +1,5 @@
-// Messages from GPU to GPU by NCCL, among ranks that some other communicator has brought together: processes of an
-// MpiWorld, or threads of a LocalGroup. NCCL is looked for when it is asked for, as libnccl.so.2, and no part of a
-// build.
+// GPU-to-GPU messages by NCCL among the ranks of another communicator: processes of an MpiWorld or threads of a
+// LocalGroup. libnccl.so.2 is loaded on first use and is no build dependency.
 #pragma once
 
 #include <memory>
@@ -11,21 +10,21 @@
 namespace poolgrad::parallel {
 
 struct NcclOptions {
-  /// Seconds that a rank waits for bytes which its peers have begun to exchange; 0: for ever.
+  /// Seconds that a rank waits for the bytes of a started exchange; 0: no limit.
   double timeout = 600;
 };
 
-/// The same ranks, whose messages on streams of `device` go by NCCL, beside the work of that stream; others go by
-/// `ranks`, and so does a message's size, by which both sides know that they agree, and the news of a failure. Every
-/// rank of `ranks` calls it at once, each with a GPU of its own.
+/// Returns a communicator of the same ranks that sends messages on streams of `device` by NCCL. NCCL uses its own
+/// stream, in parallel with theirs. Other messages go through `ranks`, as do message sizes, which both sides compare,
+/// and failure notices. Every rank of `ranks` must call it at the same point with a GPU of its own.
 ///
-/// Transfer::wait() returns once the bytes are there, so that what goes wrong is heard of there. A rank's exchanges are
-/// carried out one after another: ranks start theirs in orders that fit, as rings and the functions of collectives.h
-/// do, and what a rank sends to itself, it receives in the same exchange. The first exchange between two ranks may wait
-/// for both. After a failure the communicator is of no more use.
+/// Transfer::wait() returns once the bytes have arrived, and throws any error of the transfer. A rank's exchanges run
+/// one after another. Ranks must start theirs in matching order, as rings and the functions of collectives.h do. A
+/// message to itself must be received in the same exchange. The first exchange between two ranks may wait for both. A
+/// failure makes the communicator unusable.
 ///
-/// Throws DeviceError for a device that is no GPU or cannot be used, and without NCCL; Error where ranks have other
-/// versions of it, two have the same GPU, or a call of NCCL fails, naming call and rank.
+/// Throws DeviceError for a device that is no GPU or is unusable, and without NCCL. Throws Error for
+/// different NCCL versions, for two ranks on one GPU, and for a failed NCCL call, which it names with its rank.
 std::shared_ptr<attention::Communicator> nccl_communicator(std::shared_ptr<attention::Communicator> ranks,
                                                            Device device, const NcclOptions& options = {});
 

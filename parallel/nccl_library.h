@@ -1,5 +1,5 @@
-// The few functions of NCCL that are used, as a table: of the library that is found when the program runs, or a
-// stand-in of a test. Declared here, so that building needs no header of NCCL.
+// Function table of the NCCL calls in use, filled from the library found at run time or by a test. Declared here, so
+// that the build needs no NCCL header.
 #pragma once
 
 #include <cstddef>
@@ -33,10 +33,10 @@ struct NcclLibrary {
   const char* (*GetErrorString)(Result result);
 };
 
-/// Opens a library, for the rest of the program. Throws DeviceError where there is none, or one that lacks a function.
+/// Opens a library for the rest of the program. Throws DeviceError if it is missing or lacks a function.
 NcclLibrary open_nccl(const std::string& file);
 
-/// nccl_communicator() by way of `library`, which must live as long as what is made.
+/// nccl_communicator() with a given library, which must outlive the communicator.
 std::shared_ptr<attention::Communicator> nccl_communicator(std::shared_ptr<attention::Communicator> ranks,
                                                            Device device, const NcclOptions& options,
                                                            const NcclLibrary& library);

@@ -90,9 +90,9 @@ std::unique_ptr<nn::GradientSums> TrainingRanks::sum_gradients(const std::vector
 
 namespace {
 
-constexpr std::int64_t apart = 64;  // bytes from the start of one tensor to the next: a multiple
+constexpr std::int64_t apart = 64;  // tensors start at multiples of this many bytes
 
-/// Tensors one behind another, as bytes.
+/// Tensors packed into one buffer of bytes.
 class Packed {
  public:
   explicit Packed(std::vector<Tensor> tensors) : tensors_(std::move(tensors)) {
@@ -117,7 +117,7 @@ class Packed {
   }
 
  private:
-  /// As tensor i, row-major.
+  /// The place of tensor i, row-major.
   View place(std::size_t i) const {
     View view = tensors_[i].view();
     view.data = static_cast<std::byte*>(bytes_.view().data) + begins_[i];
@@ -143,7 +143,7 @@ void TrainingRanks::share_out(const std::vector<Tensor>& tensors, const std::vec
   const Stream stream = current_stream(nn::device_of(tensors));
   const Packed own(those_of(rank()));
   own.pack();
-  for (int distance = 1; distance < size(); ++distance) {  // the shares of two ranks are here at once
+  for (int distance = 1; distance < size(); ++distance) {  // holds two ranks' shares at a time
     const int to = (rank() + distance) % size(), from = (rank() + size() - distance) % size();
     Packed theirs(those_of(from));
     all_->start(stream, to, own.message(), from, theirs.message())->wait();
@@ -165,7 +165,7 @@ void TrainingRanks::transfer(const std::vector<Tensor>& tensors, int from, int t
 }
 
 void TrainingRanks::agree(const std::vector<std::pair<std::string, std::string>>& values) {
-  std::string own;  // lengths and texts in turn
+  std::string own;  // lengths and texts alternate
   for (const auto& [name, value] : values) own += fmt::format("{} {} {}{}", name.size(), value.size(), name, value);
   const std::vector<std::string> all = all_gather(*all_, own);
   const auto parsed = [](const std::string& text) {

@@ -1,4 +1,4 @@
-// Training on several ranks: what nn::Trainer asks of them, over any Communicator, be its ranks threads or processes.
+// Implements nn::Ranks, the interface of nn::Trainer to several ranks, over any Communicator of threads or processes.
 #pragma once
 
 #include <cstdint>
@@ -13,35 +13,36 @@
 
 namespace poolgrad::parallel {
 
-/// How ranks share the work: every `ring` neighbours share sequences, and `data` such rings share batches. Rank r is
+/// Division of work among ranks: every `ring` neighbors share sequences, and `data` such rings share batches. Rank r is
 /// number r mod ring of ring r / ring.
 struct Grid {
   int ring = 1, data = 1;
 
   int size() const { return ring * data; }
-  /// "ring", "data", or "ring:R,data:D" in any order: a name without a number takes the ranks that the other leaves.
-  /// Throws ValueError, one sentence, for anything else and where R times D are not the ranks.
+  /// Parses "ring", "data", or "ring:R,data:D" in any order. A name without a number takes the remaining ranks. Throws
+  /// ValueError, one sentence, for other text and if R times D is not `ranks`.
   static Grid parse(const std::string& text, int ranks);
 };
-/// "ring:2,data:4"
+/// Returns for example "ring:2,data:4".
 std::string to_string(const Grid& grid);
 
 struct TrainingRanksOptions {
   attention::Layout layout = attention::Layout::zigzag;  // of a sequence over its ring
-  std::int64_t bucket_bytes = std::int64_t{4} << 20;     // of gradients that are summed together
+  std::int64_t bucket_bytes = std::int64_t{4} << 20;     // per group of summed gradients
 };
 
-/// A rank in a grid. Gradients are summed over all ranks, as all hold the same parameters. A model whose sequences are
-/// shared has ring() as the communicator of its mixers, with RingSetup::parts_are_told and the same layout.
+/// A rank in a grid. Gradients are summed over all ranks, since all hold the same parameters. For shared sequences, the
+/// mixers of the model must use ring() as communicator, RingSetup::parts_are_told and the same layout.
 class TrainingRanks final : public nn::Ranks {
  public:
-  /// Every rank of `all` makes one, with the same grid, whose size is theirs (ValueError), and options.
+  /// Every rank of `all` must construct one with the same grid and options. Throws ValueError unless the grid has as
+  /// many ranks as `all`.
   TrainingRanks(std::shared_ptr<attention::Communicator> all, const Grid& grid,
                 const TrainingRanksOptions& options = {});
 
   const Grid& grid() const { return grid_; }
   attention::Layout layout() const { return options_.layout; }
-  /// Those that share sequences with this one.
+  /// The ranks that share sequences with this one.
   const std::shared_ptr<attention::Communicator>& ring() const { return ring_; }
 
   int rank() const override { return all_->rank(); }

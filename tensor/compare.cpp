@@ -19,7 +19,7 @@ void check_shapes(const char* op, const Tensor& a, const Tensor& b) {
     throw ShapeError("[" + std::string(op) + "] shapes differ: lhs " + describe(a) + ", rhs " + describe(b));
 }
 
-/// Calls f(x, y, difference) for every pair of elements as f64, the difference exact for integers.
+/// Calls f(x, y, difference) for every pair of elements as f64; the difference of integers is exact.
 template <class F>
 void for_each_pair(const Tensor& a, const Tensor& b, const F& f) {
   const auto run = [&f](const auto& x, const auto& y) {
@@ -44,7 +44,7 @@ NearOptions tolerance_of(DType dtype) {
   }
 }
 
-/// One element as its dtype holds it.
+/// Returns one element as text in the precision of its dtype.
 std::string element_text(const Tensor& x, std::int64_t number) {
   const auto i = static_cast<std::size_t>(number);
   if (!is_floating(x.dtype())) return fmt::format("{}", x.to_vector<std::int64_t>()[i]);
@@ -85,7 +85,7 @@ double max_difference(Argument a, const Tensor& b) {
 
 double relative_error(Argument a, const Tensor& b) {
   check_shapes("relative_error", a, b);
-  double scale = 0;  // keeps the squares away from overflow and underflow
+  double scale = 0;  // avoids overflow and underflow of the squares
   for_each_pair(a, b, [&](double x, double y, double) {
     if (std::isfinite(x) && std::isfinite(y)) scale = std::max({scale, std::abs(x), std::abs(y)});
   });
@@ -121,7 +121,7 @@ Verdict tensors_near(const Tensor& a, const Tensor& b, const NearOptions& option
   for_each_pair(a, b, [&](double x, double y, double difference) {
     const bool same = x == y ? difference == 0.0 || std::isinf(x) : options.equal_nan && std::isnan(x) && std::isnan(y);
     difference = same ? 0.0 : std::abs(difference);
-    // How many times what is allowed; what is no finite number is near nothing but itself.
+    // Error relative to the tolerance. A non-finite number is near only an equal one.
     double excess = same ? 0.0 : difference / (absolute + relative * std::abs(y));
     if (!same && !(std::isfinite(x) && std::isfinite(y))) excess = std::numeric_limits<double>::infinity();
     if (excess > 1.0) ++wrong;

@@ -9,25 +9,25 @@
 #include "tensor/tensor.h"
 
 namespace testing {
-class AssertionResult;  // GoogleTest's, where a program has it
+class AssertionResult;  // GoogleTest's type, if the program has it
 }
 
 namespace poolgrad {
 
-/// Same shape and |a - b| <= absolute + relative * |b| everywhere; equal infinities are close, and NaN is equal only to
-/// NaN when `equal_nan`. Integers compare exactly before the tolerance is looked at.
+/// Returns whether the shapes are equal and |a - b| <= absolute + relative * |b| everywhere. Equal infinities are
+/// close; NaN equals NaN only with `equal_nan`. Integer differences are exact before the tolerance applies.
 bool all_close(const Tensor& a, const Tensor& b, double relative = 1e-5, double absolute = 1e-8, bool equal_nan = false,
                CallSite = {});
-/// Same shape, dtype and bits.
+/// Returns whether shape, dtype and bits are equal.
 bool bit_equal(Argument a, const Tensor& b);
-/// max |a - b|, 0 for empty tensors; NaN where either has one. Throws ShapeError for different shapes.
+/// Returns max |a - b|, 0 for empty tensors, NaN if either has one. Throws ShapeError for different shapes.
 double max_difference(Argument a, const Tensor& b);
-/// ||a - b|| / ||b|| in f64, 0 for equal tensors; NaN never passes a comparison. Throws ShapeError for different
-/// shapes.
+/// Returns ||a - b|| / ||b|| in f64, 0 for equal tensors. A result of NaN fails any comparison. Throws ShapeError for
+/// different shapes.
 double relative_error(Argument a, const Tensor& b);
 
-/// What a check found: a bool and a text for any test framework. Assertions print the text by themselves:
-/// EXPECT_TRUE(verdict) of GoogleTest, CHECK(verdict) of Catch2 and of doctest.
+/// Result of a check: a bool and a text for any test framework. Assertions print the text: EXPECT_TRUE(verdict) of
+/// GoogleTest, CHECK(verdict) of Catch2 and doctest.
 struct Verdict {
   bool passed = true;
   std::string text = {};
@@ -40,19 +40,18 @@ struct Verdict {
 };
 std::ostream& operator<<(std::ostream& stream, const Verdict& verdict);
 
-/// |a - b| <= absolute + relative * |b|. What is left out is by dtype, that of the coarser operand, and that of
-/// PyTorch's assert_close(): f64 1e-7 and 1e-7, f32 1e-5 and 1.3e-6, f16 1e-5 and 1e-3, bf16 1e-5 and 1.6e-2 (absolute
-/// and relative), 0 for integers.
+/// Tolerance |a - b| <= absolute + relative * |b|. Defaults follow the coarser dtype and equal those of PyTorch's
+/// assert_close(), absolute and relative: f64 1e-7 and 1e-7, f32 1e-5 and 1.3e-6, f16 1e-5 and 1e-3, bf16 1e-5 and
+/// 1.6e-2, 0 for integers.
 struct NearOptions {
   std::optional<double> absolute = {}, relative = {};
   bool equal_nan = false;
 };
 
-/// all_close() that says what is not: how many elements, and of the worst one where it is, both numbers and their
-/// difference. Fails, and does not throw, where a tensor is undefined or on sim, where there are no numbers, and where
-/// shapes differ; dtypes may differ.
+/// all_close() with a report: the number of differing elements, and index, values and difference of the worst. Fails
+/// without a throw for undefined tensors, tensors on sim (no numbers), and different shapes. Dtypes may differ.
 Verdict tensors_near(const Tensor& a, const Tensor& b, const NearOptions& options = {}, CallSite = {});
-/// |a - b| <= absolute.
+/// Tolerance |a - b| <= absolute.
 Verdict tensors_near(const Tensor& a, const Tensor& b, double absolute, CallSite = {});
 
 }  // namespace poolgrad

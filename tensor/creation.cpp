@@ -31,13 +31,13 @@ Tensor ones_like(const Tensor& like, CallSite) { return filled(like.shape(), 1.0
 Tensor scalar(double value, TensorOptions options, CallSite) { return filled({}, value, options); }
 
 namespace {
-/// Of bools it is whether a number is not 0 that counts, as in casts.
+/// Any number fits bool: nonzero is true, as in casts.
 bool fits(DType dtype, double number) { return dtype == DType::boolean || has_number(dtype, number); }
 void check_fits(const char* op, DType dtype, std::initializer_list<double> numbers) {
   for (const double number : numbers)
     if (!fits(dtype, number)) throw ValueError(fmt::format("[{}] {} is no {}", op, number, to_string(dtype)));
 }
-/// Whether elements are whole numbers, not rounded on the way, and so are these.
+/// Returns whether the dtype and all numbers are integers.
 bool are_integers(DType dtype, std::initializer_list<double> numbers) {
   return !is_floating(dtype) && dtype != DType::boolean &&
          std::all_of(numbers.begin(), numbers.end(), [](double x) { return has_number(DType::i64, x); });
@@ -76,7 +76,7 @@ Tensor detail::arange(std::int64_t start, std::int64_t stop, std::int64_t step, 
     throw ValueError(fmt::format("[arange] no finite range: start {}, stop {}, step {}", start, stop, step));
   const std::uint64_t before_last = any ? (distance - 1) / size : 0;
   const auto last = static_cast<std::int64_t>(from + before_last * static_cast<std::uint64_t>(step));
-  if (any && options.dtype != DType::i64)  // which has all of them, and no double may be as large
+  if (any && options.dtype != DType::i64)  // i64 holds every bound, but a bound near 2^63 rounds up as double
     check_fits("arange", options.dtype, {static_cast<double>(start), static_cast<double>(last)});
   return sequence(kernels::ArithmeticSequence::of_integers(start, step),
                   any ? static_cast<std::int64_t>(before_last) + 1 : 0, options);
@@ -91,7 +91,7 @@ Tensor linspace(double start, double stop, std::int64_t elements, TensorOptions 
   const auto steps = static_cast<double>(std::max<std::int64_t>(elements - 1, 1));
   const double step = std::isfinite(stop - start) ? (stop - start) / steps : stop / steps - start / steps;
   Tensor out = sequence(kernels::ArithmeticSequence::of_doubles(start, elements > 1 ? step : 0.0), elements, options);
-  // Exactly, whatever the rounding of the steps.
+  // Sets the last element exactly, despite rounding of the steps.
   if (elements > 1)
     kernels::fill(current_stream(options.device), out.alias(selected(out.geometry(), 0, -1)).view(), stop);
   return out;
@@ -117,7 +117,7 @@ namespace {
 void check_floating(const char* op, const Tensor& out) {
   if (!is_floating(out.dtype())) throw DTypeError("[" + std::string(op) + "] needs a floating dtype: " + describe(out));
 }
-/// Whether the dtype has every whole number from `least` to `most`.
+/// Returns whether the dtype represents every integer from `least` to `most`.
 bool holds_all(DType dtype, std::int64_t least, std::int64_t most) {
   if (!is_floating(dtype))
     return has_number(dtype, static_cast<double>(least)) && has_number(dtype, static_cast<double>(most));
@@ -156,7 +156,7 @@ Tensor randint(std::int64_t low, std::int64_t high, const Shape& shape, TensorOp
   Tensor out = Tensor::empty(shape, options);
   const Tensor real = Tensor::empty(shape, {DType::f64, options.device});
   kernels::uniform(stream, generator.take(out.count()), real.view(), 0.0, 1.0);
-  // u <= 1 - 2^-53 and n <= 2^53, so floor(u * n) < n: the product is never rounded up to n.
+  // u <= 1 - 2^-53 and n <= 2^53, so floor(u * n) < n: the product never rounds up to n.
   using kernels::UnaryOp;
   kernels::unary(stream, UnaryOp::affine, real.view(), real.view(), static_cast<double>(high - low), 0.0);
   kernels::unary(stream, UnaryOp::floor, real.view(), real.view());

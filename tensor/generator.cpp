@@ -15,7 +15,7 @@ namespace poolgrad {
 
 namespace {
 
-/// What manual_seed() said last; `times` counts how often it has spoken.
+/// The last manual_seed() value; `times` counts the calls.
 struct CommonSeed {
   std::mutex mutex;
   std::uint64_t seed = 0;
@@ -28,7 +28,7 @@ constinit std::atomic<std::uint64_t> threads{0};
 /// The state of default_generator() for one thread.
 struct ThreadStream {
   kernels::RandomKey key{0, threads.fetch_add(1, std::memory_order_relaxed), 0};
-  std::uint64_t times = 0;  // heard of CommonSeed
+  std::uint64_t times = 0;  // last CommonSeed::times seen
 };
 
 thread_local constinit RandomLogGuard* innermost_log = nullptr;
@@ -93,7 +93,7 @@ Generator& default_generator() {
 }
 
 void manual_seed(std::uint64_t seed) {
-  default_generator().state();  // a thread that seeds has used it
+  default_generator().state();  // registers the seeding thread as a user
   const std::lock_guard lock(common.mutex);
   common.seed = seed;
   common.times.fetch_add(1, std::memory_order_release);

@@ -46,7 +46,7 @@ void Dims::erase(int position) {
 }
 
 std::int64_t count(const Shape& shape) {
-  // Sizes of zero are left out of the overflow check's product, so that the strides of an empty tensor fit as well.
+  // The overflow check skips sizes of zero, so that the strides of an empty tensor fit as well.
   std::int64_t product = 1;
   bool empty = false;
   for (std::int64_t size : shape) {
@@ -123,7 +123,7 @@ Extent extent(const Geometry& x) {
   Extent e{x.offset, x.offset};
   for (int d = 0; d < x.shape.rank(); ++d) {
     if (x.shape[d] == 0) return {};
-    // Saturates: a sum that wrapped around could look as if it lay inside a storage.
+    // Saturates: a wrapped sum could appear to lie inside a storage.
     const bool back = x.strides[d] < 0;
     std::int64_t& end = back ? e.first : e.last;
     std::int64_t reach = 0;
@@ -135,7 +135,7 @@ Extent extent(const Geometry& x) {
 
 bool repeats_elements(const Geometry& x) {
   if (count(x.shape) == 0) return false;
-  std::pair<std::int64_t, std::int64_t> steps[max_rank];  // stride and size, by stride
+  std::pair<std::int64_t, std::int64_t> steps[max_rank];  // stride and size, sorted by stride
   int dims = 0;
   for (int d = 0; d < x.shape.rank(); ++d)
     if (x.shape[d] > 1) steps[dims++] = {std::abs(x.strides[d]), x.shape[d]};
@@ -175,7 +175,7 @@ Shape infer_shape(const char* op, const Shape& wanted, const Shape& present) {
     *unknown = 1;
     const bool known = std::none_of(shape.begin(), shape.end(), negative);
     const std::int64_t others = known ? count(shape) : 0;
-    *unknown = others > 0 ? elements / others : -1;  // where others is 0 any size would do: refused
+    *unknown = others > 0 ? elements / others : -1;  // others == 0 is ambiguous: rejected below
   }
   if (std::any_of(shape.begin(), shape.end(), negative) || count(shape) != elements)
     throw ShapeError("[" + std::string(op) + "] shape " + to_string(wanted) + " does not hold the " +
@@ -189,8 +189,8 @@ std::optional<Geometry> reshaped(const Geometry& x, const Shape& wanted) {
   out.offset = x.offset;
   if (elements == 0) return out;
 
-  // Dimensions of x that follow each other in memory at even distances form a run. Each run must be cut into whole
-  // dimensions of the result, from the back.
+  // Dimensions of x that are evenly spaced in memory form a run. Whole dimensions of the result must fill each run,
+  // from the back.
   int d = out.shape.rank() - 1;
   for (int last = x.shape.rank() - 1; last >= 0;) {
     std::int64_t run = x.shape[last], step = x.strides[last];

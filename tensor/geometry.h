@@ -1,6 +1,6 @@
-// Shapes and strides, where the elements of a view lie in its storage, and how each view operator changes that. Pure
-// index algebra: no memory is touched. The differentiable operators of autograd/operators/views.h are these functions
-// plus a gradient record.
+// Shapes, strides, the offsets of a view's elements in its storage, and the effect of each view operator on them. Pure
+// index algebra without memory access. The differentiable operators of autograd/operators/views.h add a gradient record
+// to these functions.
 #pragma once
 
 #include <concepts>
@@ -17,17 +17,17 @@
 
 namespace poolgrad {
 
-/// A short list of up to eight 64-bit integers, kept inline: a shape (sizes) or strides (in elements).
+/// A list of up to eight 64-bit integers, stored inline: a shape (sizes) or strides (in elements).
 class Dims {
  public:
   Dims() = default;
   Dims(std::initializer_list<std::int64_t> values) : Dims(std::span(values.begin(), values.size())) {}
-  /// A number stands for a list of one: `zeros(5)`, `mean(x, -1)`.
+  /// Converts a number to a list of one: `zeros(5)`, `mean(x, -1)`.
   template <std::integral Number>
   requires(!std::same_as<Number, bool>) Dims(Number value) : rank_(1), values_{static_cast<std::int64_t>(value)} {}
-  /// Throws ShapeError beyond max_rank dimensions.
+  /// Throws ShapeError for more than max_rank dimensions.
   explicit Dims(std::span<const std::int64_t> values);
-  /// `rank` copies of `value`.
+  /// Returns `rank` copies of `value`.
   static Dims filled(int rank, std::int64_t value);
 
   int rank() const { return rank_; }
@@ -60,27 +60,28 @@ class Dims {
 using Shape = Dims;
 using Strides = Dims;
 
-/// Number of elements; throws ShapeError for a negative size or beyond 2^63 - 1.
+/// Returns the number of elements. Throws ShapeError for a negative size or beyond 2^63 - 1.
 std::int64_t count(const Shape& shape);
-/// Row-major strides.
+/// Returns row-major strides.
 Strides contiguous_strides(const Shape& shape);
-/// "(4, 8)", "(3,)", "()".
+/// Returns "(4, 8)", "(3,)", "()".
 std::string to_string(const Dims& dims);
-/// `dim` counted from the front, where negative counts from the end; throws IndexError naming `op`, the shape and the
-/// dimension.
+/// Returns `dim` counted from the front; a negative one counts from the end. Throws IndexError with `op`, the shape and
+/// the dimension.
 int normalize_dim(const char* op, std::int64_t dim, const Shape& shape);
-/// The index of the element with this row-major number.
+/// Returns the index of the element with this row-major number.
 Dims unravel(std::int64_t number, const Shape& shape);
-/// NumPy broadcasting of two shapes; nothing where they differ in a size that is not 1.
+/// Returns the NumPy broadcast of two shapes, or none if they differ in a size that is not 1.
 std::optional<Shape> broadcast_shapes(const Shape& a, const Shape& b);
 
-/// Element (i, j, ...) lies at offset + i * strides[0] + j * strides[1] + ... in units of elements.
+/// Element (i, j, ...) lies at offset + i * strides[0] + j * strides[1] + ..., in elements.
 struct Geometry {
   Shape shape;
   Strides strides;
   std::int64_t offset = 0;  // in elements
 
-  /// Row-major without gaps; dimensions of size 1 may have any stride, and an empty view is always contiguous.
+  /// Returns whether elements are row-major without gaps. Dimensions of size 1 may have any stride; an empty view is
+  /// always contiguous.
   bool contiguous() const;
 
   friend bool operator==(const Geometry&, const Geometry&) = default;
@@ -92,42 +93,41 @@ struct Extent {
   std::int64_t last = -1;  // below `first`: no elements
 };
 
-/// What memory a view may touch; what lies beyond 64 bits ends there, outside every storage.
+/// Returns the memory range that a view may touch. Offsets saturate at 64 bits, outside every storage.
 Extent extent(const Geometry& x);
-/// True where several elements share one place, as after expanded() or unfolded() with overlapping windows; of
-/// interleaved windows that just miss each other too.
+/// Returns true if several elements share one place, as after expanded() or unfolded() with overlapping windows. May
+/// also return true for interleaved windows that do not overlap.
 bool repeats_elements(const Geometry& x);
-/// What kernels take, for a storage that begins at `base` (nullptr stays nullptr).
+/// Returns the view for kernels on a storage at `base` (nullptr stays nullptr).
 View view_at(void* base, DType dtype, const Geometry& x);
 
-/// The geometry of a fresh row-major tensor. Throws ShapeError where count() does.
+/// Returns the geometry of a new row-major tensor. Throws ShapeError as count() does.
 Geometry contiguous_geometry(const Shape& shape);
-/// `wanted` with its -1, if any, replaced by what the elements of `present` leave. Throws ShapeError when the counts
-/// differ.
+/// Returns `wanted` with its -1, if any, set so that the counts match. Throws ShapeError if they cannot match
+/// `present`.
 Shape infer_shape(const char* op, const Shape& wanted, const Shape& present);
-/// The same elements in row-major order under `shape` (one size may be -1); nothing when that needs a copy.
+/// Returns the same elements in row-major order under `shape` (one size may be -1), or none if that needs a copy.
 std::optional<Geometry> reshaped(const Geometry& x, const Shape& shape);
 /// Dimension d of the result is dimension order[d] of x. Throws ShapeError unless `order` is a permutation.
 Geometry permuted(const Geometry& x, const Dims& order);
 /// Swaps two dimensions.
 Geometry transposed(const Geometry& x, std::int64_t dim0, std::int64_t dim1);
-/// [start, stop) with step > 0 along dim, NumPy semantics (negative counts from the end, clipped). Throws ValueError
-/// for another step.
+/// Returns [start, stop) with step > 0 along dim, with NumPy semantics (negative counts from the end, clipped). Throws
+/// ValueError for another step.
 Geometry sliced(const Geometry& x, std::int64_t dim, std::int64_t start, std::int64_t stop, std::int64_t step);
-/// Element `index` of `dim` (negative counts from the end), which disappears. Throws IndexError.
+/// Selects element `index` of `dim` (negative counts from the end) and removes the dimension. Throws IndexError.
 Geometry selected(const Geometry& x, std::int64_t dim, std::int64_t index);
-/// Broadcast to `shape` with stride 0; -1 keeps a size. Throws ShapeError.
+/// Broadcasts to `shape` with stride 0; -1 keeps a size. Throws ShapeError.
 Geometry expanded(const Geometry& x, const Shape& shape);
 /// Removes a dimension of size 1. Throws ShapeError for another size.
 Geometry squeezed(const Geometry& x, std::int64_t dim);
-/// A new dimension of size 1 before `dim`; dim == rank (or -1) appends.
+/// Inserts a dimension of size 1 before `dim`; dim == rank (or -1) appends.
 Geometry unsqueezed(const Geometry& x, std::int64_t dim);
-/// Elements (i, i + offset) of dim0 and dim1, which disappear; the diagonal is the last dimension, empty where it lies
-/// outside. Throws IndexError where both are the same dimension.
+/// Replaces dim0 and dim1 by their diagonal (i, i + offset) as the last dimension, empty if outside. Throws IndexError
+/// if both are the same dimension.
 Geometry diagonal_of(const Geometry& x, std::int64_t offset, std::int64_t dim0, std::int64_t dim1);
-/// Windows of `size` elements of dim, `dilation` apart, which begin every `step` elements: their number takes the place
-/// of dim, their elements are a new last dimension. Throws ValueError for numbers below 1, ShapeError where not even
-/// one window fits.
+/// Windows of `size` elements of dim, `dilation` apart, one every `step` elements. The window count replaces dim; the
+/// window elements are a new last dimension. Throws ValueError for numbers below 1, ShapeError if no window fits.
 Geometry unfolded(const Geometry& x, std::int64_t dim, std::int64_t size, std::int64_t step, std::int64_t dilation);
 
 /// One entry of x[{...}]: an index, slice(), ellipsis or new_axis.
@@ -144,7 +144,7 @@ class Index {
   std::int64_t start = 0, stop = 0, step = 1;
 };
 
-/// What stands in x[...]: one entry, or several in braces; and the line where it stands.
+/// The argument of x[...]: one entry, or several in braces, with its source line.
 class Indices {
  public:
   Indices(std::initializer_list<Index> list, std::source_location line = std::source_location::current())
@@ -162,12 +162,12 @@ class Indices {
   std::source_location line_;
 };
 
-/// [start, stop) of a dimension, NumPy semantics; slice() is all of it.
+/// Returns the range [start, stop) of a dimension, NumPy semantics; slice() is the whole dimension.
 constexpr Index slice(std::int64_t start = 0, std::int64_t stop = std::numeric_limits<std::int64_t>::max(),
                       std::int64_t step = 1) {
   return {Index::Kind::range, start, stop, step};
 }
-/// All dimensions that the other entries leave.
+/// All dimensions without an entry of their own.
 inline constexpr Index ellipsis{Index::Kind::ellipsis};
 /// A dimension of size 1.
 inline constexpr Index new_axis{Index::Kind::new_axis};

@@ -1,5 +1,5 @@
-// The two seams to autograd/: whether operators of this thread record gradients, a flag on this floor because in-place
-// writes ask it too, and what autograd/ keeps for a tensor, an abstract base so that tensor/ never includes autograd/.
+// Interface of tensor/ to autograd/. The grad mode of a thread is here because in-place writes check it. GradRecord is
+// abstract, so that tensor/ never includes autograd/.
 #pragma once
 
 #include <memory>
@@ -11,10 +11,10 @@ namespace detail {
 inline thread_local constinit bool grad_mode = true;
 }
 
-/// True unless a NoGradGuard is the innermost guard alive on this thread.
+/// Returns whether operators on this thread record gradients. A NoGradGuard as innermost guard turns it off.
 inline bool grad_enabled() { return detail::grad_mode; }
 
-/// Sets grad mode on this thread for as long as it lives; guards nest.
+/// Sets grad mode on this thread during its lifetime; guards nest.
 class GradModeGuard {
  public:
   explicit GradModeGuard(bool enabled) : previous_(detail::grad_mode) { detail::grad_mode = enabled; }
@@ -26,7 +26,7 @@ class GradModeGuard {
   bool previous_;
 };
 
-/// While alive, operators record nothing and in-place writes to tensors that require grad are allowed.
+/// During its lifetime operators record nothing, and in-place writes to tensors that require grad are allowed.
 class NoGradGuard : public GradModeGuard {
  public:
   NoGradGuard() : GradModeGuard(false) {}
@@ -50,7 +50,7 @@ class GradRecord {
   virtual bool is_leaf() const = 0;
   /// The operator that made it ("matmul"), or "".
   virtual std::string made_by() const = 0;
-  /// The accumulated gradient of a leaf; an undefined tensor where there is none.
+  /// The accumulated gradient of a leaf, or an undefined tensor.
   virtual Tensor grad() const = 0;
   virtual void set_grad(const Tensor& grad) = 0;
   virtual void backward(const Tensor& self, const Tensor& gradient, bool retain_graph, bool create_graph) = 0;
@@ -58,5 +58,5 @@ class GradRecord {
 
 }  // namespace poolgrad
 
-/// Makes `record` that of a leaf. autograd/ defines it; null in programs without.
+/// Sets `record` to a new leaf record. autograd/ defines it; null in programs without autograd/.
 extern "C" [[gnu::weak]] void poolgrad_make_leaf_record(std::shared_ptr<poolgrad::GradRecord>& record);

@@ -23,8 +23,8 @@ thread_local Graph* recording_graph = nullptr;
 
 constexpr std::size_t most_values = std::size_t{64} << 10, value_alignment = 16;
 
-/// Where the work runs and the memory that it is written down with. The pool's share of the device is taken from the
-/// budget of the device's own pool, so that both together keep to it.
+/// The stream and the memory pool of a recording. The pool takes its memory from the budget of the device's shared
+/// pool, so that both together stay within it.
 class PrivatePool {
  public:
   PrivatePool(Device device, std::unique_ptr<CudaDriver> driver)
@@ -43,16 +43,17 @@ class PrivatePool {
   PrivatePool(const PrivatePool&) = delete;
   PrivatePool& operator=(const PrivatePool&) = delete;
 
-  /// Whoever replays on a stream may read there what the replay has made. The per-thread streams of all threads are
-  /// waited for by the legacy default stream.
+  /// Registers a stream that replays, and so may read results of the replay. The legacy default stream stands for the
+  /// per-thread streams, because it waits for all of them.
   void is_read_on(Stream stream) {
     if (stream.id == per_thread_stream) stream.id = 0;
     if (std::find(readers_.begin(), readers_.end(), stream) == readers_.end()) readers_.push_back(stream);
   }
-  /// The pool, which may have what is left of the device's budget until settle() is called.
+  /// Returns the pool, with the rest of the device's budget as its limit until settle().
   CachingAllocator& open() {
     give_budget_back();
-    // What the step has used eagerly is what it needs here; of its caches, such as attention programs, nothing goes.
+    // Frees cached blocks of the eager step for the recording. Allocated blocks, such as cached attention programs,
+    // stay.
     shared().trim(shared().statistics().reserved_bytes.current);
     const std::size_t budget = shared().budget(), page = shared().memory().granularity();
     const std::size_t kept = std::max<std::size_t>(shared().statistics().reserved_bytes.current, page);
@@ -60,7 +61,7 @@ class PrivatePool {
     taken_ = budget - std::min(budget, kept);
     if (own_ == nullptr) {
       AllocatorConfig config;
-      config.deterministic = true;  // no event of a recording is asked about
+      config.deterministic = true;  // a recording cannot query events
       config.magazines = false;
       auto memory = std::make_unique<RecordedMemory>(stream_.device.index);
       memory_ = memory.get();
@@ -69,7 +70,7 @@ class PrivatePool {
     memory_->set_limit(taken_);
     return *own_;
   }
-  /// Keeps as much of it as the pool has been given.
+  /// Reduces the pool's limit to the committed memory.
   void settle() {
     const std::size_t unused = taken_ - memory_->committed();
     shared().set_budget(shared().budget() + unused);
@@ -84,14 +85,15 @@ class PrivatePool {
   Stream stream() const { return stream_; }
 
  private:
-  /// Pages must not go while queued work reads them. Errors of that work are for others to hear.
+  /// Waits, because pages must not be freed while queued work reads them. Ignores errors of that work; its owner
+  /// reports them.
   void wait_for_readers() noexcept {
     const auto wait_for = [&](Stream reader) {
       const std::uint64_t event = driver_->event_create();
       try {
         driver_->event_record(event, reader.id);
         driver_->event_synchronize(event);
-      } catch (const Error&) {  // the stream is gone: the others are waited for all the same
+      } catch (const Error&) {  // the stream is gone; waits for the others anyway
       }
       driver_->event_destroy(event);
     };
@@ -109,12 +111,12 @@ class PrivatePool {
   const std::unique_ptr<CudaDriver> driver_;
   const Stream stream_;
   std::unique_ptr<CachingAllocator> own_;
-  RecordedMemory* memory_ = nullptr;  // of it
-  std::size_t taken_ = 0;             // of the shared pool's budget
+  RecordedMemory* memory_ = nullptr;  // of own_
+  std::size_t taken_ = 0;             // from the shared pool's budget
   std::vector<Stream> readers_;
 };
 
-/// Pools of graphs that are gone, of which somebody still has a tensor. Never destroyed, as pools of devices are not.
+/// Pools of destroyed graphs whose tensors are still in use. Never destroyed, like the pools of devices.
 class Orphans {
  public:
   static Orphans& all() {
@@ -141,7 +143,7 @@ struct Graph::Impl {
   explicit Impl(Device device) : memory(std::make_unique<PrivatePool>(device, make_cuda_driver(device.index))) {}
   ~Impl() { forget(); }
 
-  /// What is recorded is gone, once its work is done.
+  /// Waits for the recorded work and drops it.
   void forget() noexcept {
     if (!recorded) return;
     try {
@@ -197,7 +199,7 @@ Graph* Graph::recording() { return recording_graph; }
 
 namespace {
 
-/// A stream's work as a part of another's: behind what that has been given, and before what it is given then.
+/// Orders the work of stream `inner` after the earlier and before the later work of `outer`.
 class Between {
  public:
   Between(CachingAllocator& pool, Stream outer, Stream inner) : pool_(pool), outer_(outer), inner_(inner) {
@@ -206,7 +208,7 @@ class Between {
   ~Between() {
     try {
       pool_.order(outer_, inner_);
-    } catch (const Error&) {  // the device is lost, which the next launch will say
+    } catch (const Error&) {  // the device is lost; the next launch reports it
     }
   }
   Between(const Between&) = delete;

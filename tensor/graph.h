@@ -1,5 +1,5 @@
-// A training step that is recorded once and launched as a whole (CUDA graphs): the host then queues one thing a step,
-// where it queued hundreds of kernels.
+// A training step recorded once and launched as a whole (CUDA graphs). The host then queues one launch per step instead
+// of hundreds of kernels.
 #pragma once
 
 #include <cstddef>
@@ -12,14 +12,14 @@
 
 namespace poolgrad {
 
-/// What the recorded work uses:
-///   * Tensors that were there before are read and written where they are. They must outlive the graph; those that the
-///     step itself lets go of are kept for it.
-///   * Tensors that the step makes come from a pool of the graph's own, which nobody else gets memory of. Whoever still
-///     has them, such as a loss or gradients, finds the last replay's values in them, also after the graph is gone.
-/// What the host computes is as it was when the step was recorded, but for what is asked for anew before each replay:
-/// the step counts and learning rates of optimisers, and what generators hand out, so that replays draw what as many
-/// eager steps would. Reads by the host and copies from it are refused.
+/// Memory of the recorded work:
+///   * Existing tensors are read and written in place. They must outlive the graph. The graph keeps tensors that the
+///     step itself releases.
+///   * Tensors made by the step come from the graph's private pool. Surviving handles, such as a loss or gradients,
+///     show the values of the last replay, also after the graph is destroyed.
+/// Host values are fixed at recording, except the step counts and learning rates of optimizers and the ranges of random
+/// generators. Each replay updates those first, so it draws the same numbers as an eager step. A recorded step cannot
+/// copy to or from the host.
 ///
 ///   Graph graph(device);
 ///   graph.capture([&] {
@@ -31,37 +31,37 @@ namespace poolgrad {
 ///   while (next(batch)) graph.replay();  // batch.copy_from(...) between them
 class Graph {
  public:
-  /// Throws DeviceError for anything but a CUDA device.
+  /// Throws DeviceError unless the device is a CUDA device.
   explicit Graph(Device device);
   /// Waits for its work.
   ~Graph();
   Graph(const Graph&) = delete;
   Graph& operator=(const Graph&) = delete;
 
-  /// Calls `step` twice: once to be run, a step as any other, which also prepares what is made at first use; and once
-  /// to be recorded, when nothing runs and no optimiser counts. What that call makes has its values after the first
-  /// replay(). Work of this thread on the device's current stream is ordered before and after. What `step` throws is
-  /// thrown on; nothing is recorded then, and all else is usable. A graph can record anew, which forgets what it has.
+  /// Calls `step` twice. The first call runs it as an ordinary step, which also initializes lazily created state. The
+  /// second call records it: nothing runs, and optimizers do not count. Its tensors have values after the first
+  /// replay(). Work on the device's current stream of this thread is ordered before and after. Exceptions of `step`
+  /// propagate; then nothing is recorded and everything else stays usable. A new capture() discards the previous one.
   void capture(const std::function<void()>& step);
-  /// The first of these calls alone, and the second, which needs one before.
+  /// The two calls of capture() separately; record() requires an earlier rehearse().
   void rehearse(const std::function<void()>& step);
   void record(const std::function<void()>& step);
-  /// Queues the recorded work, behind that of the current stream and before whatever is queued there then. That stream
-  /// may read the results until the graph is gone, and must outlive it. Throws Error where nothing is recorded.
+  /// Queues the recorded work, ordered after the current stream's earlier work and before its later work. That stream
+  /// may read the results until the graph is destroyed, and must outlive it. Throws Error if nothing is recorded.
   void replay();
 
-  /// Its own, on which steps run.
+  /// The graph's own stream, on which steps run.
   Stream stream() const;
-  /// Of its own pool.
+  /// Statistics of the private pool.
   Statistics statistics() const;
 
-  /// For those whose kernels take a number that the host computes for each step: the graph that this thread records
-  /// for; nullptr where it does not.
+  /// Returns the graph that this thread records for, or nullptr. For operators whose kernels take a host value per
+  /// step.
   static Graph* recording();
-  /// Memory of the device, aligned to 16 bytes, that each replay fills with what `compute` writes, before the recorded
-  /// work. All together at most 64 KiB. Throws ValueError.
+  /// Returns device memory, aligned to 16 bytes, that each replay fills by `compute` before the recorded work. At most
+  /// 64 KiB per graph. Throws ValueError.
   const void* value(std::size_t bytes, std::function<void(void*)> compute);
-  /// Each replay calls it, in the order of these calls and of those of value().
+  /// Registers an action for each replay, in the order of these calls and those of value().
   void before_replay(std::function<void()> action);
 
  private:

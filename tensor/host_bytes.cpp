@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::size_t piece = PinnedMemory::page;
 
-/// Memory of the host that a device copies to: pinned, where there is any left.
+/// Host memory as the target of device copies: pinned if available.
 class Landing {
  public:
   explicit Landing(Device device) : pool_(pinned_allocator_for(device)), host_{device, PinnedMemory::host_stream} {

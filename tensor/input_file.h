@@ -1,4 +1,4 @@
-// A regular file opened for reading, of known length. Every error names the path, and the offset where there is one.
+// A regular file opened for reading, of known length. Every error has the path and, if known, the offset.
 #pragma once
 
 #include <cstddef>
@@ -11,19 +11,19 @@ namespace poolgrad {
 
 class InputFile {
  public:
-  /// `op` begins every error text. Throws FileError.
+  /// `op` starts every error text. Throws FileError.
   InputFile(const char* op, const std::string& path);
   ~InputFile();
   InputFile(const InputFile&) = delete;
   InputFile& operator=(const InputFile&) = delete;
 
   std::uint64_t size() const { return size_; }
-  /// Bytes [offset, offset + bytes); throws FileError where the file ends before.
+  /// Reads bytes [offset, offset + bytes). Throws FileError past the end of the file.
   void read(std::uint64_t offset, void* to, std::size_t bytes) const;
   std::string read_text(std::uint64_t offset, std::size_t bytes) const;
-  /// A row-major tensor whose bytes begin at `offset`. Throws FileError for a bool that is neither 0 nor 1.
+  /// Returns a row-major tensor of the bytes at `offset`. Throws FileError for a bool that is neither 0 nor 1.
   Tensor read_tensor(std::uint64_t offset, const Shape& shape, DType dtype, Device device) const;
-  /// The same into a tensor that is there; one of a simulated device stays as it is.
+  /// Reads into an existing tensor; leaves one of a simulated device unchanged.
   void read_into(const Tensor& tensor, std::uint64_t offset) const;
   /// Throws FileError for a byte of [offset, offset + bytes) that is neither 0 nor 1.
   void check_bools(std::uint64_t offset, std::uint64_t bytes) const;
@@ -40,7 +40,7 @@ class InputFile {
   std::uint64_t size_ = 0;
 };
 
-/// Bytes of a tensor of that shape; nothing where they exceed 2^63 - 1.
+/// Sets `bytes` to the size of a tensor. Returns false beyond 2^63 - 1.
 bool tensor_bytes(const Shape& shape, DType dtype, std::uint64_t& bytes);
 
 }  // namespace poolgrad

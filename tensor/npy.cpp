@@ -14,7 +14,7 @@ namespace poolgrad {
 
 namespace {
 
-/// As NumPy writes them.
+/// Type codes as NumPy writes them.
 constexpr std::pair<DType, std::string_view> npy_types[] = {
     {DType::f64, "<f8"}, {DType::f32, "<f4"}, {DType::f16, "<f2"},    {DType::i64, "<i8"},
     {DType::i32, "<i4"}, {DType::u8, "|u1"},  {DType::boolean, "|b1"}};
@@ -22,7 +22,7 @@ constexpr std::pair<DType, std::string_view> npy_types[] = {
 DType dtype_from(const std::string& descr) {
   for (const auto& [dtype, code] : npy_types)
     if (descr.size() == 3 && descr.substr(1) == code.substr(1)) {
-      // The byte order of one byte says nothing.
+      // Byte order is irrelevant for one byte.
       if (size_of(dtype) == 1 && std::string_view("|<>=").find(descr[0]) != std::string_view::npos) return dtype;
       if (descr[0] == '>') throw ValueError("big-endian data (" + in_quotes(descr) + ") is not supported");
       if (descr[0] == '<') return dtype;
@@ -30,7 +30,7 @@ DType dtype_from(const std::string& descr) {
   throw ValueError("dtype " + in_quotes(descr) + " is not supported (f2 f4 f8 i4 i8 u1 b1 are)");
 }
 
-/// A reader of the few Python literals that occur.
+/// Parser of the few Python literals in headers.
 class Parser {
  public:
   explicit Parser(std::string_view text) : text_(text) {}
@@ -112,7 +112,7 @@ struct NpyHeader {
   Shape shape;
 };
 
-/// Reads exactly what NumPy writes: the three keys once each, in any order. Throws ValueError with the reason.
+/// Accepts exactly NumPy's format: the three keys once each, in any order. Throws ValueError with the reason.
 NpyHeader parse_npy_header(std::string_view text) {
   NpyHeader header;
   bool descr = false, order = false, shape = false;
@@ -140,7 +140,8 @@ NpyHeader parse_npy_header(std::string_view text) {
   return header;
 }
 
-/// Magic, version 1.0, length and dictionary, padded with spaces so that the data begins at a multiple of 64.
+/// Returns magic, version 1.0, length and dictionary, padded with spaces so that the data starts at a multiple of 64
+/// bytes.
 std::string npy_header(DType dtype, const Shape& shape) {
   const auto* type = std::ranges::find(npy_types, dtype, &std::pair<DType, std::string_view>::first);
   if (type == std::end(npy_types))

@@ -14,19 +14,19 @@
 
 namespace poolgrad {
 
-// How a set of numbers is written so that they align: NumPy's rules.
+// Formats numbers of equal width by NumPy's rules.
 
 namespace {
 
-/// Writes one value of the column.
+/// Formats one value of a column.
 using NumberWriter = std::function<std::string(double)>;
 
-/// Decimal digits that every value of the dtype keeps.
+/// Returns the decimal digits that every value of the dtype keeps.
 int decimal_digits(DType dtype) {
-  return (significant_bits(dtype) - 1) * 301 / 1000;  // by log10(2), as std::numeric_limits has it
+  return (significant_bits(dtype) - 1) * 301 / 1000;  // times log10(2), like std::numeric_limits
 }
 
-/// The same in every locale.
+/// Formats a number independently of the locale.
 std::string printed(std::chars_format format, int digits, double value) {
   std::string text(400 + static_cast<std::size_t>(digits), '\0');  // the largest double has 309 digits
   text.resize(static_cast<std::size_t>(
@@ -34,7 +34,7 @@ std::string printed(std::chars_format format, int digits, double value) {
   return text;
 }
 
-/// Digits after the first that the shortest identifying scientific notation has.
+/// Returns the digits after the first in the shortest scientific notation that identifies the value.
 int shortest_digits(double value, DType dtype) {
   if (dtype == DType::f64 || dtype == DType::f32) {
     char buffer[64];
@@ -51,7 +51,7 @@ int shortest_digits(double value, DType dtype) {
   return digits;
 }
 
-/// A number split at the decimal point, its exponent apart ("e+05" or "").
+/// A number split at the decimal point, with its exponent ("e+05" or "").
 struct Parts {
   std::string whole, fraction, exponent;
 };
@@ -73,7 +73,7 @@ Parts scientific(double value, DType dtype, int precision) {
   return parts;
 }
 
-/// Only for values below 10^decimal_digits, whose whole part is exact.
+/// Only for values below 10^decimal_digits, whose integer part is exact.
 Parts positional(double value, DType dtype, int precision) {
   const int digits = shortest_digits(value, dtype);
   const int exponent = std::atoi(split(printed(std::chars_format::scientific, digits, value)).exponent.c_str() + 1);
@@ -98,9 +98,9 @@ bool wants_scientific(double smallest, double largest, DType dtype) {
          rounded(dtype, largest / smallest) > 1000;
 }
 
-/// A writer for floating values of `dtype`, all of one width: the shortest digits that identify each value among those
-/// of its dtype, at most `precision` of them after the point; scientific where magnitudes are large, tiny or spread
-/// over more than three decades.
+/// Returns a formatter for floating values of `dtype`, all of one width. It prints the shortest digits that identify
+/// each value in its dtype, at most `precision` after the point. Uses scientific notation for magnitudes that are
+/// large, tiny or spread over more than three decades.
 NumberWriter float_writer(const std::vector<double>& values, DType dtype, int precision) {
   double smallest = INFINITY, largest = 0;
   bool special = false, negative_infinity = false;
@@ -139,9 +139,9 @@ NumberWriter float_writer(const std::vector<double>& values, DType dtype, int pr
   };
 }
 
-// The array around them.
+// Formats the array around the numbers.
 
-/// Indices of a dimension that are shown; "..." follows the first `gap` of them, where gap > 0.
+/// Printed indices of a dimension; "..." follows the first `gap` of them if gap > 0.
 struct Shown {
   std::vector<std::int64_t> indices;
   std::size_t gap = 0;
@@ -161,7 +161,7 @@ std::vector<Shown> choose_shown(const Shape& shape, bool summarise, std::int64_t
   return shown;
 }
 
-/// The shown elements in row-major order. Only they are read.
+/// Returns the printed elements in row-major order and reads no others.
 template <class T>
 std::vector<T> gather(const Tensor& tensor, const std::vector<Shown>& shown) {
   std::vector<std::int64_t> offsets{0};
@@ -206,7 +206,7 @@ class Layout {
  public:
   Layout(const std::vector<std::string>& words, const std::vector<Shown>& shown) : words_(words), shown_(shown) {}
 
-  /// Dimension d onwards; its lines begin with `indent` and are at most `width` wide.
+  /// Formats dimensions from d on; lines start with `indent` and have at most `width` characters.
   std::string nested(std::size_t d, const std::string& indent, std::size_t width) {
     if (d == shown_.size()) return words_[next_word_++];
     const bool row = d + 1 == shown_.size();

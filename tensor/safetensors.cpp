@@ -21,8 +21,8 @@ struct SafetensorsEntry {
   std::string name;
   DType dtype = DType::f32;
   Shape shape = {};
-  std::string_view foreign = {};     // the name of a dtype without a DType; empty: the tensor is of `dtype`
-  unsigned bits = 0;                 // of an element
+  std::string_view foreign = {};     // name of an unsupported dtype; empty: `dtype` is valid
+  unsigned bits = 0;                 // per element
   std::uint64_t begin = 0, end = 0;  // bytes, relative to the end of the header
 };
 
@@ -35,7 +35,7 @@ constexpr std::pair<DType, std::string_view> safetensors_types[] = {
     {DType::f64, "F64"}, {DType::f32, "F32"}, {DType::f16, "F16"}, {DType::bf16, "BF16"},
     {DType::i64, "I64"}, {DType::i32, "I32"}, {DType::u8, "U8"},   {DType::boolean, "BOOL"}};
 
-/// Of the format, and not of poolgrad: bits of an element, and the name.
+/// Dtypes of the format that poolgrad lacks: bits per element, and name.
 constexpr std::pair<unsigned, std::string_view> foreign_types[] = {
     {4, "F4"},          {6, "F6_E2M3"},     {6, "F6_E3M2"}, {8, "I8"},   {8, "F8_E4M3"}, {8, "F8_E5M2"}, {8, "F8_E8M0"},
     {8, "F8_E4M3FNUZ"}, {8, "F8_E5M2FNUZ"}, {16, "I16"},    {16, "U16"}, {32, "U32"},    {64, "U64"},    {64, "C64"}};
@@ -46,8 +46,8 @@ std::string names_of(const auto& types) {
   return names;
 }
 
-/// Receives the events of the JSON reader and refuses whatever does not belong where it stands. The depth of the
-/// structure is bounded by the states, so deep nesting is refused at its first bracket too many.
+/// Handles the events of the JSON reader and rejects anything out of place. The finite states bound the nesting depth,
+/// so deep nesting fails at the first bracket too many.
 class HeaderReader : public JsonEvents {
  public:
   SafetensorsHeader header;
@@ -154,7 +154,8 @@ class HeaderReader : public JsonEvents {
   int offsets_ = 0;
 };
 
-/// Throws ValueError with the reason; sizes and offsets are not compared here. Refuses duplicates and unknown keys.
+/// Parses a header; does not check sizes and offsets. Throws ValueError with the reason, also for duplicates and
+/// unknown keys.
 SafetensorsHeader parse_safetensors_header(std::string_view text) {
   HeaderReader reader;
   if (const auto fault = parse_json(text, reader))
@@ -162,11 +163,11 @@ SafetensorsHeader parse_safetensors_header(std::string_view text) {
   return std::move(reader.header);
 }
 
-/// The header's JSON; names are distinct. Throws ValueError for a name or a text that is not UTF-8.
+/// Returns the header's JSON; names must be distinct. Throws ValueError for a name or text that is not UTF-8.
 std::string safetensors_header(const SafetensorsHeader& header) {
   using Json = nlohmann::ordered_json;
   Json json = Json::object();
-  Json::object_t::Container& members = json.get_ref<Json::object_t&>();  // operator[] would search all of them
+  Json::object_t::Container& members = json.get_ref<Json::object_t&>();  // operator[] would search all members
   if (!header.metadata.empty()) members.emplace_back("__metadata__", header.metadata);
   for (const SafetensorsEntry& entry : header.entries) {
     Json& value = members.emplace_back(entry.name, Json::object()).second;
@@ -184,7 +185,7 @@ std::string safetensors_header(const SafetensorsHeader& header) {
 
 constexpr std::uint64_t longest_header = 100'000'000;
 
-/// Levenshtein's distance.
+/// Returns the Levenshtein distance.
 std::size_t distance(const std::string& a, const std::string& b) {
   std::vector<std::size_t> row(b.size() + 1);
   for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
@@ -206,14 +207,14 @@ const Tensor* find(const SafetensorsFile& file, const std::string& name) {
   return nullptr;
 }
 
-/// Whether the elements of the tensor take so many bytes.
+/// Returns whether the elements of the tensor take exactly `bytes`.
 bool fits(const SafetensorsEntry& entry, std::uint64_t bytes) {
   std::uint64_t elements = 0;
   return tensor_bytes(entry.shape, DType::u8, elements) && elements <= UINT64_MAX / entry.bits &&
          elements * entry.bits % 8 == 0 && elements * entry.bits / 8 == bytes;
 }
 
-/// Data must cover the file from the header to its end, without holes and overlaps.
+/// Checks that the data covers the file from the header to its end, without holes and overlaps.
 void check_layout(const InputFile& file, std::uint64_t data, const std::vector<SafetensorsEntry>& entries) {
   std::uint64_t next = 0;
   for (const SafetensorsEntry& entry : entries) {
@@ -334,7 +335,7 @@ SafetensorsFile load_safetensors(const std::string& path, Device device, CallSit
 
 void save_safetensors(const std::string& path, const SafetensorsFile& file, CallSite) {
   file.check_complete();
-  // Wide types first: with a header of a multiple of 8 bytes every tensor is then aligned to its element size.
+  // Wide types first: with a header of a multiple of 8 bytes, every tensor is then aligned to its element size.
   std::vector<const std::pair<std::string, Tensor>*> order;
   std::unordered_set<std::string> names{"__metadata__"};
   for (const auto& named : file.tensors) {

@@ -31,7 +31,7 @@ Storage::~Storage() {
   pool_.deallocate(data_, bytes_, storage_alignment, stream_);
 }
 
-/// What a Tensor handle points to.
+/// The state that Tensor handles share.
 struct Tensor::Impl {
   Impl(std::shared_ptr<Storage> memory, const Geometry& where, DType type, std::int64_t elements, bool row_major)
       : storage(std::move(memory)), geometry(where), count(elements), dtype(type), contiguous(row_major) {}
@@ -106,7 +106,7 @@ Tensor Tensor::alias(const Geometry& geometry) const {
     throw ShapeError("[alias] shape " + to_string(geometry.shape) + " with strides " + to_string(geometry.strides) +
                      " from " + std::to_string(geometry.offset) + " reaches beyond the storage of " + describe(*this));
   Geometry inside = geometry;
-  if (elements == 0) inside.offset = 0;  // nothing is anywhere
+  if (elements == 0) inside.offset = 0;  // an empty tensor has no position
   return Tensor(std::make_shared<Impl>(x.storage, inside, x.dtype, elements, inside.contiguous()));
 }
 
@@ -177,7 +177,7 @@ void Tensor::backward(const Tensor& gradient, bool retain_graph, bool create_gra
         "[backward] the tensor requires no gradient, as nothing that it was computed from does (set_requires_grad()), "
         "or under a NoGradGuard: " +
         describe(*this));
-  const std::shared_ptr<GradRecord> record = impl_->record;  // alive even if a hook lets go of the tensor
+  const std::shared_ptr<GradRecord> record = impl_->record;  // keeps it alive if a hook releases the tensor
   record->backward(*this, gradient, retain_graph, create_graph);
 }
 
@@ -212,11 +212,11 @@ template std::int32_t* Tensor::data<std::int32_t>() const;
 template std::uint8_t* Tensor::data<std::uint8_t>() const;
 template bool* Tensor::data<bool>() const;
 
-// The functions that move data.
+// Functions that move data.
 
 namespace {
 
-/// destination = source, of one shape and without overlap. No bytes move to or from sim.
+/// destination = source, of equal shape and without overlap. No bytes move to or from sim.
 void transfer(const View& destination, Device to, const View& source, Device from) {
   if (from.is_sim() != to.is_sim())
     kernels::ask_as_copy_with_host(current_stream(from.is_sim() ? from : to), from.is_sim() ? source : destination,
@@ -307,12 +307,12 @@ T Tensor::item(CallSite) const {
 
 template <class T>
 std::vector<T> Tensor::to_vector(CallSite) const {
-  // Straight into the vector: reading a tensor leaves no trace in the pool.
+  // Copies straight into the vector: reading a tensor allocates nothing in the pool.
   const auto elements = static_cast<std::size_t>(count());
   std::vector<T> out;
   const Geometry dense{shape(), contiguous_strides(shape()), 0};
   use_on_current_stream(*this, Access::reads);
-  if constexpr (std::is_same_v<T, bool>) {  // packed: has no array of bool inside
+  if constexpr (std::is_same_v<T, bool>) {  // bit-packed, without an array of bool
     const auto buffer = std::make_unique<bool[]>(elements);
     if (elements) transfer(view_at(buffer.get(), DType::boolean, dense), cpu, view(), device());
     out.assign(buffer.get(), buffer.get() + elements);

@@ -343,8 +343,8 @@ const void* advanced(const void* matrix, std::int64_t elements, DType dtype) {
   return static_cast<const std::byte*>(matrix) + elements * static_cast<std::int64_t>(size_of(dtype));
 }
 
-/// Returns the number of parts of k to multiply separately. For f32 with small C and long k, as in weight gradients,
-/// cuBLASLt uses few blocks and leaves most of a GPU idle (docs/measurements.md). Batched products use more blocks.
+/// Returns the number of parts of k to multiply separately. Weight gradients in f32 have small C and long k. cuBLASLt
+/// then uses few blocks and leaves most of a GPU idle (docs/measurements.md). Batched products use more blocks.
 std::int64_t parts_of_k(const Gemm& g) {
   const bool plain = g.dtype == DType::f32 && !tf32_allowed() && g.batch == 1 && g.alpha == 1 && g.beta == 0 && !g.bias;
   constexpr std::int64_t tile = 128, few_tiles = 32, enough_blocks = 256, shortest = 256, most = 16;

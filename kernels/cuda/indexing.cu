@@ -1,4 +1,4 @@
-// Gathers, one thread per element read, and detection of invalid indices. scatter.cu has the scatters.
+// Gathers, one thread per read access, and detection of invalid indices. scatter.cu has the scatters.
 #include <array>
 #include <atomic>
 #include <map>

@@ -22,8 +22,8 @@ struct Transposition {
 
   static constexpr std::int64_t edge = 32;  // of a tile
 
-  /// Returns none if both views have adjacent elements in the same dimension, if one has none, or for less than half a
-  /// tile.
+  /// Returns none if both views have adjacent elements in the same dimension, or one has none. Also returns none for
+  /// less than half a tile.
   static std::optional<Transposition> between(const View& out, const View& from) {
     std::array<View, 2> views = {out, from};
     sort_dimensions(views);

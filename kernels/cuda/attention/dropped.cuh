@@ -1,6 +1,6 @@
-// Finds the dropped scores of a lane. One Philox draw serves four neighboring keys (attention_dropout.h). A warp's
-// fragments spread these four keys over several lanes. If keys are consecutive and start at a multiple of four, each
-// lane draws a share and the lanes exchange bits.
+// Finds the dropped scores of a lane. One Philox draw serves four neighboring keys (attention_dropout.h), which a
+// warp's fragments spread over several lanes. If keys are consecutive and start at a multiple of four, the lanes share
+// the draws and exchange bits.
 #pragma once
 
 #include <cstdint>

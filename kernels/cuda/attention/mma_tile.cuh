@@ -294,8 +294,8 @@ __device__ inline float in_base_2(float score) {
   return size <= most || size == infinity ? score * log2_e : std::numeric_limits<float>::quiet_NaN();
 }
 
-/// Copies element e of the thread's `part`-th 64 columns of scores to aside[e * mma_threads + threadIdx.x], for access
-/// by a runtime index.
+/// Copies element e of the thread's `part`-th 64 columns of scores to aside[e * mma_threads + threadIdx.x]. There a
+/// runtime index can select it.
 template <std::size_t Fragments>
 __device__ void set_aside(const Shared<float>& aside, const FragmentC (&scores)[Fragments], int part = 0) {
   for_each_part<Fragments>([&](int p) {

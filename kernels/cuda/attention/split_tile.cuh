@@ -3,8 +3,8 @@
 // it. split.h splits visited rows in advance, and shared memory holds them as three bf16 tiles. The rows of a warp are
 // read from global memory and split at each use.
 //
-// Tensor cores do not round sums to nearest, so long sums drift. The contribution of each 64 visited rows is therefore
-// summed from zero, small products apart from large ones, and added to the results in f32.
+// Tensor cores do not round sums to nearest, so long sums drift. The products of each 64 visited rows are therefore
+// summed from zero, small ones apart from large ones. The sums are then added to the results in f32.
 //
 // An infinity cannot be split: its products are NaN, and the block repeats the tile with care.
 #pragma once

@@ -7,7 +7,7 @@
 //
 // Between the two products, `lanes_of_row` neighboring threads own a row of scores in shared memory.
 //
-// In a tile of at most four rows (`Few`) that layout would leave most threads idle, so every thread has all rows.
+// A tile of at most four rows (`Few`) would leave most threads idle, so every thread has all rows.
 // Scores: `lanes_of_row` neighbors share a visited row and split its columns. Results: thread (y, x) takes every
 // side-th visited row from y on, and the threads of a result column add their sums at the end.
 #pragma once
@@ -154,11 +154,11 @@ __device__ void stage_rows(const Staged& staged, int at, const Operand& x, const
   }
 }
 
-/// Rounds a row count up to whole threads.
+/// Rounds a row count up to a multiple of rows_of_thread.
 __device__ inline int whole_groups(int count) { return (count + rows_of_thread - 1) / rows_of_thread * rows_of_thread; }
 
-/// scores[i * score_stride + j] = <row i of a, row j of b> for existing rows. All threads have read the staged rows on
-/// return. The scores are readable after the next barrier.
+/// scores[i * score_stride + j] = <row i of a, row j of b> for existing rows. The first barrier waits for earlier reads
+/// of `staged` and `scores`. The new scores are readable after the next barrier.
 template <class T, class Staged, class Scores>
 __device__ void multiply_rows(const Scores& scores, int first_score, const Staged& staged, const Operand& a,
                               const TileRows& a_rows, const Operand& b, const TileRows& b_rows) {

@@ -174,7 +174,7 @@ class ToldVisits {
   __device__ ToldRows at(int slot) const { return told_[slot]; }
 
  private:
-  /// Looks up the tensor rows only for the first group of a run, because the other threads wait for this one.
+  /// Looks up the tensor rows only for the first group of a run; the other threads wait for this one.
   __device__ static ToldRows placed(const AttentionProgram& program, const VisitedRows& rows, const ToldRows& last) {
     ToldRows told{rows};
     if (rows.count > 0 && last.count > 0 && rows.run == last.run) {

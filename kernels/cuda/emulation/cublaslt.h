@@ -6,8 +6,7 @@
 //  - types: f64 products have only f64 operands and no bias; others accumulate in f32, with f32 alpha and beta
 //  - epilogues: a bias per row of D, or (BGRADB) sums of op(B) over its terms per column of D. The vector is aligned as
 //    declared for D. A bias needs D aligned to 4 bytes. Sums need all matrices aligned to 16 bytes, and D with a
-//    multiple of 16 bytes per column. Otherwise the status is CUBLAS_STATUS_NOT_SUPPORTED and the caller needs another
-//    way
+//    multiple of 16 bytes per column. Otherwise the status is CUBLAS_STATUS_NOT_SUPPORTED
 //  - layouts: leading dimensions cover a column; op(A), op(B), C and D fit; batches are equal
 //  - the algorithm: chosen for this problem on this device, with the alignments and workspace that it requested
 //  - addresses: device memory of one pool block from the first to the last element; an excessive leading dimension

@@ -15,8 +15,8 @@ void set_shared_limit(int device, const void* kernel, std::int64_t bytes);
 /// Returns the last limit set; 0: none.
 std::int64_t shared_limit(int device, const void* kernel);
 
-/// Returns the bytes that a launch with `dynamic` bytes may use, including the static ones, which are known only when
-/// it runs. Throws CudaError `[op] reason` if the launch would fail on a GPU.
+/// Returns the bytes, static and dynamic, that a launch with `dynamic` bytes may use. The static bytes are known only
+/// when it runs. Throws CudaError `[op] reason` if the launch would fail on a GPU.
 std::int64_t most_shared_bytes(const char* op, int device, const void* kernel, std::int64_t dynamic);
 
 }  // namespace poolgrad::emulation

@@ -1,5 +1,5 @@
-// Sums of squares of many tensors in f64. One launch covers the segments of all contiguous tensors, one launch covers
-// each other tensor, and the last one adds the segments.
+// Sums of squares of many tensors in f64. One launch covers the segments of all contiguous tensors. Each other tensor
+// has its own launch. The last launch adds the segments.
 #include <span>
 #include <vector>
 

@@ -78,7 +78,7 @@ template <class S, int Threads, std::size_t Registers = 16>
 using GradientPart = RowPart<S, Threads, 2, Registers>;
 
 /// Calls f(threads per row, registers per thread for the row), both constants. A warp handles f16 and bf16 rows of up
-/// to 1024 elements, because a block would wait at two barriers per row.
+/// to 1024 elements. A block would wait at two barriers per row.
 template <class S, class F>
 void with_gradient_part(std::int64_t columns, const F& f) {
   constexpr std::integral_constant<int, threads_of_short_rows> warp;

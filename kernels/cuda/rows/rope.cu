@@ -11,8 +11,8 @@ namespace {
 
 using cuda::Compute, cuda::width;
 
-/// Views (B, T, H, D) in the kernel's order. A thread takes a pack of neighboring pairs of one step and rotates it in
-/// `vectors_each` of the B * H vectors.
+/// Views (B, T, H, D) in the kernel's order. A thread takes a pack of neighboring pairs of one step. It rotates the
+/// pack in `vectors_each` of the B * H vectors.
 template <class S>
 struct Rotations {
   S* out;

@@ -148,7 +148,7 @@ class RowPart {
   Packs packs_[held];
 };
 
-/// log(sum(exp(x))) as shift + log(sum). `shift` is the maximum, or 0 if that is -infinity, so a row of -infinity has
+/// log(sum(exp(x))) as shift + log(sum). `shift` is the maximum, or 0 if that is -infinity. A row of -infinity then has
 /// sum 0 and no NaN. With `infinite`, `shift` is also 0 for infinity, and the sum is infinity.
 template <class T>
 struct ExpSum {
