@@ -25,7 +25,7 @@ namespace poolgrad::attention {
 
 namespace {
 
-/// All passes; those before the last leave their result in the compute dtype.
+/// Runs all passes. Passes before the last leave their result in the compute dtype.
 Attended run_forward(const AttendCall& call, const AttendOperands& x, bool out_over_q = false) {
   const MemoryScope output("attend", Category::output);
   const Tensor out =
@@ -158,7 +158,7 @@ kernels::AttentionScores AttendCall::scores_of(const AttendOperands& x) const {
   return result;
 }
 
-// What attend() refuses, before anything is allocated.
+// The checks of attend(), before it allocates.
 
 namespace {
 
@@ -214,7 +214,7 @@ bool check_attend(const Tensor& q, const Tensor& k, const Tensor& v, const Atten
   if (check_extra("sinks", options.sinks) && options.sinks.shape() != Shape{q.size(2)})
     misshapen("the sinks must be (Hq)");
 
-  const auto as_computed = [&](double number) {  // scores of less than f64 are of f32, and so is what modifies them
+  const auto as_computed = [&](double number) {  // below f64, scores and their modifiers are f32
     return compute_dtype(q.dtype()) == DType::f64 ? number : static_cast<double>(static_cast<float>(number));
   };
   if (options.scale && !std::isfinite(as_computed(*options.scale))) refuse("the scale is not finite");
@@ -225,7 +225,7 @@ bool check_attend(const Tensor& q, const Tensor& k, const Tensor& v, const Atten
   if (const auto& at = options.key_positions; at.gap_begin < 0 || at.gap_begin > k.size(1) || at.gap < 0)
     refuse("a gap of " + std::to_string(at.gap) + " positions before key " + std::to_string(at.gap_begin) +
            " is none between these keys");
-  // Positions are compared with sums and differences of others.
+  // Bounds positions, since sums and differences of them are compared.
   if (constexpr std::int64_t farthest = std::int64_t{1} << 60;
       options.key_positions.gap > farthest || options.key_positions.whole > farthest)
     refuse("positions of keys lie below 2^60, not at " +
@@ -269,12 +269,12 @@ void check_out_over_q(const AttendCall& call, const AttendOperands& x, bool want
 
 Tensor alibi_slopes(std::int64_t heads, const TensorOptions& options, CallSite) {
   if (heads < 1) throw ValueError("[alibi_slopes] heads must be at least 1, but are " + std::to_string(heads));
-  std::int64_t power = 1;  // the largest that is not above `heads`
+  std::int64_t power = 1;  // the largest power of two that is at most `heads`
   while (2 * power <= heads) power *= 2;
   const auto slope = [](std::int64_t h, std::int64_t of) {
     return std::exp2(-8.0 * static_cast<double>(h + 1) / static_cast<double>(of));
   };
-  // Heads beyond the power of two take every other slope of the next power.
+  // Heads after the power of two take every other slope of the next power.
   std::vector<double> slopes;
   for (std::int64_t h = 0; h < heads; ++h)
     slopes.push_back(h < power ? slope(h, power) : slope(2 * (h - power), 2 * power));

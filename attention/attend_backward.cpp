@@ -1,4 +1,4 @@
-// The gradients of attend() by the fused kernels: delta first and then every pass's share.
+// The gradients of attend() by the fused kernels: first delta, then the share of every pass.
 #include <algorithm>
 #include <limits>
 #include <vector>
@@ -14,7 +14,7 @@ namespace poolgrad::attention {
 
 namespace {
 
-/// Where the gradients of q, k and v go: (B, N, H, D) like the operands; undefined where not wanted.
+/// Allocates the gradients of q, k and v: (B, N, H, D) like the operands; undefined if not wanted.
 std::vector<Tensor> places(const AttendCall& call, const AttendOperands& x, const Tensor& out, const Tensor& grad_out,
                            const BackwardCall& backward) {
   const Tensor* operands[] = {&x.q, &x.k, &x.v};
@@ -39,7 +39,7 @@ std::vector<Tensor> places(const AttendCall& call, const AttendOperands& x, cons
 Tensor sinks_gradient(const Tensor& sinks, const Tensor& lse, const Tensor& delta) {
   const MemoryScope scope(Category::temp);
   const double lowest = -std::numeric_limits<double>::infinity();
-  const Tensor sees_nothing = equal(lse, full({}, lowest, lse.options()));  // its delta may be NaN
+  const Tensor sees_nothing = equal(lse, full({}, lowest, lse.options()));  // the delta of such a row may be NaN
   const Tensor share = exp(masked_fill(unsqueeze(sinks, 1) - lse, sees_nothing, lowest));
   return -sum(masked_fill(share * delta, sees_nothing, 0.0), {0, 2});
 }
@@ -68,7 +68,7 @@ Gradients attend_gradients(const AttendCall& call, const AttendOperands& x, Tens
   }
   if (backward.needs(4)) sinks = sinks_gradient(x.sinks, lse, delta);
 
-  // Several passes add up in the compute dtype.
+  // Several passes accumulate in the compute dtype.
   const auto& passes = call.compiled.passes;
   std::vector<Tensor> sums = result;
   if (passes.size() > 1 && x.q.dtype() != lse.dtype()) {
@@ -96,7 +96,7 @@ Tensor broadcast_bias_gradient(const AttendCall& call, const AttendOperands& x, 
                                const Tensor& grad_out) {
   const Tensor result = zeros(x.bias.shape(), x.bias.options());
   if (x.batch() * x.heads() * x.queries() * x.keys() == 0) return result;
-  constexpr std::int64_t elements = std::int64_t{1} << 22;  // at a time
+  constexpr std::int64_t elements = std::int64_t{1} << 22;  // in memory at a time
   const std::int64_t rows = std::min(x.queries(), std::max<std::int64_t>(1, elements / (x.heads() * x.keys())));
   const Tensor whole = x.bias.alias(expanded(x.bias.geometry(), {x.batch(), x.heads(), x.queries(), x.keys()}));
   const MemoryScope scope(Category::temp);

@@ -1,4 +1,4 @@
-// attend() by its definition, with every score in memory: what second derivatives are made of.
+// attend() by its definition, with every score in memory, for second derivatives.
 #include <cmath>
 #include <cstdlib>
 #include <limits>
@@ -15,7 +15,7 @@ namespace poolgrad::attention {
 
 namespace {
 
-/// A constant of attention: value(h, i, j) for every head and every pair of indices, in the compute dtype.
+/// Returns a constant tensor with value(h, i, j) for every head and pair of indices, in the compute dtype.
 template <class Value>
 Tensor tabulated(const Shape& shape, const TensorOptions& options, const Value& value) {
   std::vector<double> table;
@@ -34,23 +34,23 @@ Tensor repeated_for_queries(const Tensor& x, std::int64_t group) {
   return reshape(repeated, {batch, heads * group, length, width});
 }
 
-/// Whether no element is true, where that can be known: a GPU would have to be waited for, and a simulated device,
-/// which asks for what a CPU does, has none.
+/// Returns whether no element is true. Returns false for a GPU, to avoid waiting for it, and true for sim, which makes
+/// the allocations of a CPU.
 bool is_known_false(const Tensor& mask) {
   if (mask.device().is_cuda()) return false;
   const Tensor found = any(mask);
   return mask.device().is_sim() || found.item() == 0.0;
 }
 
-/// Which queries see which keys, and the two products over them. What a row does not see has no effect on it, nor on
-/// any derivative: a pair that does not count would be multiplied with 0, and 0 times NaN or infinity is NaN.
+/// The mask of visible pairs, and the two products over them. A hidden pair must not affect a row or any derivative. A
+/// product with 0 does not suffice: 0 times NaN or infinity is NaN.
 class Pairs {
  public:
-  /// `hidden`: (B or 1, H, N, M), true where a pair does not count.
+  /// `hidden`: (B or 1, H, N, M), true for a hidden pair.
   Pairs(const Tensor& hidden, const TensorOptions& options)
       : Pairs(hidden, masked_fill(ones(hidden.shape(), options), hidden, 0.0)) {}
 
-  /// a_i b_j of pairs that count, 0 of others: (B, H, N, D), (B, H, M, D) -> (B, H, N, M).
+  /// Returns a_i b_j for visible pairs and 0 for hidden ones: (B, H, N, D), (B, H, M, D) -> (B, H, N, M).
   Tensor products(const Tensor& a, const Tensor& b) const {
     Tensor out;
     {
@@ -67,8 +67,8 @@ class Pairs {
              });
     return out;
   }
-  /// The sum of w_ij x_j over the pairs that count: (B, H, N, M), (B, H, M, D) -> (B, H, N, D). NaN where a row sees
-  /// what is not finite.
+  /// Returns the sum of w_ij x_j over visible pairs: (B, H, N, M), (B, H, M, D) -> (B, H, N, D). NaN for a row that
+  /// sees a value that is not finite.
   Tensor sums(const Tensor& w, const Tensor& x) const {
     Tensor out;
     {
@@ -100,7 +100,7 @@ class Pairs {
     SavedTensor hidden, counted;
   };
   Pairs(const Tensor& hidden, const Tensor& counted) : hidden_(hidden), counted_(counted) {}
-  /// The same of keys and queries.
+  /// Returns the mask with keys and queries swapped.
   Pairs swapped() const { return {transpose(hidden_, 2, 3), transpose(counted_, 2, 3)}; }
 
   Tensor hidden_, counted_;
@@ -109,14 +109,14 @@ class Pairs {
 }  // namespace
 
 Attended attend_by_definition(const AttendOperands& x, const AttendCall& call) {
-  const AutocastScope as_is(autocast_off);  // the operands have been cast, and what follows has one dtype
+  const AutocastScope as_is(autocast_off);  // the operands have been cast, so all have one dtype
   const DType compute = compute_dtype(x.q.dtype());
   const TensorOptions options{compute, x.q.device()};
   const std::int64_t batch = x.batch(), heads = x.heads(), queries = x.queries(), keys = x.keys();
   const std::int64_t group = heads / x.k.size(2);
 
   const Tensor lowest = full({}, -std::numeric_limits<double>::infinity(), options);
-  // A pair that counts m times is one with log m added; log 0 = -infinity.
+  // A pair with multiplicity m is one pair with log m added; log 0 = -infinity.
   const Tensor log_multiplicity = tabulated({1, heads, queries, keys}, options, [&](auto, auto h, auto i, auto j) {
     return std::log(static_cast<double>(call.pattern.multiplicity(h, heads, i + call.q_offset, call.keys.position(j))));
   });

@@ -24,29 +24,29 @@ namespace {
 
 constexpr std::int64_t rows_at_a_time = 256;
 
-/// (B, N, H, D) -> (B, blocks, block, H, D), zeros behind the end.
+/// (B, N, H, D) -> (B, blocks, block, H, D), with zeros after the end.
 Tensor in_blocks(const Tensor& x, std::int64_t block) {
   const std::int64_t length = x.size(1), blocks = kernels::ceil_div(length, block);
   const Tensor whole = blocks * block == length ? x : pad(x, 1, 0, blocks * block - length);
   return reshape(whole, {x.size(0), blocks, block, x.size(2), x.size(3)});
 }
 
-/// (B, blocks): how many positions of each block are no padding.
+/// (B, blocks): the number of positions of each block that are not padding.
 Tensor kept_positions(const Tensor& padding, std::int64_t block, DType dtype) {
   const Tensor kept = masked_fill(ones(padding.shape(), {dtype, padding.device()}), padding, 0.0);
   return reshape(sum(in_blocks(reshape(kept, {padding.size(0), padding.size(1), 1, 1}), block), {2}),
                  {padding.size(0), kernels::ceil_div(padding.size(1), block)});
 }
 
-/// (B, blocks): blocks without a position that counts; undefined where there is no padding.
+/// (B, blocks): true for blocks of padding only; undefined without padding.
 Tensor empty_blocks(const Tensor& padding, std::int64_t block) {
   if (!padding.defined()) return {};
   const Tensor kept = kept_positions(padding, block, DType::f32);
   return equal(kept, zeros_like(kept));
 }
 
-/// (B, N, H, D) -> (B, blocks, H, D), over positions that are no padding; 0 where there are none. The last block may be
-/// short. Sums may be more than the dtype holds where means are not.
+/// (B, N, H, D) -> (B, blocks, H, D): means over positions that are not padding; 0 without such positions. The last
+/// block may be short. Sums can overflow the dtype even if the means do not.
 Tensor block_means(const Tensor& x, std::int64_t block, const Tensor& padding) {
   const DType exact = compute_dtype(x.dtype());
   if (padding.defined()) {
@@ -63,7 +63,7 @@ Tensor block_means(const Tensor& x, std::int64_t block, const Tensor& padding) {
   return to(sum(in_blocks(to(x, exact), block), {2}) * weights, x.dtype());
 }
 
-/// The `count` best of scores[0 .. own], `own` always among them; ascending.
+/// Appends the `count` best of scores[0 .. own], in ascending order. `own` is always among them.
 void append_best(const double* scores, std::int32_t candidates, std::int32_t own, std::int64_t count,
                  std::vector<std::int32_t>& columns) {
   std::vector<std::int32_t> order(static_cast<std::size_t>(candidates));
@@ -122,8 +122,9 @@ Tensor BlockSelection::summary_attention(const Tensor& q, const Tensor& k, const
     return attend(rows, keys, of_keys, pattern, {.key_padding = empty}).out;
   };
   if (!causal) return attended(projected.q, projected.k, values, Pattern::dense());
-  // The queries of a block see the same summaries: they are heads of one row, in the order of the keys' heads. Without
-  // the last summary, which nobody sees, the last row sits at the last key but one: causal is then "before its own".
+  // The queries of a block see the same summaries, so they become heads of one row, in the order of the key heads. The
+  // last summary is dropped because no query sees it. The last row then lies at the second last key, and causal means
+  // "before its own block".
   const std::int64_t batch = q.size(0), length = q.size(1), heads = q.size(2), width = v.size(3);
   const std::int64_t block = options_.block_size, blocks = kernels::ceil_div(length, block);
   if (blocks == 0) return attended(projected.q, projected.k, values, Pattern::dense());
@@ -197,7 +198,7 @@ Tensor AdaptiveBlockSparseAttention::forward(const Tensor& q, const Tensor& k, c
   const Tensor coarse = selection_.summary_attention(q, k, v, call.causal, call.key_padding);
   const std::vector<Pattern> patterns = selection_.select(q, k, call.causal, call.key_padding);
   std::vector<Tensor> entries;
-  RandomLog numbers;  // one range for all entries, each of which drops its part, as in one call
+  RandomLog numbers;  // one range for all entries, as in one call
   if (q.size(0) == 0) entries.push_back(attend(q, k, v, Pattern::dense(), attend_options(call)).out);
   for (std::int64_t b = 0; b < q.size(0); ++b) {
     const RandomLogGuard drawn(numbers, b == 0 ? RandomLogGuard::records : RandomLogGuard::replays);

@@ -1,10 +1,8 @@
-// Which blocks of keys are worth a query's attention: a scorer that is trained (after Native Sparse Attention, Yuan et
-// al. 2025).
+// A trained scorer that selects blocks of keys for attention (after Native Sparse Attention, Yuan et al. 2025).
 //
-// Keys and values are summarised block by block (means), and queries and key summaries are projected to a small width;
-// their products are the scores. They are used twice. Softly: attention over the summaries, by the same scores, gives a
-// coarse result; through it gradients reach the scorer. Hard: the best blocks for each block of queries are attended to
-// in full; no gradient goes through that choice.
+// Means summarize blocks of keys and values. Queries and key summaries are projected to a small width; their products
+// are the scores. The scores serve twice. Softly: attention over the summaries gives a coarse result, which carries
+// gradients to the scorer. Hard: each block of queries attends in full to its best blocks; that choice has no gradient.
 #pragma once
 
 #include <cstdint>
@@ -19,28 +17,28 @@ namespace poolgrad::attention {
 
 struct BlockSelectionOptions {
   std::int64_t block_size = 64;  // positions; a multiple of 16
-  std::int64_t selected = 16;    // blocks for each block of queries, its own among them
-  /// In (0, 1]: where given, the fraction of the blocks that a block of queries may see, instead of `selected`.
+  std::int64_t selected = 16;    // blocks for each block of queries, its own included
+  /// In (0, 1]: if given, replaces `selected` by this fraction of the blocks that a block of queries may see.
   std::optional<double> sparsity_ratio = std::nullopt;
-  std::int64_t projection = 32;  // width of the scores' products
+  std::int64_t projection = 32;  // width of the projections
 };
 
 class BlockSelection : public nn::Module {
  public:
-  /// For heads of `head_dim`. ValueError: sizes below 1, block size, density.
+  /// For heads of `head_dim`. Throws ValueError for sizes below 1, an invalid block size or density.
   explicit BlockSelection(std::int64_t head_dim, const BlockSelectionOptions& options = {},
                           const nn::ParameterOptions& parameters = {}, CallSite = {});
 
-  /// The coarse result (B, N, H, Dv): every query attends to the summaries of all blocks, or, causal, of the blocks
-  /// before its own (none: 0). Differentiable in everything. Shapes as for attend(), with as many queries as keys. Keys
-  /// that are padding (AttendOptions::key_padding) are in no summary, and blocks of nothing else are no keys.
+  /// Returns the coarse result (B, N, H, Dv): every query attends to the summaries of all blocks; causal: of the blocks
+  /// before its own (none: 0). Shapes as for attend(), with as many queries as keys. Summaries leave out padding
+  /// (AttendOptions::key_padding), and a block of padding only is no key. Differentiable in all operands.
   Tensor summary_attention(const Tensor& q, const Tensor& k, const Tensor& v, bool causal,
                            const Tensor& key_padding = {}, CallSite = {});
 
-  /// The chosen blocks, one pattern for each batch entry, with a list for each query head; heads that share keys have
-  /// equal lists. A block of queries is scored by its mean or, causal, by its first query, since a later one must not
-  /// decide what an earlier one sees; then only blocks up to its own are chosen. Its own block always is. Of equal
-  /// scores the earlier block wins.
+  /// Returns the chosen blocks: one pattern for each batch entry, with a list for each query head. Heads that share
+  /// keys have equal lists. A block of queries is scored by its mean. Causal, it is scored by its first query, since a
+  /// later query must not affect an earlier one, and only blocks up to its own are candidates. Its own block is always
+  /// chosen. Of equal scores the earlier block wins.
   std::vector<Pattern> select(const Tensor& q, const Tensor& k, bool causal, const Tensor& key_padding = {},
                               CallSite = {});
 
@@ -57,12 +55,12 @@ class BlockSelection : public nn::Module {
 };
 
 /// Exact attention over the blocks that BlockSelection chooses, plus gate times its coarse result over all blocks. The
-/// gate is sigmoid(<w, q_i> + c) for each query and head, w from 0 and c from 0; through it the scorer is trained
-/// (Yuan et al. 2025). For self-attention: as many queries as keys; takes no bias (ValueError). Softcap, slopes and
-/// sinks are those of the exact attention alone.
+/// gate is sigmoid(<w, q_i> + c) for each query and head; w and c start at 0. The scorer is trained through the gate
+/// (Yuan et al. 2025). For self-attention: as many queries as keys; throws ValueError for a bias. Softcap, slopes and
+/// sinks apply to the exact attention only.
 class AdaptiveBlockSparseAttention : public AttentionCore {
  public:
-  /// For heads of `head_dim`. ValueError as BlockSelection.
+  /// For heads of `head_dim`. Throws ValueError as BlockSelection.
   explicit AdaptiveBlockSparseAttention(std::int64_t head_dim, const BlockSelectionOptions& selection = {},
                                         const CoreOptions& options = {}, const nn::ParameterOptions& parameters = {},
                                         CallSite = {});

@@ -15,7 +15,7 @@ namespace poolgrad::attention {
 
 namespace {
 
-/// A view that only has a shape: what it says of its memory is that it is aligned.
+/// Returns a view with a shape and no memory; it claims to be aligned.
 View shaped(const Shape& shape, DType dtype) {
   alignas(64) static char nothing[64];
   View view{nothing, dtype, 4};
@@ -55,8 +55,8 @@ std::size_t preallocate_buffers(std::int64_t batch, std::int64_t length, std::in
   const auto split_scratch = [&](const View& visited, const View& visited_out) {
     if (splits) scratch(kernels::GpuSplitPlan::make(visited, visited_out, kv_heads).bytes());
   };
-  // The requests of a call; scratch goes back after each pass unless all is kept. Returns their bytes.
-  enum class Order { queries_first, values_first };  // as arguments are evaluated
+  // Makes the requests of a call and returns their bytes. Scratch is freed after each pass unless `keep` is set.
+  enum class Order { queries_first, values_first };  // compilers evaluate arguments in either order
   const auto rehearse = [&](Order order, bool keep) {
     std::vector<std::pair<Category, Shape>> operands{{Category::query, q}, {Category::key, k}, {Category::value, v}};
     if (order == Order::values_first) std::ranges::reverse(operands);
@@ -77,10 +77,10 @@ std::size_t preallocate_buffers(std::int64_t batch, std::int64_t length, std::in
     held.clear();
     return bytes;
   };
-  // Magazines keep blocks of earlier calls. In a phase they do not decide where the blocks of a call lie.
+  // Magazines keep blocks of earlier calls. In a phase they do not affect the addresses of a call's blocks.
   allocator_for(device).begin_phase();
-  // All buffers at once are enough for most calls. Live blocks may lie in between, so a call is rehearsed until it
-  // needs no new memory. The number of tries is bounded, because other threads may take the memory.
+  // All buffers at once suffice for most calls. Live blocks may lie between them, so a call is rehearsed until it needs
+  // no new memory. The number of tries is bounded, because other threads may take the memory.
   constexpr int most_tries = 8;
   const std::size_t bytes = rehearse(Order::queries_first, true);
   const auto made = [&] { return allocator_for(device).statistics().num_device_alloc; };

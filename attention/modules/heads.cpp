@@ -19,7 +19,7 @@ namespace {
 
 constexpr int head_dimension = 2;
 
-/// True if `b` begins where `a` ends.
+/// Returns whether `b` begins at the end of `a`.
 bool side_by_side(const Tensor& a, const Tensor& b) {
   if (!a.defined() || !b.defined() || a.rank() != 4 || b.rank() != 4 || !a.shares_storage_with(b)) return false;
   if (a.dtype() != b.dtype() || a.strides() != b.strides()) return false;

@@ -49,7 +49,7 @@ void scale_rows(const Tensor& weight, std::int64_t begin, double factor) {
   rows.copy_from(rows * factor);
 }
 
-/// Of x (B, N, width); none where x is something else, which project() refuses.
+/// Returns N of x (B, N, width), or 0 for another x, which project() refuses.
 std::int64_t steps_of(const Tensor& x) { return x.defined() && x.rank() == 3 ? x.size(1) : 0; }
 
 }  // namespace
@@ -117,7 +117,7 @@ MultiheadShell::Projected MultiheadShell::project(const Tensor& query, const Ten
   const std::int64_t kv_heads = options_.kv_heads;
   Projected result;
   if (query.is_same(key) && key.is_same(value)) {
-    if (options_.rope && !q_norm_ && queries == keys) {  // in one go, and all in one memory
+    if (options_.rope && !q_norm_ && queries == keys) {  // rotates queries and keys at once, in one packed tensor
       const Tensor packed = project_heads(query, 0, {heads_ + 2 * kv_heads})[0];
       const Tensor turned = rope_first_heads(packed, heads_ + kv_heads, queries, *options_.rope);
       const auto parts = split_heads(turned, {heads_, kv_heads, kv_heads});
@@ -187,7 +187,7 @@ Tensor MultiheadShell::forward(const Tensor& x, nn::SequenceState* state) {
   const kernels::PositionMap positions =
       state ? kernels::PositionMap::contiguous(steps_of(x), position) : positions_of(x, x);
   Projected projected = project(x, x, x, positions, positions);
-  nn::SequenceState chunk_seen;  // the state behind the chunk, once that has been gone through
+  nn::SequenceState chunk_seen;  // the state after the chunk, set once the chunk is done
   AttendOptions call = call_of_part();
   if (state && state->whole > 0) {
     const std::optional<Pattern> pattern = core_->fixed_pattern(state->whole, options_.causal);
@@ -213,7 +213,7 @@ Tensor MultiheadShell::forward(const Tensor& x, nn::SequenceState* state) {
   if (state && state->whole > 0)
     *state = std::move(chunk_seen);
   else if (state)
-    state->length += x.size(1);  // what was appended counts from here on
+    state->length += x.size(1);  // appended positions count from here on
   return result;
 }
 

@@ -31,7 +31,7 @@ Pattern pattern_of(const HierarchyLevel& level) {
                                 level.window == any_distance ? Pattern::unbounded : level.window / level.block / 2);
 }
 
-/// The union of the levels.
+/// Returns the union of the levels.
 Pattern pattern_of(const std::vector<HierarchyLevel>& levels) {
   if (levels.empty() || levels.size() > max_levels)
     throw ValueError(
@@ -42,7 +42,7 @@ Pattern pattern_of(const std::vector<HierarchyLevel>& levels) {
   return result;
 }
 
-/// The blocks of a configuration, united with dilated segments where there are any.
+/// Returns the blocks of a configuration, united with dilated segments, if any.
 PatternAttention::PatternByLength blocks_by_length(const SparsePatternConfig& config,
                                                    const std::vector<std::int64_t>& segment_lengths,
                                                    const std::vector<std::int64_t>& dilation_rates) {
@@ -144,7 +144,7 @@ constexpr std::array<Preset, 5> presets{{
 }};
 
 constexpr const char* block_sparse_op = "[create_block_sparse_attention] ";
-/// The one of this name; null, with the names added to `known`, where there is none.
+/// Returns the entry of this name; nullptr, with the names added to `known`, if there is none.
 template <class Entries, class Options>
 Core make_named(const Entries& entries, const std::string& name, const Options& options, std::string& known) {
   for (const auto& entry : entries) {
@@ -154,7 +154,7 @@ Core make_named(const Entries& entries, const std::string& name, const Options& 
   return nullptr;
 }
 
-/// What `create` makes of the name and the options, as the mixers of a language model.
+/// Returns a factory of mixers around the cores that `create` makes from the name and the options.
 template <class Options, class Create>
 nn::MixerFactory causal_mixer(Create* create, const std::string& name, const Options& options,
                               MultiheadOptions multihead) {

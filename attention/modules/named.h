@@ -31,7 +31,7 @@ namespace poolgrad::attention {
 
 using RingAttention = PatternAttention;
 
-/// Throws ValueError for what Pattern::dilated() and PatternAttention refuse.
+/// Throws the errors of Pattern::dilated() and PatternAttention.
 struct RingDilatedAttention : PatternAttention {
   RingDilatedAttention(const std::vector<std::int64_t>& segment_lengths,
                        const std::vector<std::int64_t>& dilation_rates, const RingSetup& ring = {},
@@ -45,8 +45,8 @@ struct DilatedAttention : RingDilatedAttention {
 };
 using ImprovedDilatedAttention = DilatedAttention;
 
-/// Blocks are those of the whole sequence and need not lie within a rank's part. Throws ValueError for what
-/// SparsePatternConfig::validate(), Pattern::dilated() and PatternAttention refuse.
+/// Blocks are those of the whole sequence and may cross the ends of a rank's part. Throws the errors of
+/// SparsePatternConfig::validate(), Pattern::dilated() and PatternAttention.
 struct BlockSparseRingDilatedAttention : PatternAttention {
   explicit BlockSparseRingDilatedAttention(const SparsePatternConfig& config = {}, const RingSetup& ring = {},
                                            const CoreOptions& options = {},
@@ -64,19 +64,20 @@ struct BlockSparseDilatedAttention : BlockSparseRingDilatedAttention {
       : BlockSparseRingDilatedAttention(config, {}, options, segment_lengths, dilation_rates) {}
 };
 
-/// One level: of the blocks of `block` positions, those whose distance from the query's block is a multiple of
-/// stride / block, up to window / 2 positions away on either side (-1: any distance). It so keeps block / stride of its
+/// One level of blocks of `block` positions. A query's block sees the blocks at distances that are a multiple of stride
+/// / block, up to window / 2 positions away on either side (-1: any distance). A level keeps block / stride of its
 /// window.
 struct HierarchyLevel {
   std::int64_t stride, window, block;
 };
-/// 64 / 256 / 64: all near blocks. 256 / 1024 / 128: half of the blocks further out. 1024 / -1 / 256: a quarter of all.
+/// block / window / stride: 64 / 256 / 64 keeps all near blocks, 256 / 1024 / 128 half of the blocks further out, 1024
+/// / -1 / 256 a quarter of all.
 std::vector<HierarchyLevel> default_hierarchy();
 
-/// The union of the levels: a pair that several of them admit counts once. Every query sees its own block.
+/// The union of the levels: a pair in several levels counts once. Every query sees its own block.
 struct HierarchicalBlockSparse : PatternAttention {
-  /// At most 4 levels. ValueError: none or too many, a block that is no multiple of 16, a stride that is no positive
-  /// multiple of its block, a window below its block that is not -1.
+  /// Throws ValueError for no or more than 4 levels, a block that is not a multiple of 16, a stride that is not a
+  /// positive multiple of its block, and a window below its block other than -1.
   explicit HierarchicalBlockSparse(const std::vector<HierarchyLevel>& levels = default_hierarchy(),
                                    const CoreOptions& options = {});
 };
@@ -99,49 +100,50 @@ struct DilatedFactoryOptions {
 };
 
 /// standard, improved: DilatedAttention. ring: RingDilatedAttention. distributed: the same between processes, by
-/// `ring.communicator` (ValueError without). block_sparse: BlockSparseDilatedAttention. block_sparse_ring:
-/// BlockSparseRingDilatedAttention. auto: block_sparse_ring with `sparse`, ring without; both are those of one device
-/// for one rank. ValueError for any other, listing these. The block-sparse types take their blocks alone, no segments.
+/// `ring.communicator` (ValueError without one). block_sparse: BlockSparseDilatedAttention. block_sparse_ring:
+/// BlockSparseRingDilatedAttention. auto: block_sparse_ring with `sparse`, otherwise ring; with one rank their
+/// single-device forms. Throws ValueError, listing these, for any other type. The block-sparse types use their blocks
+/// only, no segments.
 std::unique_ptr<AttentionCore> create_dilated_attention(const std::string& type = "auto",
                                                         const DilatedFactoryOptions& options = {}, CallSite = {});
-/// The same core inside a MultiheadShell.
+/// Returns the same core inside a MultiheadShell.
 std::unique_ptr<MultiheadShell> create_multihead_dilated_attention(
     const std::string& type = "auto", std::int64_t embed_dim = 768, std::int64_t num_heads = 12,
     const DilatedFactoryOptions& options = {}, const MultiheadOptions& multihead = {},
     const nn::ParameterOptions& parameters = {}, CallSite = {});
-/// The same as the mixers of an nn::LanguageModel: causal, see as_mixer(). Weights are dropped by the parameters'
-/// generator where `core` has none, as in attention_mixer().
+/// Returns the same as mixers of an nn::LanguageModel: causal, see as_mixer(). Without a generator in `core`, dropout
+/// uses the parameters' generator, as in attention_mixer().
 nn::MixerFactory dilated_mixer(const std::string& type = "auto", const DilatedFactoryOptions& options = {},
                                const MultiheadOptions& multihead = {});
 
 struct BlockSparseFactoryOptions {
-  /// base, ring. A preset brings its own: ValueError where both are given.
+  /// For base and ring. Throws ValueError with a preset, which has its own.
   std::optional<SparsePatternConfig> sparse = {};
   std::vector<HierarchyLevel> levels = default_hierarchy();  // hierarchical
   BlockSelectionOptions selection = {};                      // adaptive
   RingSetup ring = {};                                       // ring
   CoreOptions core = {};
-  std::int64_t head_dim = 64;            // adaptive; a shell has its own
+  std::int64_t head_dim = 64;            // adaptive; a shell uses its own
   nn::ParameterOptions parameters = {};  // adaptive
 };
 
 /// Variants. base: BlockSparseDilatedAttention. hierarchical: HierarchicalBlockSparse. adaptive:
-/// AdaptiveBlockSparseAttention. ring, auto: BlockSparseRingDilatedAttention, that of one device for one rank.
+/// AdaptiveBlockSparseAttention. ring, auto: BlockSparseRingDilatedAttention; with one rank its single-device form.
 ///
 /// Presets. local: window of 512 in blocks of 64. dilated: offsets 0, +-1, +-2, +-4 blocks of 64. global_local: window
 /// of 512 and 64 global tokens. ultra_sparse: dilated with 1 % of the blocks. adaptive_standard: adaptive with a tenth
 /// of the blocks.
 ///
-/// ValueError for any other name, listing these.
+/// Throws ValueError, listing these, for any other name.
 std::unique_ptr<AttentionCore> create_block_sparse_attention(const std::string& variant = "auto",
                                                              const BlockSparseFactoryOptions& options = {},
                                                              CallSite = {});
-/// The variant "multihead": any of the above inside a MultiheadShell.
+/// The variant "multihead": any of these inside a MultiheadShell.
 std::unique_ptr<MultiheadShell> create_multihead_block_sparse_attention(
     const std::string& variant = "auto", std::int64_t embed_dim = 768, std::int64_t num_heads = 12,
     BlockSparseFactoryOptions options = {}, const MultiheadOptions& multihead = {},
     const nn::ParameterOptions& parameters = {}, CallSite = {});
-/// The same as the mixers of an nn::LanguageModel, see dilated_mixer().
+/// Returns the same as mixers of an nn::LanguageModel, see dilated_mixer().
 nn::MixerFactory block_sparse_mixer(const std::string& variant = "auto", const BlockSparseFactoryOptions& options = {},
                                     const MultiheadOptions& multihead = {});
 

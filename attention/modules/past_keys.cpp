@@ -21,7 +21,7 @@ struct Piece {
   Tensor k, v;
   kernels::Interval at;
 
-  /// A part of it, in memory of its own unless it is on the tape.
+  /// Returns a part of the piece: a copy, or a view if grad mode is on.
   Piece part(kernels::Interval of) const {
     const auto cut = [&](const Tensor& x) {
       const Tensor rows = slice(x, of_positions, of.begin - at.begin, of.end - at.begin);

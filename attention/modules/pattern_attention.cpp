@@ -70,7 +70,7 @@ Tensor PatternAttention::forward(const Tensor& q, const Tensor& k, const Tensor&
   const bool in_parts = takes_parts(call.whole), biased = options.bias.defined();
   const bool one_rank = in_parts ? ranks() == 1 && biased : setup_.communicator || setup_.ring_size == 1;
   const bool few = options.key_positions.gap > 0 || (q.defined() && q.rank() == 4 && q.size(1) < setup_.ring_size);
-  // Several ranks refuse a bias, however few the queries are.
+  // Several ranks refuse a bias, even with few queries.
   if (one_rank || (few && !in_parts && !biased)) return attend(q, k, v, of_length, options).out;
   RingOptions ring{.attend = options,
                    .layout = setup_.layout,

@@ -13,43 +13,43 @@
 
 namespace poolgrad::attention {
 
-/// How a module's ring comes about.
+/// The configuration of a module's ring.
 struct RingSetup {
-  int ring_size = 1;  // ranks in this process, where no communicator is given
+  int ring_size = 1;  // ranks in this process, without a communicator
   Layout layout = Layout::contiguous;
   Exchange exchange = Exchange::ring;
   LocalGroup::Progress progress = LocalGroup::Progress::turns;
-  std::vector<Device> devices = {};  // of the ranks in this process, in turn; none: where the operands are
-  /// This process's end of a ring of processes. The module then takes and gives this rank's part of the sequence, which
-  /// must divide by the ranks.
+  std::vector<Device> devices = {};  // of the ranks in this process, in turn; none: the device of the operands
+  /// This process's communicator in a ring of processes. The module then takes and returns this rank's part of the
+  /// sequence, and the number of ranks must divide the length.
   std::shared_ptr<Communicator> communicator = {};
-  /// With a communicator: operands are whole sequences, which this process attends to by itself, but in calls that say
-  /// of how many positions they are a part (AttendOptions::whole).
+  /// With a communicator: operands are whole sequences, which this process handles alone. Only calls with
+  /// AttendOptions::whole are for a part.
   bool parts_are_told = false;
 };
 
 /// attend() with a pattern, in one pass over all keys that a query sees. In the contiguous layout of a ring, segments
-/// that lie within a rank's chunk cost no message.
+/// within a rank's chunk cost no message.
 class PatternAttention : public AttentionCore {
  public:
-  /// The pattern for sequences of `length`; it need not be causal where `causal` is true.
+  /// Returns the pattern for sequences of `length`; it need not be causal if `causal` is true.
   using PatternByLength = std::function<Pattern(std::int64_t length, bool causal)>;
 
-  /// Throws ValueError for a ring_size below 1, or one that is not the communicator's (1 goes with any).
-  /// `by_length` wins over `pattern`.
+  /// Throws ValueError for a ring_size below 1, or one that differs from the communicator's (1 is always allowed).
+  /// `by_length` overrides `pattern`.
   explicit PatternAttention(const Pattern& pattern = Pattern::dense(), const RingSetup& ring = {},
                             const CoreOptions& options = {}, PatternByLength by_length = {});
 
-  /// Throws ValueError for a bias where the ring has several ranks, and for sequences longer than the pattern's
-  /// length(). One rank does it all where there are fewer queries than ranks in this process, as when a sequence is
-  /// continued, and where keys are missing.
+  /// Throws ValueError for a bias with several ranks, and for sequences longer than the pattern's length(). One rank
+  /// does everything if there are fewer queries than ranks in this process, as in a continued sequence, and if keys are
+  /// missing.
   Tensor forward(const Tensor& q, const Tensor& k, const Tensor& v, const AttendOptions& call = {}) override;
 
-  /// For `length` keys; not itself causal.
+  /// Returns the pattern for `length` keys, without the causal mask.
   Pattern pattern(std::int64_t length = 0, bool causal = false) const;
-  /// The achieved density: pairs of the pattern over all, or over those with j <= i.
+  /// Returns the density: pairs of the pattern divided by all pairs, or causal by those with j <= i.
   double density(std::int64_t length, bool causal = false) const;
-  /// Of the ring in all calls so far, summed over the ranks of this process.
+  /// Returns the ring's statistics of all calls, summed over the ranks of this process.
   const RingStatistics& statistics() const { return *statistics_; }
 
   void check_heads(std::int64_t heads) const override;
@@ -63,9 +63,9 @@ class PatternAttention : public AttentionCore {
 
  private:
   int ranks() const { return setup_.communicator ? setup_.communicator->size() : setup_.ring_size; }
-  /// Whether a call has this rank's part of sequences alone.
+  /// Returns whether a call has only this rank's part of sequences.
   bool takes_parts(std::int64_t told) const { return setup_.communicator && (told > 0 || !setup_.parts_are_told); }
-  /// Whether calls that say nothing else have whole sequences.
+  /// Returns whether calls have whole sequences by default.
   bool has_whole() const { return !takes_parts(0); }
 
   Pattern pattern_;

@@ -25,7 +25,7 @@ bool same(const std::shared_ptr<const Boundaries>& a, const std::shared_ptr<cons
   return a == b || (a && b && *a == *b);
 }
 
-/// Pairs that share a document in both.
+/// Returns the boundaries of pairs that share a document in both.
 std::shared_ptr<const Boundaries> both(const std::shared_ptr<const Boundaries>& a,
                                        const std::shared_ptr<const Boundaries>& b) {
   if (!b || same(a, b)) return a;
@@ -37,7 +37,7 @@ std::shared_ptr<const Boundaries> both(const std::shared_ptr<const Boundaries>& 
   return std::make_shared<const Boundaries>(Boundaries{std::move(result), {}});
 }
 
-/// The terms, each with the pattern's band as its own.
+/// Returns the terms, with the pattern's band as the band of each.
 std::vector<Term> terms_with_band(const PatternTerms& parts, std::int64_t left, std::int64_t right) {
   std::vector<Term> terms = parts.terms;
   if (terms.empty()) terms.emplace_back();
@@ -48,7 +48,7 @@ std::vector<Term> terms_with_band(const PatternTerms& parts, std::int64_t left, 
   return terms;
 }
 
-/// Those that can be taken away from others as intervals come first.
+/// Orders terms: terms that can be subtracted as intervals come first.
 int rank(const Term& term) {
   switch (term.term.kind) {
     case TermKind::all: return 0;
@@ -63,7 +63,7 @@ int rank(const Term& term) {
   }
 }
 
-/// Whether a counts every pair that b counts, as far as their form shows it.
+/// Returns whether a counts every pair that b counts, judged by their form.
 bool contains(const Term& a, const Term& b) {
   Term widened = b;
   widened.term.left = a.term.left;
@@ -71,7 +71,7 @@ bool contains(const Term& a, const Term& b) {
   return b.term.left <= a.term.left && b.term.right <= a.term.right && (a.term.kind == TermKind::all || widened == a);
 }
 
-/// One group of all terms, in their best order, without those that another contains.
+/// Returns one group of all terms, in the best order, without terms that another contains.
 std::vector<Term> united(std::vector<Term> terms) {
   for (Term& term : terms) {
     term.term.group = 0;
@@ -89,7 +89,7 @@ std::vector<Term> united(std::vector<Term> terms) {
   return result;
 }
 
-/// Of lengths, wherever a side requires it.
+/// Returns the divisors of lengths that either side requires.
 std::vector<std::int64_t> divisors_of(const PatternTerms& a, const PatternTerms& b) {
   std::vector<std::int64_t> divisors = a.divisors;
   for (const std::int64_t divisor : b.divisors)
@@ -97,7 +97,7 @@ std::vector<std::int64_t> divisors_of(const PatternTerms& a, const PatternTerms&
   return divisors;
 }
 
-/// What | and + have in common: documents belong to the whole, and so does the band where it is the same.
+/// The common part of | and +: documents belong to the result as a whole, and so does a band that is the same in both.
 struct Join {
   struct Side {
     const Pattern& pattern;
@@ -181,7 +181,7 @@ Pattern operator|(const Pattern& a, const Pattern& b) {
   if (terms.size() > kernels::AttentionSchedule::max_terms)
     throw ValueError(fmt::format("[pattern] a union has at most {} terms: {} and {}",
                                  int{kernels::AttentionSchedule::max_terms}, a.to_string(), b.to_string()));
-  if (terms.size() == 1) {  // its band is that of the whole
+  if (terms.size() == 1) {  // its band becomes that of the whole
     join.left = std::min(join.left, std::exchange(terms[0].term.left, Pattern::unbounded));
     join.right = std::min(join.right, std::exchange(terms[0].term.right, Pattern::unbounded));
     if (terms[0] == Term{}) terms.clear();
@@ -215,7 +215,7 @@ std::int64_t Pattern::multiplicity(std::int64_t h, std::int64_t heads, std::int6
     if (document(i) != document(j)) return 0;
   }
   if (parts.terms.empty()) return 1;
-  std::int64_t sum = 0, counted = -1;  // the last group that counts
+  std::int64_t sum = 0, counted = -1;  // counted: the last group that counts
   for (const Term& term : parts.terms) {
     if (term.term.group == counted) continue;
     const std::int64_t m = with_lists(term).multiplicity(h, heads, i, j);
@@ -247,7 +247,7 @@ std::string offsets(const kernels::AttentionTerm& term) {
   return text + ")";
 }
 
-/// "causal", "window(255, 0)"; "dense" where there is none.
+/// "causal", "window(255, 0)"; "dense" without a band.
 std::string band_to_string(std::int64_t left, std::int64_t right) {
   if (left == Pattern::unbounded && right == Pattern::unbounded) return "dense";
   if (left == Pattern::unbounded && right == 0) return "causal";
@@ -257,7 +257,7 @@ std::string band_to_string(std::int64_t left, std::int64_t right) {
   return fmt::format("window({}, {})", bound(left), bound(right));
 }
 
-/// "dilated(w 512 1024, r 1 2)"; the band of the term is left out.
+/// "dilated(w 512 1024, r 1 2)"; leaves out the band of the term.
 std::string term_to_string(const PatternTerms::Term& listed) {
   const kernels::AttentionTerm& term = listed.term;
   const std::int64_t size = term.size;

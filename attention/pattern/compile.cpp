@@ -1,5 +1,5 @@
-// From a pattern to passes of kernels. All terms of a pass share the classes of their tiles' rows, so terms with large
-// moduli, which would cut the others to pieces, get passes of their own.
+// Compiles a pattern into passes of kernels. All terms of a pass share the residue classes of their tiles' rows. Terms
+// with large moduli would cut the others to pieces, so they get passes of their own.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -18,14 +18,14 @@ using kernels::AttentionTerm;
 
 /// Terms share a pass up to this modulus.
 constexpr std::int64_t shared_modulus = 16;
-/// Rows that a tile should have, even where cuts could be closer.
+/// Preferred minimum of rows in a tile, even if cuts could be closer.
 constexpr std::int64_t worthwhile_rows = 32;
 
 std::int64_t least_multiple(std::int64_t unit, std::int64_t at_least) {
   return std::max<std::int64_t>(1, kernels::ceil_div(at_least, unit)) * unit;
 }
 
-/// Where tiles are best cut for both.
+/// Returns the best common cut of tiles.
 std::int64_t common_cut(std::int64_t a, std::int64_t b) {
   if (a == 0 || b == 0) return std::max(a, b);
   const std::int64_t divisor = std::gcd(a, b);
@@ -64,7 +64,7 @@ class Passes {
     }
   };
 
-  /// Branches whose rates have a small common multiple go together; nested ones always do.
+  /// Branches whose rates have a small common multiple share a pass; nested ones always do.
   void visit_branches(std::size_t n) {
     const AttentionTerm& term = parts_.terms[n].term;
     std::uint32_t left = (std::uint32_t{1} << term.branches) - 1;

@@ -1,4 +1,4 @@
-// What later queries see of earlier keys: what a sequence that is gone through chunk by chunk has to remember.
+// Finds the earlier keys that later queries see: the keys that a sequence in chunks must keep.
 #include <algorithm>
 
 #include "attention/pattern/pattern.h"
@@ -10,7 +10,7 @@ namespace {
 
 using Past = Pattern::Past;
 
-/// The first key that the query blocks from `block` on list, in any list; `none` where they list nothing.
+/// Returns the first key that the query blocks from `block` on list, in any list; `none` if they list nothing.
 std::int64_t first_listed(const BlockLists& lists, std::int64_t block, std::int64_t none) {
   std::int64_t first = none;
   for (std::int64_t l = 0; l < lists.lists; ++l)
@@ -22,7 +22,7 @@ std::int64_t first_listed(const BlockLists& lists, std::int64_t block, std::int6
   return first;
 }
 
-/// Of one term, its band aside.
+/// Returns the past of one term, without its band.
 Past past_of(const PatternTerms::Term& listed, std::int64_t position) {
   const kernels::AttentionTerm& term = listed.term;
   const auto begin_of = [position](std::int64_t size) { return kernels::floor_div(position, size) * size; };
@@ -51,13 +51,13 @@ Past past_of(const PatternTerms::Term& listed, std::int64_t position) {
   return {};
 }
 
-/// Of what `past` says, the keys from `from` on, as a band leaves them that moves on, or a document that begins there:
-/// the first keys stay until all of them are behind it, so that there is one gap.
+/// Drops keys before `from`, for a band that moves on or a document that begins there. The first keys stay until `from`
+/// is past all of them, so that there is at most one gap.
 Past cut_before(const Past& past, std::int64_t from) {
   return from <= 0 || past.first >= from ? past : Past{0, std::max(past.recent, from)};
 }
 
-/// Where a band that reaches `left` keys back begins.
+/// Returns the begin of a band that reaches `left` keys back.
 std::int64_t reach_of(std::int64_t position, std::int64_t left) {
   return left == Pattern::unbounded ? 0 : position - left;
 }
@@ -86,7 +86,7 @@ Pattern::Past Pattern::past(std::int64_t position) const {
 
 namespace {
 
-/// Whether block `n` of the lists, on the diagonal, has a pair above it.
+/// Returns whether block `n` of the lists, on the diagonal, has a pair above the diagonal.
 bool looks_ahead_within(const BlockLists& lists, std::size_t n, std::int64_t size) {
   const std::int32_t bitmap = lists.column_bitmap.empty() ? -1 : lists.column_bitmap[n];
   if (bitmap < 0) return size > 1;

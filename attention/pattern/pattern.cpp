@@ -19,7 +19,7 @@ namespace {
 
 using kernels::AttentionTerm;
 
-/// A term of all columns, rows, blocks, ... of a size, with no band.
+/// Returns a term of columns, rows, blocks, ... of a size, without a band.
 PatternTerms::Term term_of(TermKind kind, std::int64_t size) {
   PatternTerms::Term result;
   result.term.kind = kind;
@@ -27,7 +27,7 @@ PatternTerms::Term term_of(TermKind kind, std::int64_t size) {
   return result;
 }
 
-/// Terms that are united.
+/// Returns the union of terms.
 std::shared_ptr<const PatternTerms> pattern_of(std::vector<PatternTerms::Term> terms) {
   auto result = std::make_shared<PatternTerms>();
   result->terms = std::move(terms);
@@ -114,7 +114,7 @@ void check(const std::vector<std::int64_t>& lengths, const std::vector<std::int6
   }
 }
 
-/// Whether every branch refines the next, and shells pay: LongNet's configurations.
+/// Returns whether every branch refines the next, and shells pay off: LongNet's configurations.
 bool is_nested(const AttentionTerm& term) {
   for (int b = 0; b < term.branches; ++b) {
     const std::int64_t w = term.segment_length[b], r = term.dilation_rate[b];
@@ -139,7 +139,7 @@ Pattern Pattern::dilated(std::vector<std::int64_t> segment_lengths, std::vector<
   term.unite = options.unite;
   std::vector<std::size_t> order(segment_lengths.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
-  if (!term.grouped)  // the sum does not depend on it
+  if (!term.grouped)  // the sum does not depend on h
     std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
       return std::pair(segment_lengths[a], dilation_rates[a]) < std::pair(segment_lengths[b], dilation_rates[b]);
     });
@@ -158,9 +158,9 @@ Pattern Pattern::dilated(std::vector<std::int64_t> segment_lengths, std::vector<
 
 namespace {
 
-/// What every kernel's tiles divide.
+/// A divisor of every kernel's tile size.
 constexpr std::int64_t granularity = 16;
-/// Offsets of blocks that terms have room for.
+/// The largest block offset that terms can hold.
 constexpr std::int64_t farthest_block = std::int64_t{1} << 30;
 
 void check_block(const char* op, std::int64_t block) {
@@ -302,7 +302,7 @@ BlockLists make_block_lists(const std::vector<Pattern::BlockList>& lists, std::v
   for (const auto& [row_begin, columns] : lists) {
     for (std::size_t b = 0; b <= static_cast<std::size_t>(result.block_rows); ++b)
       result.row_begin.push_back(first + row_begin[std::min(b, row_begin.size() - 1)]);
-    // Columns are counted, and then filled in the order of rows.
+    // Counts columns, then fills them in the order of rows.
     std::fill(next.begin(), next.end(), 0);
     for (const std::int32_t column : columns) ++next[static_cast<std::size_t>(column) + 1];
     next[0] = first;

@@ -1,5 +1,5 @@
-// Which keys a query sees, and how often. A pattern gives every pair of absolute positions and every head a
-// multiplicity m_h(i, j) >= 0. docs/attention.md has the definition; this header is the table of what there is.
+// Patterns: which keys a query sees, and how many times. A pattern gives every pair of absolute positions and every
+// head a multiplicity m_h(i, j) >= 0. docs/attention.md has the definition; this header lists the patterns.
 #pragma once
 
 #include <cstdint>
@@ -13,31 +13,32 @@
 
 namespace poolgrad::attention {
 
-/// Where query positions begin: the last query at the last key (decoding, causal training), or the first at the first.
+/// The position of queries: the last query at the last key (decoding, causal training), or the first at the first.
 enum class Alignment { bottom_right, top_left };
 
-/// longnet: every head runs every branch. grouped: head h runs only branch group(h); the heads are cut into as many
-/// consecutive groups as there are branches, the first (heads mod groups) of them one head larger.
+/// longnet: every head runs every branch. grouped: head h runs only branch group(h). Heads form as many consecutive
+/// groups as there are branches; the first (heads mod groups) groups are one head larger.
 enum class DilatedMode { longnet, grouped };
 
-/// Which residue of a branch a head takes. interleaved: h mod r (LongNet). contiguous: floor(h / ceil(H / r))
+/// The residue of a branch that a head takes. interleaved: h mod r (LongNet). contiguous: floor(h / ceil(H / r))
 /// (torchscale). Grouped mode takes the group's index mod r instead.
 enum class DilatedOffset { interleaved, contiguous };
 
 struct DilatedOptions {
   DilatedMode mode = DilatedMode::longnet;
   DilatedOffset offset = DilatedOffset::interleaved;
-  bool unite = false;              // a pair that several branches cover counts once
-  bool require_divisible = false;  // refuse lengths that the longest segment does not divide
+  bool unite = false;              // a pair of several branches counts once
+  bool require_divisible = false;  // refuse lengths that are not a multiple of the longest segment
 };
 
 struct PatternTerms;  // attention/pattern/terms.h
 
-/// A value type, cheap to copy. Positions are absolute, so that results depend neither on tiling nor on sharding: a
-/// key's is its index, a query's its index plus Nk - Nq (bottom_right) or plus 0 (top_left).
+/// A value type, cheap to copy. Positions are absolute, so results depend neither on tiling nor on sharding. A key's
+/// position is its index; a query's is its index plus Nk - Nq (bottom_right) or plus 0 (top_left).
 ///
-/// a & b admits what both admit (multiplicities multiply); at least one side is made of dense, causal, window and
-/// documents only, else ValueError. a | b counts a pair once that either admits. a + b adds multiplicities.
+/// a & b admits the pairs that both admit (multiplicities multiply). At least one side must consist of dense, causal,
+/// window and documents only, else it throws ValueError. a | b counts each pair of either once. a + b adds
+/// multiplicities.
 class Pattern {
  public:
   static constexpr std::int64_t unbounded = kernels::unbounded;
@@ -48,8 +49,8 @@ class Pattern {
   static Pattern causal();
   /// Keys with -left <= j - i <= right; either bound may be `unbounded`. Throws ValueError for a negative bound.
   static Pattern window(std::int64_t left, std::int64_t right);
-  /// Pairs of the same document; document d is the positions [cu_seqlens[d], cu_seqlens[d + 1]). The first is 0, none
-  /// decreases; positions outside see and are seen by nothing. ValueError.
+  /// Pairs of the same document; document d is the positions [cu_seqlens[d], cu_seqlens[d + 1]). Positions outside all
+  /// documents see nothing and are not seen. Throws ValueError unless cu_seqlens starts at 0 and never decreases.
   static Pattern documents(std::vector<std::int64_t> cu_seqlens);
 
   /// Keys j < count: attention sinks (Xiao et al. 2023).
@@ -57,12 +58,12 @@ class Pattern {
   /// Keys j < count, and with `rows` all keys for queries i < count (Longformer, BigBird).
   static Pattern global_tokens(std::int64_t count, bool rows = true);
   /// Sum over branches b of [same segment of length w_b][both positions in it = phase mod r_b] (LongNet, Ding et al.
-  /// 2023); the phase is a function of the head. ValueError: empty lists, lengths that differ, values below 1, r_b >
-  /// w_b.
+  /// 2023); the phase is a function of the head. Throws ValueError for empty lists, lists of different lengths, values
+  /// below 1, and r_b > w_b.
   static Pattern dilated(std::vector<std::int64_t> segment_lengths, std::vector<std::int64_t> dilation_rates,
                          const DilatedOptions& options = {});
-  /// Pairs whose blocks of `block` positions are d apart (block of j minus block of i) for some d of `offsets`.
-  /// ValueError: block not a multiple of 16, no offset, more than 32 runs of neighbouring offsets.
+  /// Pairs with block distance d (block of j minus block of i) in `offsets`, for blocks of `block` positions. Throws
+  /// ValueError for a block that is not a multiple of 16, no offset, and more than 32 runs of neighboring offsets.
   static Pattern block_offsets(std::int64_t block, std::vector<std::int64_t> offsets);
   static Pattern block_offsets(std::int64_t block, std::initializer_list<std::int64_t> offsets) {
     return block_offsets(block, std::vector<std::int64_t>(offsets));
@@ -71,22 +72,23 @@ class Pattern {
   static Pattern block_offsets(std::int64_t block, std::vector<std::vector<std::int64_t>> offsets);
   /// block_offsets {0, +-rate for each rate}: "dilated_sparse".
   static Pattern dilated_sparse(std::int64_t block, std::vector<std::int64_t> rates = {1, 2, 4});
-  /// Pairs whose blocks are a multiple of `step` apart, and at most `reach` blocks: up to 2^30, as for `unbounded`.
-  /// ValueError: block, a step below 1, another reach.
+  /// Pairs whose blocks are a multiple of `step` apart, and at most `reach` blocks; up to 2^30 is as good as
+  /// `unbounded`. Throws ValueError for an invalid block or reach, and a step below 1.
   static Pattern spaced_blocks(std::int64_t block, std::int64_t step, std::int64_t reach = unbounded);
-  /// Blocks at most (window / block) / 2 apart. ValueError: block, a negative window, one of more than 2^31 blocks.
+  /// Blocks at most (window / block) / 2 apart. Throws ValueError for an invalid block, a negative window, and one of
+  /// more than 2^31 blocks.
   static Pattern local_window(std::int64_t block, std::int64_t window);
   /// local_window(block, window) | global_tokens(count): rows and columns.
   static Pattern global_local(std::int64_t block, std::int64_t window, std::int64_t count);
   /// |i - j| < stride or (i - j) mod stride = 0 (Sparse Transformer, Child et al. 2019); & causal() for the original.
   static Pattern strided(std::int64_t stride);
-  /// Positions as a grid of `width` columns: same row or same column.
+  /// Positions form a grid of `width` columns: pairs in the same row or column.
   static Pattern axial(std::int64_t width);
-  /// Each pair of blocks with probability `density`, as a hash of (seed, head, block of i, block of j) says, the same
-  /// everywhere; the diagonal always. ValueError: density outside (0, 1].
+  /// Each pair of blocks with probability `density`, by a hash of (seed, head, block of i, block of j) that is the same
+  /// on all devices. Always includes the diagonal. Throws ValueError for a density outside (0, 1].
   static Pattern random_blocks(std::int64_t block, double density, std::uint64_t seed = 0);
-  /// Listed blocks, compressed rows: query block b sees the key blocks columns[row_begin[b] .. row_begin[b + 1]),
-  /// ascending. Rows beyond the list see nothing. ValueError for lists that are not of this form.
+  /// Listed blocks as compressed rows: query block b sees the key blocks columns[row_begin[b] .. row_begin[b + 1]),
+  /// ascending. Rows after the list see nothing. Throws ValueError for malformed lists.
   static Pattern blocks(std::int64_t block, std::vector<std::int32_t> row_begin, std::vector<std::int32_t> columns);
   /// One list for each head (all of equal block size); head h takes lists[h mod lists.size()].
   struct BlockList {
@@ -95,10 +97,10 @@ class Pattern {
   static Pattern blocks(std::int64_t block, std::vector<BlockList> lists);
   /// bitmap[b * key_blocks + c]: whether query block b sees key block c.
   static Pattern block_bitmap(std::int64_t block, std::int64_t key_blocks, const std::vector<bool>& bitmap);
-  /// Whatever a function says: the query at position i sees the key at position j where sees(i, j), both below
-  /// `length`; beyond it nothing is seen. It is asked once for every pair, here; what it said is kept as blocks of 64
-  /// positions, with a bitmap where it is not all of a block (512 bytes for each that is different). Computing costs
-  /// whole blocks: for what the other patterns can say they are faster. ValueError: a length below 1 or above 2^31.
+  /// The pattern of a function: the query at position i sees the key at position j if sees(i, j), both below `length`;
+  /// no pairs beyond it. Calls the function once for every pair. Stores blocks of 64 positions, with a bitmap (512
+  /// bytes for each different one) if not all of a block counts. Kernels compute whole blocks, so an equal pattern of
+  /// another kind is faster. Throws ValueError for a length below 1 or above 2^31.
   static Pattern where(std::int64_t length, const std::function<bool(std::int64_t i, std::int64_t j)>& sees);
   /// Head h takes sees(h mod heads, i, j).
   static Pattern where(std::int64_t length, std::int64_t heads,
@@ -107,43 +109,43 @@ class Pattern {
   friend Pattern operator&(const Pattern& a, const Pattern& b);
   friend Pattern operator|(const Pattern& a, const Pattern& b);
   friend Pattern operator+(const Pattern& a, const Pattern& b);
-  /// This & causal() where `causal`.
+  /// Returns this & causal() if `causal`, else this.
   Pattern causally(bool causal) const { return causal ? *this & Pattern::causal() : *this; }
-  /// Made of the same parts.
+  /// Returns whether both have the same parts.
   friend bool operator==(const Pattern& a, const Pattern& b);
 
-  /// How often the key at position j counts for the query at position i in head h of `heads`; ValueError where there is
-  /// no such head.
+  /// Returns how many times the key at position j counts for the query at position i in head h of `heads`. Throws
+  /// ValueError if there is no such head.
   std::int64_t multiplicity(std::int64_t h, std::int64_t heads, std::int64_t i, std::int64_t j) const;
-  /// For patterns that are the same in all heads: in the only head of one.
+  /// The same for patterns that are equal in all heads.
   std::int64_t multiplicity(std::int64_t i, std::int64_t j) const { return multiplicity(0, 1, i, j); }
 
-  /// Whether a query may see a key behind its own position, as far as the form shows it. It shows that nothing does of
-  /// patterns cut by causal(), of where() and listed blocks that are causal, and of unions of these.
+  /// Returns whether a query may see a key after its own position, judged by the form. Returns false for patterns cut
+  /// by causal(), for where() and listed blocks that are causal, and for unions of these.
   bool looks_ahead() const;
-  /// Positions that the pattern is made for, beyond which queries see nothing: where() and listed blocks have a length,
-  /// the longest in a union. All others are `unbounded`, documents too.
+  /// Returns the length that the pattern is made for; queries beyond it see nothing. where() and listed blocks have a
+  /// length, and a union has the longest. All others, documents too, are `unbounded`.
   std::int64_t length() const;
-  /// Of the keys before `position`, those that queries from there on may see, at most: [0, first) and [recent,
-  /// position), first < recent or 0. Windows, segments, blocks and documents have a short past; strides, random blocks
-  /// and what is dense see everything. A key that has fallen out never comes back.
+  /// The keys before `position` that later queries may see, at most: [0, first) and [recent, position), first < recent
+  /// or 0. Windows, segments, blocks and documents have a short past. Strides, random blocks and dense patterns see
+  /// everything. A key that has dropped out never comes back.
   struct Past {
     std::int64_t first = 0, recent = 0;
   };
   Past past(std::int64_t position) const;
 
-  /// What the kernels run, one after another, each adding to what the ones before have accumulated; nearly always one.
-  /// The schedules point into this pattern's lists and stay valid as long as `owner` (or a copy of the pattern) lives.
+  /// The passes of the kernels, nearly always one. Each adds to the results of the passes before. The schedules point
+  /// into this pattern's lists and stay valid as long as `owner` (or a copy of the pattern) lives.
   struct Compiled {
     std::vector<kernels::AttentionSchedule> passes;
     std::shared_ptr<const void> owner;
   };
   Compiled compile(std::int64_t heads, const kernels::PositionMap& queries, const kernels::PositionMap& keys) const;
 
-  /// Pairs that are visited, over admissible pairs (all, or those that causality, windows and documents leave).
-  /// ValueError for less than one head.
+  /// Returns visited pairs divided by admissible pairs: all pairs, or the pairs that causality, windows and
+  /// documents leave. Throws ValueError for less than one head.
   double density(std::int64_t heads, std::int64_t queries, std::int64_t keys) const;
-  /// ValueError where a length is refused (require_divisible).
+  /// Throws ValueError for a length that require_divisible refuses.
   void check_length(std::int64_t length) const;
   /// "dense", "causal", "window(255, 0)", "dilated(w 512 1024, r 1 2) & causal".
   std::string to_string() const;
@@ -154,7 +156,7 @@ class Pattern {
       : terms_(std::move(terms)), left_(left), right_(right) {}
   Pattern(std::int64_t left, std::int64_t right) : left_(left), right_(right) {}
 
-  std::shared_ptr<const PatternTerms> terms_;  // null: a band alone
+  std::shared_ptr<const PatternTerms> terms_;  // nullptr: a band alone
   std::int64_t left_ = unbounded, right_ = unbounded;
 };
 

@@ -14,30 +14,29 @@ namespace poolgrad::attention {
 namespace {
 
 constexpr double random_density = 0.1;
-// What Pattern::block_offsets() takes: offsets, and how many of them with 0 and both signs.
+// Bounds of Pattern::block_offsets(): the largest offset, and the number of rates, which count with 0 and both signs.
 constexpr std::int64_t max_rate = std::int64_t{1} << 30;
 constexpr std::size_t max_rates = 15;
 
-/// Counts in f64: they are compared with a fraction, and lengths may be large.
+/// Counts pairs in f64: counts are compared with a fraction, and lengths may be large.
 struct Counts {
   double length;
   bool causal;
 
   double admissible() const { return causal ? length * (length + 1) / 2 : length * length; }
-  /// Pairs at most `reach` apart.
+  /// Returns the number of pairs at most `reach` apart.
   double band(double reach) const {
     const double r = std::min(reach, length - 1), one_side = r * length - r * (r + 1) / 2;
     return length + (causal ? 1 : 2) * one_side;
   }
-  /// Pairs that are `distance` > 0 apart, on either side.
+  /// Returns the number of pairs that are `distance` > 0 apart, on either side.
   double apart(double distance) const { return distance < length ? (causal ? 1 : 2) * (length - distance) : 0; }
-  /// Pairs whose blocks of `block` are at most `reach` apart, and those of which one is below `global`.
+  /// Returns the number of pairs whose blocks of `block` are at most `reach` apart, or with a position below `global`.
   double blocks_near(double block, double reach, double global) const {
-    // Of each of the other pairs, the position that comes first lies in one of `count` blocks, of which the first may
-    // have global positions.
+    // Each of the other pairs begins in one of `count` blocks. The first of these may have global positions.
     const double first = std::floor(global / block), count = std::ceil(length / block) - 1 - reach - first;
     if (count <= 0) return admissible();
-    const double behind = length - (first + reach + 1) * block;  // positions too far behind that block
+    const double behind = length - (first + reach + 1) * block;  // positions out of reach of the first one
     const double far =
         count * block * behind - block * block * count * (count - 1) / 2 - (global - first * block) * behind;
     return admissible() - (causal ? 1 : 2) * far;
@@ -55,7 +54,8 @@ struct Counts {
   }
 };
 
-/// The last x in [low, high] with fits(x), which never becomes true again after it was false; `low` where none fits.
+/// Returns the last x in [low, high] with fits(x), which must be true up to some x and false after it; `low` if none
+/// fits.
 template <class F>
 std::int64_t last_fitting(std::int64_t low, std::int64_t high, F&& fits) {
   while (low < high) {
@@ -68,7 +68,7 @@ std::int64_t last_fitting(std::int64_t low, std::int64_t high, F&& fits) {
   return low;
 }
 
-/// Pattern::dilated_sparse() with as many offsets as fit, and random blocks where offsets end.
+/// Returns Pattern::dilated_sparse() with as many offsets as fit, and random blocks when offsets run out.
 Pattern dilated_of_density(const SparsePatternConfig& config, const Counts& blocks, double density) {
   const double wanted = density * blocks.admissible();
   double kept = blocks.length;

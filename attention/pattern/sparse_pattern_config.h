@@ -1,4 +1,4 @@
-// Block-sparse patterns by kind, and by how dense they shall be.
+// Block-sparse patterns by kind and density.
 #pragma once
 
 #include <cstdint>
@@ -15,29 +15,28 @@ enum class SparsePatternType { local_window, dilated_sparse, global_local, strid
 struct SparsePatternConfig {
   SparsePatternType pattern_type = SparsePatternType::local_window;
   std::int64_t block_size = 64;  // positions; a multiple of 16
-  /// The density: the fraction of admissible pairs that are kept, in (0, 1]; 1 is Pattern::dense(). Where given, it
-  /// determines the pattern for a length. local_window and global_local have the widest window with which density() is
-  /// not above it, global tokens included, or no window beyond a position's own block; the stride of strided and the
-  /// width of axial are the smallest whose density, which falls up to about the root of the length, is not above it (or
-  /// about the smallest there is);
-  /// dilated_sparse has as many offsets, counted in blocks, goes on doubling the largest rate, and fills up with random
-  /// blocks what no further offset can give; random keeps each block with this probability. density() reports what came
-  /// of it.
+  /// The density: the fraction of admissible pairs that are kept, in (0, 1]; 1 is Pattern::dense(). If given, it
+  /// determines the pattern for a length, and density() reports the result. local_window and global_local take the
+  /// widest window whose density() does not exceed it, global tokens included; at least a position's own block. strided
+  /// and axial take the smallest stride or width whose density does not exceed it. That density falls up to about the
+  /// root of the length, so a lower target gives about the lowest possible. dilated_sparse takes as many offsets, in
+  /// blocks, as fit, doubles the largest rate for more, and fills the rest with random blocks. random keeps each block
+  /// with this probability.
   std::optional<double> sparsity_ratio = std::nullopt;
   std::int64_t window_size = 256;                     // local_window, global_local: positions, half on either side
-  std::int64_t global_tokens = 1;                     // global_local: first positions that see and are seen by all
+  std::int64_t global_tokens = 1;                     // global_local: first positions, which see and are seen by all
   std::vector<std::int64_t> dilation_rates{1, 2, 4};  // dilated_sparse: offsets in blocks, up to 2^30
   std::int64_t stride = 128;                          // strided: stride; axial: columns
   std::uint64_t seed = 0;                             // random blocks
 
-  /// ValueError, one sentence: block size, density, window, rates, stride.
+  /// Throws ValueError, one sentence, for block size, density, window, rates or stride.
   void validate() const;
-  /// The pattern for sequences of `length`; the length, and whether it will be used causally, matter only where
-  /// sparsity_ratio is given (or random, whose density is then 0.1). Not itself causal. ValueError as validate().
+  /// Returns the pattern for sequences of `length`, without the causal mask. The length and `causal` matter only with
+  /// sparsity_ratio, and for random, whose default density is 0.1. Throws the errors of validate().
   Pattern pattern(std::int64_t length, bool causal = false) const;
-  /// Whether pattern() may differ from length to length.
+  /// Returns whether pattern() may depend on the length.
   bool follows_length() const;
-  /// Pairs that pattern(length, causal) admits, over all or, causal, over those with j <= i.
+  /// Returns the pairs that pattern(length, causal) admits, divided by all pairs, or causal by those with j <= i.
   double density(std::int64_t length, bool causal = false) const;
 };
 

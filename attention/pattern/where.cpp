@@ -1,4 +1,4 @@
-// Patterns that a function says: blocks that it sees something of, and bitmaps of those that it does not see all of.
+// Patterns from a function: blocks with a visible pair, and bitmaps of the blocks that are not full.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -25,7 +25,7 @@ struct HashOfBitmap {
   }
 };
 
-/// Equal bitmaps have one number.
+/// Numbers bitmaps; equal ones share a number.
 class Bitmaps {
  public:
   std::int32_t number_of(const Bitmap& bitmap) {

@@ -32,7 +32,7 @@ struct Post {
 
 std::string name(int rank) { return "rank " + std::to_string(rank); }
 
-/// ": what it says", where it says anything.
+/// Returns ": " and the message of the error; "" without one.
 std::string reason_of(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
@@ -43,7 +43,7 @@ std::string reason_of(const std::exception_ptr& error) {
   }
 }
 
-/// In order with the streams of both ends, which may be those of two devices.
+/// Copies in order with the streams of both ends, which may belong to two devices.
 void move(const Post& to, const Post& from) {
   const auto bytes = [](const Message& message) { return View{message.data, DType::u8, 1, {message.bytes}, {1}}; };
   const StreamGuard there(to.stream), here(from.stream);
@@ -52,7 +52,7 @@ void move(const Post& to, const Post& from) {
 
 }  // namespace
 
-/// What the ranks share. Everything is guarded by the mutex but the copying itself.
+/// The shared state of the ranks. The mutex guards all of it except the copying itself.
 class LocalGroup::Room {
  public:
   Room(int ranks, Progress how)
@@ -78,12 +78,12 @@ class LocalGroup::Room {
     admit(rank);
     if (!failure_.empty()) throw Error("[exchange] " + failure_);
   }
-  /// Until reset(), whoever runs the ranks calls fail() with the exception that ends one.
+  /// Until reset(), the code that runs the ranks calls fail() with the exception that ends a rank.
   void says_why() {
     const std::lock_guard lock(mutex_);
     says_why_ = true;
   }
-  /// The first failure is the one that all ranks hear of.
+  /// Fails all ranks with the first reason.
   void fail(const std::string& reason) {
     const std::lock_guard lock(mutex_);
     if (failure_.empty()) failure_ = reason;
@@ -100,14 +100,13 @@ class LocalGroup::Room {
   const Progress progress;
 
  private:
-  /// Posts of the messages from one rank to another whose other end is missing; at most one of the two has any.
+  /// Messages from one rank to another with one end missing; at most one of the two queues has entries.
   struct Lane {
     std::deque<Post*> sends, receives;
   };
   Lane& lane(int from, int to) { return lanes_[static_cast<std::size_t>(from * size + to)]; }
   void find_deadlock();
-  /// Called with the mutex held: a rank that goes on after it has given up an exchange, or says nothing of it for
-  /// `patience`, has nothing else to say.
+  /// Requires the mutex. Blames a rank that runs on after it gave up an exchange, or is silent about it for `patience`.
   void admit(int rank) {
     if (!gave_up_[static_cast<std::size_t>(rank)] || !failure_.empty()) return;
     failure_ = name(rank) + " gave up an exchange";
@@ -119,14 +118,14 @@ class LocalGroup::Room {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::string failure_;
-  std::uint64_t generation_ = 0;  // posts of an earlier one are nobody's business any more
+  std::uint64_t generation_ = 0;  // a post of an earlier generation is void
   std::vector<Lane> lanes_;
   std::vector<bool> gave_up_;   // ranks that gave up an exchange
-  bool says_why_ = false;       // an exception that passes as one does so will be heard of
-  std::vector<int> waits_for_;  // the rank whose message each rank waits for, or runs, or ended
+  bool says_why_ = false;       // an exception that passes is reported by fail()
+  std::vector<int> waits_for_;  // by rank: the rank it waits for, or that it runs or has ended
 };
 
-/// Puts one end of a message up, and moves the message if the other end is there.
+/// Posts one end of a message, and moves the message if the other end is there.
 void LocalGroup::Room::post(int from, int to, Post& mine, bool sends) {
   std::unique_lock lock(mutex_);
   if (!failure_.empty()) throw Error("[exchange] " + failure_);
@@ -155,7 +154,7 @@ void LocalGroup::Room::post(int from, int to, Post& mine, bool sends) {
     if (source.message.bytes > 0) move(target, source);
     lock.lock();
   } catch (...) {
-    // Whatever it is: nobody waits for a copy that has ended.
+    // For any exception: no rank may wait for a copy that has ended.
     lock.lock();
     mine.state = other.state = Post::State::open;
     if (failure_.empty())
@@ -180,7 +179,7 @@ void LocalGroup::Room::wait(int rank, int to, const Post& out, int from, const P
     const bool sent = out.state == Post::State::done, received = in.state == Post::State::done;
     if (sent && received) return;
     if (in.generation != generation_) throw Error("[exchange] the group has begun anew since this one was started");
-    // What is being copied is in the peer's hands; a failure must not give its memory back before the peer is through.
+    // The peer is copying: on a failure, wait until it is through before the memory is freed.
     const bool copying = out.state == Post::State::copying || in.state == Post::State::copying;
     if (!failure_.empty() && !copying) throw Error("[exchange] " + failure_);
     const bool open = out.state == Post::State::open || in.state == Post::State::open;
@@ -209,7 +208,7 @@ void LocalGroup::Room::wait(int rank, int to, const Post& out, int from, const P
   }
 }
 
-/// Called with the mutex held: if no rank runs, no message will ever come.
+/// Requires the mutex. If no rank runs, no message will ever come.
 void LocalGroup::Room::find_deadlock() {
   std::string waiting;
   for (int rank = 0; rank < size; ++rank) {
@@ -232,7 +231,7 @@ void LocalGroup::Room::give_up(int rank, int to, Post& out, int from, Post& in) 
   std::erase(lane(rank, to).sends, &out);
   std::erase(lane(from, rank).receives, &in);
   gave_up_[static_cast<std::size_t>(rank)] = true;
-  changed_.notify_all();  // whoever waits for it already waits no longer than `patience`
+  changed_.notify_all();  // ranks that already wait for it wait no longer than `patience`
   if (!says_why_ || std::uncaught_exceptions() == 0) admit(rank);
 }
 
@@ -290,7 +289,7 @@ LocalGroup::~LocalGroup() = default;
 
 void LocalGroup::run(int steps, const std::function<void(Communicator&, int)>& body) {
   std::exception_ptr error;
-  // Ranks work on one sequence, as it were one program: each draws what the others draw, on whichever thread it is.
+  // Ranks work on one sequence as one program: each draws the same numbers, on any thread.
   std::vector<kernels::RandomKey> random(ranks_.size(), default_generator().state());
   const auto take_step = [&](Communicator& rank, int step) {
     kernels::RandomKey& own = random[static_cast<std::size_t>(rank.rank())];
@@ -308,7 +307,7 @@ void LocalGroup::run(int steps, const std::function<void(Communicator&, int)>& b
   } else {
     std::mutex mutex;
     const std::source_location line = CallSite::current();
-    const auto failed = [&](const std::string& reason) {  // where an exception is handled
+    const auto failed = [&](const std::string& reason) {  // called while an exception is handled
       const std::lock_guard lock(mutex);
       if (!error) error = std::current_exception();
       room_->fail(reason);

@@ -85,7 +85,7 @@ RingMemory RingOutline::memory(const RingShare& share, Exchange exchange) const 
   const std::int64_t kept = element * (q + k + v + out) + compute * lse;
   memory.forward = kept + memory.forward_slots + (several && narrow ? compute * out : 0);
   const std::int64_t sums = several && narrow ? compute * (q + (travels ? 0 : k + v)) : 0;
-  // The gradient of the results, those of q, k and v, and what a row of the two has in common.
+  // The gradients of the results and of q, k and v, and delta.
   memory.backward = kept + memory.backward_slots + element * (out + q + k + v) + compute * lse + sums;
   return memory;
 }

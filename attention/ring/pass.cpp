@@ -112,8 +112,8 @@ void RingBackward::run(int phase) {
     const bool computes = plan.computes(communicator_->rank(), step);
     const RingSlots::Pair keys = keys_->meet(number);
     const auto met = computes ? std::optional(meet(step, keys)) : std::nullopt;
-    // A GPU has a kernel for each side: that of the queries runs while the gradients of the keys arrive. On the CPU
-    // both sides share their scores, which is worth more.
+    // On a GPU each side has its own kernel: the one for queries runs while the gradients of the keys arrive. On the
+    // CPU both sides share their scores, which saves more.
     kernels::AttentionGradients into{.dq = dq_.view(), .dk = {}, .dv = {}, .dbias = {}, .accumulate = step > 0};
     if (met && allocator_for(x_.q.device()).memory().queues_work()) {
       compute(*met, into);
@@ -149,7 +149,7 @@ void RingBackward::compute(const Met& met, kernels::AttentionGradients into) {
   }
 }
 
-// The two ways in which keys, values and their gradients travel.
+// The two exchanges of keys, values and their gradients.
 
 namespace {
 
@@ -183,13 +183,13 @@ RingSlots::Pair RingKeys::meet(std::size_t phase) {
   if (phase > 0) slots_.wait();
   if (phase == 0 && visited.size() > 1) copy_pair(slots_.pair(0, rank_), own_);
   if (exchange_ == Exchange::ring) {
-    // One buffer is computed with and sent on, while what the rank behind has goes into the other.
+    // One buffer is in use and sent on, while the other receives the keys of the rank behind.
     if (phase + 1 < visited.size())
       slots_.start(visited[phase + 1] - step, {phase % 2, owner},
                    {(phase + 1) % 2, plan_.owner(rank_, visited[phase + 1])});
     return phase == 0 ? own_ : slots_.pair(phase % 2, owner);
   }
-  // Straight from their owners to all that compute with them.
+  // Directly from the owners to all ranks that use them.
   for (std::size_t later = 1; phase == 0 && later < visited.size(); ++later) {
     const int distance = visited[later], receiver = (rank_ + distance) % plan_.ranks();
     slots_.start(distance, {0, plan_.computes(receiver, distance) ? rank_ : RingSlots::nobody},
@@ -205,8 +205,8 @@ RingGradients::RingGradients(const RingPlan& plan, Exchange exchange, Communicat
       rank_(communicator.rank()),
       slots_(plan, communicator, statistics, k, v, dtype, exchange == Exchange::ring ? 2 : 3) {}
 
-// Ring: the sums of an owner go round with its keys, from buffer to buffer, and get home in the end.
-// All-gather: buffer 0 has the own sums, 1 what is computed for another rank, 2 what another has computed for this one.
+// Ring: an owner's sums travel with its keys from buffer to buffer and return home at the end. All-gather: buffer 0
+// holds the own sums, 1 sums computed for another rank, 2 sums that another rank has computed for this one.
 
 RingSlots::Pair RingGradients::place(std::size_t phase) {
   const int owner = plan_.owner(rank_, plan_.visited()[phase]);
@@ -217,7 +217,7 @@ RingSlots::Pair RingGradients::place(std::size_t phase) {
   return pair;
 }
 
-/// What was sent in the phase before.
+/// Receives the message sent in the phase before.
 void RingGradients::receive(std::size_t phase) {
   if (exchange_ == Exchange::ring) {
     if (phase > 0) slots_.wait();
@@ -250,7 +250,7 @@ RingSlots::Pair RingGradients::home() {
 
 namespace {
 
-/// Elements before the second tensor of a message, which begins at a multiple of 16 bytes.
+/// Returns the elements before the second tensor of a message, which begins at a multiple of 16 bytes.
 std::int64_t begin_of_second(const Shape& first, DType dtype) {
   const auto unit = static_cast<std::int64_t>(16 / size_of(dtype));
   return kernels::ceil_div(count(first), unit) * unit;

@@ -1,6 +1,6 @@
-// The two passes over a ring, as one rank goes through them phase by phase, and what travels meanwhile: pairs of
-// tensors (keys and values, or their gradients), each pair one message. What a phase waits for was started by the other
-// ranks in phases before it, so that ranks may run on threads or take turns.
+// The two passes over a ring, phase by phase for one rank, and their messages. A message is a pair of tensors: keys and
+// values, or their gradients. A phase waits only for messages that other ranks started in earlier phases, so ranks may
+// run on threads or in turns.
 #pragma once
 
 #include <cstdint>
@@ -18,27 +18,27 @@
 
 namespace poolgrad::attention {
 
-/// Buffers for pairs and the transfers between them; Category::comm, each as large as the largest message.
+/// Buffers for pairs and the transfers between them, Category::comm. Each is as large as the largest message.
 class RingSlots {
  public:
-  /// Pairs are shaped like `first` and `second` but for their tokens (dimension 1), which are those of the rank that
-  /// they belong to. References must outlive the slots.
+  /// Pairs have the shapes of `first` and `second`, except for the tokens (dimension 1), which follow the owner.
+  /// References must outlive the slots.
   RingSlots(const RingPlan& plan, Communicator& communicator, RingStatistics& statistics, const Tensor& first,
             const Tensor& second, DType dtype, std::size_t buffers);
 
   struct Pair {
     Tensor first, second;
   };
-  /// Buffer `number` as the owner's pair.
+  /// Returns buffer `number` as the owner's pair.
   Pair pair(std::size_t number, int owner) const;
 
-  /// A buffer with the pair of an owner; nothing travels where `owner` is `nobody`.
+  /// A buffer with the pair of an owner; with owner -1, nothing is transferred.
   struct End {
     std::size_t buffer;
     int owner;
   };
   static constexpr int nobody = -1;
-  /// Begins to send `out` to the rank `distance` ranks on, and to receive `in` from as far behind.
+  /// Starts to send `out` to the rank `distance` ranks on, and to receive `in` from the rank as far behind.
   void start(int distance, End out, End in);
   /// Waits for the oldest transfer.
   void wait();
@@ -51,16 +51,16 @@ class RingSlots {
   RingStatistics& statistics_;
   Shape first_, second_;
   std::vector<Tensor> buffers_;
-  std::deque<std::unique_ptr<Transfer>> transfers_;  // die before the buffers
+  std::deque<std::unique_ptr<Transfer>> transfers_;  // destroyed before the buffers
 };
 
-/// The keys and values of all ranks, as one rank meets them step by step.
+/// The keys and values of all ranks, in the order in which one rank uses them.
 class RingKeys {
  public:
   RingKeys(const RingPlan& plan, Exchange exchange, Communicator& communicator, RingStatistics& statistics,
            const Tensor& k, const Tensor& v);
-  /// Those of a phase, the step visited()[phase], once they are there; phases come in order. What comes next is under
-  /// way when this returns.
+  /// Waits for and returns the keys and values of a phase, step visited()[phase]. Phases come in order. The transfer
+  /// for the next phase has started when this returns.
   RingSlots::Pair meet(std::size_t phase);
 
  private:
@@ -71,17 +71,17 @@ class RingKeys {
   RingSlots slots_;
 };
 
-/// Their gradients, which gather on all ranks and come home.
+/// The gradients of keys and values, which accumulate across the ranks and return to their owner.
 class RingGradients {
  public:
-  /// For keys and values like k and v; sums are in `dtype`.
+  /// Allocates gradients for keys and values like k and v; sums are in `dtype`.
   RingGradients(const RingPlan& plan, Exchange exchange, Communicator& communicator, RingStatistics& statistics,
                 const Tensor& k, const Tensor& v, DType dtype);
-  /// What the gradients of the phase's keys are to be added to; in phase 0 they are to be written there.
+  /// Returns the sums to which the gradients of the phase's keys are added; phase 0 writes them.
   RingSlots::Pair place(std::size_t phase);
-  /// Sends them on.
+  /// Sends the sums on.
   void send(std::size_t phase);
-  /// The sums of this rank's own keys, when every rank has sent its last.
+  /// Returns the sums of this rank's own keys, once every rank has sent its last message.
   RingSlots::Pair home();
 
  private:
@@ -93,18 +93,18 @@ class RingGradients {
   RingSlots slots_;
 };
 
-/// What stays the same from forward to backward and from rank to rank.
+/// The constant part of a call, for both passes and all ranks.
 struct RingCall {
   std::shared_ptr<const RingPlan> plan;
   Exchange exchange = Exchange::ring;
-  AttendCall attend;  // its compiled pattern is not used: every step has its own
+  AttendCall attend;  // without its compiled pattern: every step has its own
   Tensor padding;     // padding_bias() of the whole sequence, or undefined
 
-  /// A rank's operands with the keys and values that it meets in a step.
+  /// Returns a rank's operands with the keys and values of a step.
   AttendOperands operands(const AttendOperands& own, int rank, int step, const Tensor& k, const Tensor& v) const;
 };
 
-/// The results so far are carried from phase to phase in the compute dtype: in `out` itself where that is its dtype.
+/// Accumulates results from phase to phase in the compute dtype: in `out` itself if it has that dtype.
 class RingForward {
  public:
   RingForward(RingCall call, AttendOperands x, std::shared_ptr<Communicator> communicator);
@@ -131,10 +131,10 @@ class RingForward {
   std::optional<RingKeys> keys_;
 };
 
-/// The gradients of keys and values travel like them, in the compute dtype, and are home after a last hop.
+/// The gradients of keys and values travel with them, in the compute dtype, and are home after a last hop.
 class RingBackward {
  public:
-  /// `forward` and its gradients, of which either may be undefined, are this rank's.
+  /// `forward` and its gradients are this rank's; either gradient may be undefined.
   RingBackward(RingCall call, AttendOperands x, const Attended& forward, const Tensor& grad_out, const Tensor& grad_lse,
                std::shared_ptr<Communicator> communicator);
   RingBackward(const RingBackward&) = delete;
@@ -151,7 +151,7 @@ class RingBackward {
   const RingStatistics& statistics() const { return statistics_; }
 
  private:
-  /// What a step computes with, however many kernels it takes.
+  /// The operands of a step, for any number of kernels.
   struct Met {
     Pattern::Compiled pattern;
     AttendOperands operands;
@@ -163,7 +163,7 @@ class RingBackward {
   AttendOperands x_;
   std::shared_ptr<Communicator> communicator_;
   Tensor grad_out_, lse_, delta_;
-  RingSlots::Pair home_;  // where the gradients of k and v begin, and end where nothing travels
+  RingSlots::Pair home_;  // the first and, without messages, the final gradients of k and v
   Tensor dq_;             // the sum so far
   Result result_;
   RingStatistics statistics_;

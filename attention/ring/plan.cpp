@@ -16,7 +16,7 @@ namespace poolgrad::attention {
 
 namespace {
 
-/// Where the piece of a map lies in the whole sequence, whose position 0 is row 0.
+/// Returns the rows of a map's piece in the whole sequence, whose position 0 is row 0.
 Tensor piece_of(const Tensor& whole, int dim, const kernels::PositionMap& map,
                 const kernels::PositionMap::Piece& piece) {
   return whole.alias(
@@ -26,7 +26,7 @@ Tensor rows_of(const Tensor& shard, int dim, const kernels::PositionMap::Piece& 
   return shard.alias(sliced(shard.geometry(), dim, piece.row, piece.row + piece.count, 1));
 }
 
-/// Where chunk `chunk` of `chunks` begins: floor(length * chunk / chunks).
+/// Returns the begin of chunk `chunk` of `chunks`: floor(length * chunk / chunks).
 std::int64_t boundary(std::int64_t length, std::int64_t chunk, std::int64_t chunks) {
   return length / chunks * chunk + length % chunks * chunk / chunks;
 }
@@ -72,7 +72,7 @@ std::vector<int> shard_owners(Layout layout, std::int64_t length, int ranks, std
     return owners;
   }
   const std::int64_t chunks = layout == Layout::contiguous ? ranks : 2 * static_cast<std::int64_t>(ranks);
-  std::int64_t chunk = 0;  // the one that has `begin`
+  std::int64_t chunk = 0;  // the chunk that contains `begin`
   for (std::int64_t beyond = chunks; beyond - chunk > 1;) {
     const std::int64_t middle = chunk + (beyond - chunk) / 2;
     (boundary(length, middle, chunks) <= begin ? chunk : beyond) = middle;
@@ -145,7 +145,7 @@ bool share_document(const AttentionSchedule& schedule, const Range& rows, const 
   return first <= last;
 }
 
-/// Positions of keys between which everything lies that a term may count for the rows, its band aside.
+/// Returns an interval that contains every key that a term may count for the rows, without its band.
 kernels::Interval reach(const AttentionTerm& term, const Range& rows) {
   const auto segments = [&](std::int64_t length) {
     return kernels::Interval{floor_div(rows.first, length) * length, (floor_div(rows.last, length) + 1) * length};
@@ -177,7 +177,7 @@ kernels::Interval band(std::int64_t left, std::int64_t right, const Range& rows)
           right == kernels::unbounded ? kernels::far_away : rows.last + right + 1};
 }
 
-/// The same for all that a pass visits. Shards outside need no look.
+/// The same for all visited terms of a pass. Shards outside the interval need no search.
 kernels::Interval reach(const AttentionSchedule& schedule, const Range& rows) {
   kernels::Interval hull{kernels::far_away, -kernels::far_away};
   for (int n = 0; n < schedule.term_count; ++n) {
@@ -195,14 +195,15 @@ kernels::Interval reach(const AttentionSchedule& schedule, const Range& rows) {
   return hull & band(schedule.left, schedule.right, rows);
 }
 
-/// Keys less their rows: of a segment of so many positions, for the rows of a piece that begins at `first`.
+/// Returns the range of key position minus row position within a segment of this length, for the rows of a piece that
+/// begins at `first`.
 kernels::Interval within_segment(const AttentionSchedule& schedule, std::int64_t length, std::int64_t first) {
   const std::int64_t place = floor_mod(first, length);
-  return schedule.queries.stride % length == 0 ? kernels::Interval{-place, length - place}  // so are all of them
+  return schedule.queries.stride % length == 0 ? kernels::Interval{-place, length - place}  // for all rows
                                                : kernels::Interval{1 - length, length};
 }
 
-/// Whether keys less their rows may be such a distance, and a multiple of `rate`. Those of two pieces all are `apart`,
+/// Returns whether key minus row can lie in `distances` and be a multiple of `rate`. Between two pieces it is `apart`,
 /// modulo the strides of the shards.
 bool may_be_apart(const AttentionSchedule& schedule, std::int64_t apart, const kernels::Interval& distances,
                   std::int64_t rate) {
@@ -211,7 +212,7 @@ bool may_be_apart(const AttentionSchedule& schedule, std::int64_t apart, const k
   return floor_mod(apart, std::gcd(stride, rate)) == 0 && seen.begin + floor_mod(apart - seen.begin, stride) < seen.end;
 }
 
-/// Whether some head may have rows of a piece that begins at `first` in its phase of a dilated branch.
+/// Returns whether a head can have rows of a piece that begins at `first` in its phase of a dilated branch.
 bool has_rows_of(const AttentionSchedule& schedule, const AttentionTerm& term, int branch, std::int64_t first) {
   if (term.segment_length[branch] % term.dilation_rate[branch] != 0) return true;
   const std::int64_t common = std::gcd(schedule.queries.stride, term.dilation_rate[branch]);
@@ -244,7 +245,7 @@ bool may_count(const AttentionSchedule& schedule, const AttentionTerm& term, con
                      [&](const auto& run) { return nearest <= run.last && run.first <= farthest; });
 }
 
-/// By the ranges and the strides of positions alone: false is certain.
+/// Decides by the ranges and strides of positions only: false is certain.
 bool may_visit(const AttentionSchedule& schedule) {
   for (int n = 0; n < 4; ++n) {
     const auto row_piece = schedule.queries.piece(n / 2), key_piece = schedule.keys.piece(n % 2);
@@ -258,16 +259,16 @@ bool may_visit(const AttentionSchedule& schedule) {
   return false;
 }
 
-/// Whether ranges say little: stripes span everything, and lists are anything.
+/// Returns whether ranges decide too little: stripes span everything, and lists are arbitrary.
 bool needs_look(const AttentionSchedule& schedule) {
   return schedule.queries.stride != 1 ||
          std::any_of(schedule.term, schedule.term + schedule.term_count,
                      [](const AttentionTerm& term) { return term.kind == AttentionTerm::Kind::listed; });
 }
 
-/// Goes through the tiles until one visits a key. Large tiles make it cheap; they may count keys that lie between those
-/// of two rows without belonging to either, which costs a step that adds nothing. Rows that lie farther apart than
-/// tiles are long are a tile each: those between them are empty, and many.
+/// Searches the tiles until one visits a key. Large tiles are cheap, but may count keys between those of two rows that
+/// belong to neither; that costs a step that adds nothing. Rows farther apart than a tile is long are a tile each,
+/// since most tiles between them are empty.
 bool tiles_visit(const AttentionSchedule& schedule) {
   constexpr std::int64_t limit = std::int64_t{1} << 20;
   const auto any = [](const AttentionSchedule& rows) {
@@ -291,7 +292,7 @@ bool visits_anything(const AttentionSchedule& schedule) {
   return may_visit(schedule) && (!needs_look(schedule) || tiles_visit(schedule));
 }
 
-/// Whether some key lies within the reach of the rows.
+/// Returns whether a key lies within the reach of the rows.
 bool within_reach(const AttentionSchedule& pass) {
   for (int n = 0; n < 4; ++n) {
     const auto rows = pass.queries.piece(n / 2), keys = pass.keys.piece(n % 2);
@@ -320,7 +321,7 @@ RingPlan::RingPlan(const Pattern& pattern, Layout layout, int ranks, std::int64_
       q_offset_(q_offset),
       any_(compile(0, 0)),
       known_(static_cast<std::size_t>(ranks) * static_cast<std::size_t>(ranks)) {
-  // Of most patterns one of the two ranks at the ends has something to compute in every step that is visited.
+  // In most patterns, one of the two end ranks computes in every visited step.
   std::vector<bool> found(static_cast<std::size_t>(ranks));
   found[0] = true;
   visited_ = {0};
@@ -337,7 +338,7 @@ void RingPlan::find_steps(int rank, std::vector<bool>& found) {
       if (piece.count <= 0) continue;
       const auto [begin, end] = reach(pass, range_of(queries, piece));
       for (const int other : shard_owners(layout_, keys_, ranks_, begin, end)) {
-        const int step = owner(rank, other);  // the way is as long as back
+        const int step = owner(rank, other);  // a symmetric distance
         if (found[static_cast<std::size_t>(step)] || !computes(rank, step)) continue;
         found[static_cast<std::size_t>(step)] = true;
         visited_.push_back(step);
@@ -349,7 +350,7 @@ bool RingPlan::computes(int rank, int step) const {
   if (step == 0) return true;
   enum : std::uint8_t { unknown, no, yes };
   std::atomic<std::uint8_t>& known = known_[static_cast<std::size_t>(std::int64_t{rank} * ranks_ + step)];
-  if (known == unknown) {  // all who look find the same
+  if (known == unknown) {  // all threads compute the same value
     const auto queries = queries_of(rank), keys = keys_of(owner(rank, step));
     known = std::any_of(any_.passes.begin(), any_.passes.end(),
                         [&](AttentionSchedule pass) {
@@ -384,7 +385,7 @@ std::shared_ptr<const RingPlan> RingPlan::of(const Pattern& pattern, Layout layo
   const auto make = [&]() -> Kept {
     return {std::make_shared<const RingPlan>(pattern, layout, ranks, heads, queries, keys, q_offset)};
   };
-  return plans->get_once(hash, is_it, make).plan;  // the ranks of a process want the same one
+  return plans->get_once(hash, is_it, make).plan;  // the ranks of a process need the same one
 }
 
 std::int64_t RingPlan::most_keys() const {

@@ -25,8 +25,8 @@ AttendOptions without_padding(AttendOptions options) {
   return options;
 }
 
-/// Throws what ring_attend() refuses whatever the layout, for a whole sequence of `keys`; true where a gradient is
-/// wanted.
+/// Throws the errors of ring_attend() that do not depend on the layout, for a whole sequence of `keys`. Returns whether
+/// a gradient is wanted.
 bool check_ring(const Tensor& q, const Tensor& k, const Tensor& v, std::int64_t keys, const AttendOptions& options) {
   const bool differentiable = check_attend(q, k, v, without_padding(options));
   check_key_padding("ring_attend", q, keys, options.key_padding);
@@ -39,12 +39,12 @@ bool check_ring(const Tensor& q, const Tensor& k, const Tensor& v, std::int64_t 
   return differentiable;
 }
 
-/// This rank's operands: as prepare_operands(), but for the key padding, which is the ring's.
+/// Returns this rank's operands: as prepare_operands(), except for the key padding, which belongs to the ring.
 AttendOperands ring_operands(const Tensor& q, const Tensor& k, const Tensor& v, const AttendOptions& options) {
   return prepare_operands(q, k, v, without_padding(options));
 }
 
-/// For whole sequences of `queries` and `keys`; takes a range of the generator where weights are dropped.
+/// Prepares a call for whole sequences of `queries` and `keys`. With dropout, takes a range of the generator.
 RingCall prepare_ring(const AttendOperands& x, const Pattern& pattern, int ranks, const RingOptions& options,
                       std::int64_t queries, std::int64_t keys) {
   const AttendCall call = prepare_call(x.q.size(3), queries, keys, pattern, options.attend);
@@ -118,7 +118,7 @@ Attended ring_attend(const Tensor& q, const Tensor& k, const Tensor& v, const Pa
 
 namespace {
 
-/// What forward and backward share.
+/// The common part of forward and backward.
 struct Ring {
   RingCall call;
   Layout layout;
@@ -131,7 +131,7 @@ struct Ring {
   Device device_of(int rank) const {
     return devices.empty() ? home : devices[static_cast<std::size_t>(rank) % devices.size()];
   }
-  /// What every rank has, where the rank is.
+  /// Copies x, which every rank needs, to the rank's device.
   Tensor copy(const Tensor& x, int rank) const { return x.defined() ? to(x.detach(), device_of(rank)) : Tensor(); }
   Tensor part(const Tensor& whole, int rank, Category category, int dim = 1) const {
     const MemoryScope scope("ring_attend", category);
@@ -150,7 +150,7 @@ struct Ring {
     own.padding = copy(call.padding, rank);
     return own;
   }
-  /// Runs a pass on every rank; make(rank, communicator) is called where the rank lives.
+  /// Runs a pass on every rank. Calls make(rank, communicator) on the rank's thread.
   template <class Pass, class Make>
   std::vector<std::unique_ptr<Pass>> run(int phases, const Make& make) const {
     LocalGroup group(ranks(), progress);
@@ -169,7 +169,7 @@ struct Ring {
       for (const auto& pass : passes) *statistics += pass->statistics();
     return passes;
   }
-  /// Joins what `part` takes of every pass.
+  /// Joins part(pass) of every pass.
   template <class Pass, class Part>
   Tensor joined(const std::vector<std::unique_ptr<Pass>>& passes, int dim, const Part& part) const {
     std::vector<Tensor> parts;

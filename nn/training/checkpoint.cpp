@@ -112,8 +112,7 @@ void check_averages(const SafetensorsReader& reader, const EMA& averages) {
   EMA::updates_in(updates);
 }
 
-/// Returns the parameters of which the file has an average, under its key. Throws ValueError if an average does not
-/// fit.
+/// Returns the parameters with an average in the file, under its key. Throws ValueError if an average does not fit.
 NamedTensors averaged_in(const SafetensorsFile& file, const Module& model) {
   NamedTensors averaged;
   for (const auto& [name, parameter] : model.named_parameters()) {

@@ -115,8 +115,7 @@ void TrainingStep::run_eagerly(StepRecord& record, double tokens, const std::fun
   if (sums_) sums_->begin();
   const Tensor value = differentiate(tokens, loss);
   if (sums_) sums_->finish();
-  auto [total, norm] =
-      read(both_of(value, gradient_norm_tensor(model_.parameters())));  // of the gradients as accumulated
+  auto [total, norm] = read(both_of(value, gradient_norm_tensor(model_.parameters())));  // as accumulated
   if (ranks_ != nullptr) ranks_->sum({&total, 1});
   if (note(record, tokens, total, norm)) fail(record);
   optimizer_.set_learning_rate(record.learning_rate);
