@@ -52,8 +52,8 @@ class PrivatePool {
   /// Returns the pool, with the rest of the device's budget as its limit until settle().
   CachingAllocator& open() {
     give_budget_back();
-    // Frees cached blocks of the eager step for the recording. Allocated blocks, such as cached attention programs,
-    // stay.
+    // Releases the cached pages of the eager step to the recording. A finite byte count keeps the derived caches, such
+    // as attention programs.
     shared().trim(shared().statistics().reserved_bytes.current);
     const std::size_t budget = shared().budget(), page = shared().memory().granularity();
     const std::size_t kept = std::max<std::size_t>(shared().statistics().reserved_bytes.current, page);

@@ -133,7 +133,7 @@ __device__ void weigh(FragmentC (&scores)[Fragments], float unit, bool only_scal
   unit *= log2_e;
   if (only_scaled) {
     shift[0] = in_base_2(shift[0]), shift[1] = in_base_2(shift[1]);
-  } else {  // subtract first: a large bias cancels exactly
+  } else {  // subtract first, so that a large bias cancels
     POOLGRAD_UNROLL
     for (FragmentC& part : scores) {
       POOLGRAD_UNROLL
