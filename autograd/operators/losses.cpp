@@ -184,12 +184,16 @@ Tensor huber_loss(Argument a, const Tensor& b, double delta, Reduction reduction
 
 namespace {
 
-/// Rows whose logits exist at one time: about 4 M logits, or 2 M of a half type, which takes 6 bytes for each. A
-/// function of shape and dtype alone, and with it the order of sums.
-std::int64_t rows_per_chunk(std::int64_t classes, DType dtype) {
-  const std::int64_t share = is_half(dtype) ? 2 : 1;
-  const std::int64_t rows = (std::int64_t{1} << 22) / share / std::max<std::int64_t>(classes, 1) / 64 * 64;
-  return std::clamp<std::int64_t>(rows, 64, 1024 / share);
+/// Rows whose logits exist at one time: about 4 M logits. Logits of a half type take 6 bytes each, in f32 with a
+/// gradient beside: they come in chunks of half as many rows, at least two chunks from 128 rows on. A function of shape
+/// and dtype alone, and with it the order of sums.
+std::int64_t rows_per_chunk(std::int64_t rows, std::int64_t classes, DType dtype) {
+  const auto chunk = [&](std::int64_t logits, std::int64_t most) {
+    return std::clamp<std::int64_t>(logits / std::max<std::int64_t>(classes, 1) / 64 * 64, 64, most);
+  };
+  constexpr std::int64_t logits = std::int64_t{1} << 22;
+  return std::min(rows, is_half(dtype) ? chunk(logits / 2, std::clamp<std::int64_t>(rows / 128 * 64, 64, 512))
+                                       : chunk(logits, 1024));
 }
 
 struct LossAndGradients {
@@ -226,7 +230,7 @@ LossAndGradients run_chunks(const Tensor& x, const Tensor& weight, const Tensor&
                             const CrossEntropyOptions& options, const WantedGradients& want) {
   const Stream stream = current_stream(x.device());
   const std::int64_t rows = x.shape()[0], classes = weight.shape()[0];
-  const std::int64_t chunk = std::min(rows_per_chunk(classes, x.dtype()), rows);
+  const std::int64_t chunk = rows_per_chunk(rows, classes, x.dtype());
   const TensorOptions statistics{compute_dtype(x.dtype()), x.device()};
   const Tensor transposed_weight = transpose(weight, 0, 1);
   LossAndGradients result{.losses = Tensor::empty({rows}, statistics), .dx = {}, .dweight = {}};
