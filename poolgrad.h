@@ -1,5 +1,4 @@
-// Everything that poolgrad offers, floor by floor. This list is what is public: the headers that are installed, and
-// that include nothing but each other and the standard library (tests/structure).
+// The public headers, layer by layer. They are installed, and include each other and the standard library alone.
 #pragma once
 
 #include "allocator/base/random.h"
