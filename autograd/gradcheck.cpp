@@ -24,8 +24,8 @@ namespace {
 
 using Tensors = std::vector<Tensor>;
 
-/// The inputs themselves, so that a function which holds them sees what becomes of them; an output of an operator as a
-/// leaf on the same memory.
+/// Returns the inputs themselves, so that a function that holds them sees moved elements. Replaces an output of an
+/// operator by a leaf on the same memory.
 Tensors leaves_of(const Tensors& inputs) {
   Tensors leaves = inputs;
   for (Tensor& leaf : leaves)
@@ -35,10 +35,10 @@ Tensors leaves_of(const Tensors& inputs) {
 
 bool is_checked(const Tensor& input) { return input.defined() && input.requires_grad(); }
 
-/// A function run once with recording on.
+/// One run of a function with recording on.
 struct Evaluation {
-  Tensors outputs;  // the floating ones
-  Tensors wanted;   // the inputs that require grad
+  Tensors outputs;  // floating outputs
+  Tensors wanted;   // inputs that require grad
 
   Evaluation(const TensorFunction& function, const Tensors& leaves) {
     EnableGradGuard guard;
@@ -47,7 +47,7 @@ struct Evaluation {
   }
 };
 
-/// The contributions() to the outputs that have elements: by the others there is nothing to compare.
+/// Returns the contributions() to the outputs that have elements: the others have nothing to compare.
 Tensors of_elements(const Evaluation& evaluation, const Tensors& weights, BackwardOptions options) {
   Tensors outputs, seeds;
   for (std::size_t i = 0; i < evaluation.outputs.size(); ++i) {
@@ -65,7 +65,7 @@ Tensors random_weights(const Tensors& outputs, std::uint64_t seed) {
   return weights;
 }
 
-/// The same numbers with a gap after each.
+/// Returns the same numbers with a gap after each.
 Tensor with_gaps(const Tensor& x) {
   if (x.rank() == 0) return x;
   Shape wide = x.shape();
@@ -75,7 +75,7 @@ Tensor with_gaps(const Tensor& x) {
   return Tensor::empty(wide, x.options()).fill(0.0).alias({x.shape(), strides, 0}).copy_from(x.detach());
 }
 
-/// One number broadcast without memory, as the gradient of a sum is.
+/// Returns one number, broadcast without memory, as in the gradient of a sum.
 Tensor expanded_constant(const Tensor& like, double value) {
   return full({}, value, like.options()).alias({like.shape(), Strides::filled(like.rank(), 0), 0});
 }
@@ -86,14 +86,14 @@ double coarsest(const Tensors& tensors) {
   return roundoff;
 }
 
-/// What depends on what, by the tape. It is asked only where differences leave that open: an answer takes a backward
-/// pass for each number that the function gives.
+/// The dependences of outputs on inputs by the tape. Used only if differences leave them open: an answer takes a
+/// backward pass for each output number.
 class Dependences {
  public:
   Dependences(const TensorFunction& function, const Tensors& inputs) : function_(function), inputs_(inputs) {}
 
-  /// Of every number that the function gives, in order, whether its gradient by that element of the input that is
-  /// checked as number `k` is other than zero. The inputs have their own values then.
+  /// Returns for each output number, in order, whether its gradient by an element of checked input `k` is not zero. The
+  /// inputs must have their original values.
   std::vector<bool> of(std::size_t k, std::size_t element) {
     if (!known_) find();
     std::vector<bool> result;
@@ -123,7 +123,7 @@ class Dependences {
   const TensorFunction& function_;
   const Tensors& inputs_;
   bool known_ = false;
-  std::vector<std::vector<std::vector<bool>>> numbers_;  // by number, checked input and element; empty: of none
+  std::vector<std::vector<std::vector<bool>>> numbers_;  // by number, checked input and element; empty: no gradient
 };
 
 double largest(const Tensor& x) {
@@ -132,19 +132,19 @@ double largest(const Tensor& x) {
   return most;
 }
 
-/// Whether two gradients agree, with an absolute tolerance that follows their size.
+/// Returns whether two gradients agree, with an absolute tolerance that follows their size.
 bool are_close(const Tensor& found, const Tensor& expected, const Tolerance& tolerance) {
   return all_close(found, expected, tolerance.relative, tolerance.absolute_beside(largest(expected)), true);
 }
 
-/// What the report calls an input.
+/// Returns the name of an input in the report.
 std::string input_label(const GradcheckOptions& options, std::size_t input) {
   return input < options.names.size() ? options.names[input] : fmt::format("input {}", input);
 }
 
 class Check {
  public:
-  /// `inputs` are leaves_of() what the user gave.
+  /// `inputs` are the leaves_of() the user's inputs.
   Check(const char* name, const TensorFunction& function, const Tensors& inputs, const GradcheckOptions& options)
       : name_(name), function_(function), inputs_(inputs), options_(options), tolerance_(options, 0.0) {
     for (std::size_t i = 0; i < inputs.size(); ++i)
@@ -171,11 +171,11 @@ class Check {
     if (report_.passed) check_layouts(evaluation, weights, analytic);
     if (report_.passed) compare(analytic, weights);
     check_contributions(evaluation,
-                        found);  // last: where differences see what the tape does not, their report says more
+                        found);  // last: a mismatch of differences gives the better report
     return std::move(report_);
   }
 
-  /// Only whether there is something to compare.
+  /// Checks only whether there is something to compare.
   GradcheckReport run_contributions() {
     const Evaluation evaluation(function_, inputs_);
     if (!check_numbers(evaluation) || !check_backward(evaluation)) return std::move(report_);
@@ -191,7 +191,7 @@ class Check {
                                    name_, what, describe(x)));
   }
 
-  /// The first reason counts.
+  /// Keeps the first reason.
   void fail(const std::string& reason) {
     if (!report_.passed) return;
     report_.passed = false;
@@ -209,7 +209,7 @@ class Check {
     return report_.passed;
   }
 
-  /// A backward that throws, as it does for a gradient of another shape than its input, is a wrong one.
+  /// A backward pass that throws, for example for a gradient with another shape than its input, is wrong.
   bool check_backward(const Evaluation& evaluation) {
     const Tensors weights = random_weights(evaluation.outputs, options_.seed);
     try {
@@ -282,7 +282,7 @@ class Check {
     double worst = -1.0;
     std::int64_t worst_index = 0;
     std::string wrong_by_input;
-    const bool coarse = coarsest(weights) > unit_roundoff(DType::f64);  // outputs whose rounding shows
+    const bool coarse = coarsest(weights) > unit_roundoff(DType::f64);  // rounding of outputs is visible
     for (std::size_t k = 0; k < checked_.size(); ++k) {
       ComparedGradient compared(difference, checked_[k], analytic[k], tolerance_, epsilon());
       if (coarse && !compared.all_agree()) compared.allow_for_noise();
@@ -296,7 +296,8 @@ class Check {
       std::int64_t wrong = 0;
       for (std::size_t e = 0; e < compared.values.size(); ++e) {
         FiniteDifference::Derivative& slope = compared.slopes[e];
-        // An output that stood still for its rounding takes part like one that moved, one that stands still does not.
+        // If rounding hides the change of an output, the output takes part. If it does not depend on the element, it
+        // does not.
         if (coarse && !compared.agrees(e) && compared.off(e) <= compared.tolerated(e) + slope.hidden)
           slope.rounding = std::max(
               slope.rounding,
@@ -365,7 +366,7 @@ class Check {
         wrong_by_input);
   }
 
-  /// Both Jacobians by the input with the worst element, side by side; empty beyond 6 x 6.
+  /// Returns both Jacobians by the input with the worst element, side by side; empty beyond 6 x 6.
   std::string jacobians(const Tensors& weights) const {
     constexpr std::int64_t most = 6;
     std::int64_t rows = 0;
@@ -389,7 +390,7 @@ class Check {
           lines.back() += fmt::format("{:<12.4g}", value);
       }
     std::string text = fmt::format("{:<{}}numeric", "analytic", 12 * columns);
-    for (std::size_t row = 0; row < lines.size(); ++row) {  // last: it moves tensors that the graph above has saved
+    for (std::size_t row = 0; row < lines.size(); ++row) {  // last: it moves tensors that the graph has saved
       FiniteDifference difference(function_, inputs_, seeds[row]);
       for (std::int64_t e = 0; e < columns; ++e)
         lines[row] +=
@@ -415,7 +416,7 @@ class Check {
   const TensorFunction& function_;
   const Tensors& inputs_;
   const GradcheckOptions options_;
-  double roundoff_ = unit_roundoff(DType::f64);  // the coarsest of checked inputs and outputs
+  double roundoff_ = unit_roundoff(DType::f64);  // of the coarsest checked input or output
   Tolerance tolerance_;
   double rounding_ = 0.0;  // of the worst element
   double hidden_ = 0.0;    // of the worst element: the rounding of all outputs
@@ -439,8 +440,8 @@ GradcheckReport gradgradcheck(const TensorFunction& function, const std::vector<
   const GradcheckReport first = Check("gradgradcheck", function, leaves, options).run_contributions();
   if (!first) return first;
 
-  // The gradient is a function of the inputs and of the output gradients. With grad mode on it is itself recorded;
-  // with grad mode off (finite differences) it is what a training step computes.
+  // The gradient is a function of the inputs and of the output gradients. With grad mode on it is recorded itself; with
+  // grad mode off (finite differences) it equals the gradient of a training step.
   const auto count = static_cast<std::ptrdiff_t>(leaves.size());
   const TensorFunction gradient = [&](const Tensors& point) {
     const bool create_graph = grad_enabled();
@@ -456,7 +457,7 @@ GradcheckReport gradgradcheck(const TensorFunction& function, const std::vector<
     options.names.push_back(fmt::format("output gradient {}", point.size() - leaves.size()));
     point.push_back(weight.set_requires_grad());
   }
-  options.allow_unused = true;  // a gradient need not depend on everything that the function depends on
+  options.allow_unused = true;  // a gradient may depend on fewer inputs than its function
   Check check("gradgradcheck", gradient, point, options);
 
   const Tensors recorded = Evaluation(gradient, point).outputs;

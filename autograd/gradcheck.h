@@ -1,4 +1,4 @@
-// Compares analytic gradients with central differences. For unit tests of gradients: ours and yours.
+// Compares analytic gradients with central differences, for unit tests of gradients.
 //
 //   Tensor x = randn({3, 4}, {.dtype = DType::f64}).set_requires_grad();
 //   EXPECT_TRUE(gradcheck([](const Tensor& a) { return tanh(a); }, x));  // prints the whole report
@@ -36,44 +36,47 @@ struct GradcheckOptions {
   std::optional<double> epsilon = {};   // step of the central difference, times max(1, |x|)
   std::optional<double> relative = {};  // |analytic - numeric| <= absolute + relative * |numeric| + rounding
   std::optional<double> absolute = {};
-  bool allow_low_precision = false;     // less than f64 is refused otherwise: coarse differences miss small mistakes
+  bool allow_low_precision = false;     // otherwise refuses less than f64, since coarse differences miss small mistakes
   std::uint64_t seed = 0;               // of the random output gradient
-  bool allow_unused = false;            // an input on which no output depends is passed over, as in grad()
-  std::vector<std::string> names = {};  // of the inputs, for the report: "input 0", "input 1" where left out
+  bool allow_unused = false;            // skips an input on which no output depends, as in grad()
+  std::vector<std::string> names = {};  // of the inputs, for the report; default "input 0", "input 1"
 };
 
-/// The verdict, and everything needed to find the fault. The text has the worst element, its input and index, analytic
-/// and numeric derivative, their ratio, epsilon, whether a kink is near, the operator whose backward disagrees with
-/// differences of it alone, and both Jacobians where they are at most 6 x 6.
+/// The verdict, with a text that locates the fault. The text has the worst element, its input and index, the analytic
+/// and numeric derivative, their ratio, epsilon, and whether a kink is near. It names the operator whose backward
+/// disagrees with its own differences, and shows both Jacobians up to 6 x 6.
 struct GradcheckReport : Verdict {
-  int input = -1;  // of the worst element; -1 where no element is to blame
+  int input = -1;  // of the worst element; -1: no element
   Shape index = {};
   double analytic = 0, numeric = 0;
 };
 
 using TensorFunction = std::function<std::vector<Tensor>(const std::vector<Tensor>&)>;
 
-/// Checks d<w, f(inputs)>/d inputs for every input that requires grad, w random; integer outputs are passed over.
-/// f64 inputs and outputs only (DTypeError otherwise; ValueError if none requires grad, or for options that make no
-/// sense). Inputs may be views, also overlapping ones. They may be tensors that `function` holds besides, such as the
-/// parameters of a module: elements are moved in place and put back (which advances versions), and `.grad()` is left
-/// alone. Fails where it would compare nothing with nothing: no floating output, an input on which no output with
-/// elements depends (unless `allow_unused`, or an empty input leaves no output any), a device without arithmetic, and
-/// in less than f64 an input whose differences are all within the rounding of the outputs (a gradient of zero passes
-/// there with `allow_unused`). Also checks that gradients have the shape of their inputs, that two runs and two
-/// backward passes over one graph give equal bits, and that strided and expanded output gradients give the same as
-/// dense ones. What `function` throws goes through; an Error of a backward, such as a gradient of the wrong shape, is a
-/// verdict.
+/// Checks d<w, f(inputs)>/d inputs for every input that requires grad, with random w. Ignores integer outputs. Throws
+/// DTypeError for inputs or outputs that are not f64, and ValueError if no input requires grad or options are invalid.
+/// Rethrows the errors of `function`; an Error of a backward pass, such as a gradient of the wrong shape, is a verdict.
+///
+/// Inputs may be views, even overlapping ones, and tensors that `function` holds, such as the parameters of a module.
+/// Elements are moved in place and restored (which advances versions); `.grad()` does not change.
+///
+/// Fails if there is nothing to compare: no floating output; an input on which no output with elements depends (unless
+/// `allow_unused`, or because an empty input leaves all outputs empty); a device without arithmetic. Below f64 it also
+/// fails for an input whose differences are all within the rounding of the outputs; with `allow_unused` a gradient of
+/// zero passes.
+///
+/// Also checks that gradients have the shapes of their inputs, that two runs and two backward passes over one graph
+/// give equal bits, and that strided and expanded output gradients give the same result as dense ones.
 GradcheckReport gradcheck(const TensorFunction& function, const std::vector<Tensor>& inputs,
                           GradcheckOptions options = {});
-/// The same for the gradient itself, as a function of the inputs and the output gradient (double backward). Also checks
-/// that the gradient is the same with create_graph as without.
+/// The same for the gradient, as a function of the inputs and the output gradient (double backward). Also checks that
+/// create_graph does not change the gradient.
 GradcheckReport gradgradcheck(const TensorFunction& function, const std::vector<Tensor>& inputs,
                               GradcheckOptions options = {});
 
-/// gradcheck(), or gradgradcheck() if `twice`, of `function` by its inputs and by the parameters of a module, which it
-/// reads in place. The report names them: "parameter mlp.up.weight". Every evaluation draws the same random numbers, so
-/// that dropout may be on.
+/// Runs gradcheck(), or gradgradcheck() if `twice`, for `function` by its inputs and by the parameters of a module,
+/// which it reads in place. The report names parameters: "parameter mlp.up.weight". Every evaluation draws the same
+/// random numbers, so dropout may be on.
 GradcheckReport check_module(bool twice, const std::vector<std::pair<std::string, Tensor>>& parameters,
                              const TensorFunction& function, const std::vector<Tensor>& inputs,
                              GradcheckOptions options);
@@ -88,8 +91,8 @@ concept PointsToParameters = requires(const M& pointer) {
   pointer->named_parameters();
 };
 
-/// The checks of `function`, which calls `module`, by its inputs and by every parameter that requires grad. Parameters
-/// are f64, or options.allow_low_precision; errors are those of gradcheck().
+/// Checks `function`, which calls `module`, by its inputs and by every parameter that requires grad. Parameters must be
+/// f64 unless options.allow_low_precision. Throws the errors of gradcheck().
 template <HasParameters M>
 GradcheckReport gradcheck(const M& module, const TensorFunction& function, const std::vector<Tensor>& inputs,
                           const GradcheckOptions& options = {}) {
@@ -105,8 +108,7 @@ template <std::size_t>
 using OneTensor = const Tensor&;
 template <class... Arguments>
 constexpr std::size_t tensor_count = (std::size_t{std::same_as<Arguments, Tensor>} + ... + 0);
-/// Whether f is a module, a pointer to one, or a function of the tensors among the arguments, behind which options
-/// come.
+/// Whether f is a module, a pointer to one, or a function of the tensors among the arguments; options must come last.
 template <class F, class... Arguments>
 concept Checkable = []<std::size_t... i>(std::index_sequence<i...>) {
   constexpr bool is_tensor[] = {std::same_as<Arguments, Tensor>...};
@@ -116,7 +118,7 @@ concept Checkable = []<std::size_t... i>(std::index_sequence<i...>) {
 }
 (std::make_index_sequence<tensor_count<Arguments...>>());
 
-/// The tensors that f(x...) or module.forward(x...) gives.
+/// Returns the tensors of f(x...) or module.forward(x...).
 template <class F, class... X>
 std::vector<Tensor> outputs_of(F& f, const X&... x) {
   const auto call = [&] {
@@ -150,9 +152,9 @@ GradcheckReport check_call(F& f, const Arguments&... arguments) {
   (std::make_index_sequence<tensor_count<Arguments...>>());
 }
 
-/// The checks of f(x, y, ...) or module.forward(x, y, ...), which gives a tensor or several: gradcheck(f, x, y),
-/// gradcheck(f, x, y, {.epsilon = 1e-5}). Braces of options stand behind at most three tensors: their type is the
-/// default argument of the template.
+/// Checks f(x, y, ...) or module.forward(x, y, ...), which returns one tensor or several: gradcheck(f, x, y),
+/// gradcheck(f, x, y, {.epsilon = 1e-5}). Braced options may follow at most three tensors, because their type is the
+/// template's default argument.
 template <class F, class A, class B = GradcheckOptions, class C = GradcheckOptions, class D = GradcheckOptions,
           class... More>
 requires Checkable<std::remove_reference_t<F>, A, B, C, D, More...> GradcheckReport

@@ -1,4 +1,4 @@
-// What the pool costs: a hit, its arenas, recorded training steps, one size in turn, and many threads at once.
+// Costs of the pool: a hit, its arenas, recorded training steps, one size in turn, and many threads at once.
 #include <array>
 #include <atomic>
 #include <cstdlib>
@@ -34,17 +34,17 @@ void pair(CachingAllocator& pool, std::size_t bytes) {
   pool.deallocate(block, bytes, 64, Stream{});
 }
 
-/// The share of the requests since `before` that threads served from what they keep for themselves.
+/// Returns the share of requests since `before` that magazines served.
 double hits_at_once(const CachingAllocator& pool, const Statistics& before = {}) {
   const Statistics end = pool.statistics();
   const std::uint64_t hits = end.magazine_hits - before.magazine_hits;
   return static_cast<double>(hits) / static_cast<double>(end.requests - before.requests);
 }
 
-// What an allocation and its free cost when the pool has what is asked for: the time per pair. Goals: median at most
-// 25 ns and 99th percentile at most 100 ns with 1 to 10,000 cached blocks, tracing adds at most 20 ns.
+// Time of an allocation and its free if the pool has a cached block. Goals: median at most 25 ns and 99th percentile at
+// most 100 ns with 1 to 10,000 cached blocks; tracing adds at most 20 ns.
 
-// A pool with `cached` free blocks of `bytes`, kept apart by live ones.
+// Returns a pool with `cached` free blocks of `bytes`, separated by live ones.
 std::unique_ptr<CachingAllocator> prepared(std::size_t cached, std::size_t bytes, AllocatorConfig config) {
   auto pool = std::make_unique<CachingAllocator>(std::make_unique<HostMemory>(8 * GiB), config);
   std::vector<void*> blocks;
@@ -63,8 +63,8 @@ void allocator_hit_path(benchmark::State& state, AllocatorConfig config) {
   state.counters["hits_at_once"] = hits_at_once(*pool);
 }
 
-/// Single pairs, with the timestamp counter: ns at the median and the 99th percentile. Reading the counter twice is
-/// subtracted as its own median; it still adds a few ns of noise.
+/// Times single pairs by the timestamp counter: ns at the median and the 99th percentile. Subtracts the median cost of
+/// two counter reads, which still adds a few ns of noise.
 void allocator_hit_path_latency(benchmark::State& state, AllocatorConfig config) {
   const auto bytes = static_cast<std::size_t>(state.range(1));
   const auto pool = prepared(static_cast<std::size_t>(state.range(0)), bytes, config);
@@ -106,7 +106,7 @@ BENCHMARK_CAPTURE(allocator_hit_path_latency, standard, standard)->Apply(sizes);
 BENCHMARK_CAPTURE(allocator_hit_path_latency, tracing, tracing)->Args({10000, 1024});
 BENCHMARK_CAPTURE(allocator_hit_path_latency, no_magazines, no_magazines)->Args({10000, 1024});
 
-// Allocate and free at the edge of a large free block: one split and one coalescing.
+// Allocates and frees at the edge of a large free block: one split and one coalescing.
 void split_and_coalesce(benchmark::State& state) {
   CachingAllocator pool(std::make_unique<HostMemory>(8 * GiB), no_magazines);
   pool.deallocate(pool.allocate(64 << 20, 64, Stream{}), 64 << 20, 64, Stream{});
@@ -116,8 +116,9 @@ void split_and_coalesce(benchmark::State& state) {
 }
 BENCHMARK(split_and_coalesce)->ArgName("bytes")->Arg(256)->Arg(1 << 20);
 
-// A training step that repeats itself: the last whole one of a workload, after all that came before it. What outlives
-// it takes the place of blocks of the same size and category that it frees; what finds no partner is left out.
+// A repeatable training step: the last whole step of a workload, after all operations before it. A block that outlives
+// the step takes the place of a block of the same size and category that the step frees. Blocks without such a partner
+// are left out.
 class RecordedStep {
  public:
   explicit RecordedStep(const Workload& workload) : slots_(workload.blocks) {
@@ -158,7 +159,7 @@ class RecordedStep {
 
   std::size_t pairs() const { return step_.size() / 2; }
   void begin(CachingAllocator& pool) { run(pool, before_); }
-  /// Seconds for one repetition.
+  /// Returns the seconds of one repetition.
   double repeat(CachingAllocator& pool) {
     const double seconds = seconds_of([&] { run(pool, step_); });
     for (const auto& [from, to] : moves_) slots_[to] = slots_[from];
@@ -184,8 +185,8 @@ class RecordedStep {
   std::vector<std::pair<std::uint32_t, std::uint32_t>> moves_;  // from a block of the step to one that it frees
 };
 
-// A recorded step again and again, all sizes: `pair_ns` is the median over the steps of the time per pair of an
-// allocation and a free (goal: at most 30).
+// Repeats a recorded step of all sizes. `pair_ns` is the median over the steps of the time per allocation and free
+// (goal: at most 30).
 void recorded_step(benchmark::State& state, const std::string& source, AllocatorConfig config) {
   const std::string recorded = POOLGRAD_RECORDINGS "/" + source + ".pgt";
   RecordedStep step(source.starts_with("zoo:") ? zoo_workload(source.substr(4))
@@ -204,7 +205,7 @@ void recorded_step(benchmark::State& state, const std::string& source, Allocator
   state.counters["hits_at_once"] = hits_at_once(pool, before);
 }
 
-// One small size allocated and freed in turn: `pair_ns` is the median over runs of a thousand pairs (goal: at most 15).
+// Allocates and frees one small size in turn. `pair_ns` is the median over runs of a thousand pairs (goal: at most 15).
 void ping_pong(benchmark::State& state, AllocatorConfig config) {
   constexpr int pairs = 1000;
   CachingAllocator pool(std::make_unique<HostMemory>(8 * GiB), config);
@@ -223,7 +224,7 @@ void ping_pong(benchmark::State& state, AllocatorConfig config) {
   state.counters["hits_at_once"] = hits_at_once(pool, before);
 }
 
-// Each of the two with and without magazines.
+// Registers both with and without magazines.
 const int registered = [] {
   const std::pair<const char*, AllocatorConfig> configs[] = {{"standard", standard}, {"no_magazines", no_magazines}};
   for (const auto& [name, config] : configs) {
@@ -241,15 +242,14 @@ const int registered = [] {
   return 0;
 }();
 
-// Many threads on one pool, each on a stream of its own: wall time of batches, so with more threads than cores the
-// median is that of batches which no other thread interrupted. Goal: at most 200 ns per operation with 32 threads and
-// streams.
+// Many threads on one pool, each on its own stream: wall time of batches. With more threads than cores, the median is
+// that of batches without an interruption. Goal: at most 200 ns per operation with 32 threads and streams.
 
 constexpr std::array<std::size_t, 4> block_sizes = {256, 1024, 4096, 65536};
 constexpr int rounds = 20000;
 
-// Each of `threads` threads keeps a few blocks of several sizes alive and replaces them in turn; the time of each batch
-// of 64 operations is divided by 64. Returns the median over all batches, in ns.
+// Each of `threads` threads keeps a few blocks of several sizes alive and replaces them in turn. Divides the time of
+// each batch of 64 operations by 64. Returns the median over all batches, in ns.
 template <class Allocate, class Deallocate>
 double median_operation(int threads, Allocate allocate, Deallocate deallocate) {
   std::vector<std::vector<double>> times(static_cast<std::size_t>(threads));
@@ -313,8 +313,8 @@ BENCHMARK_CAPTURE(allocator_threads, no_magazines, no_magazines)
     ->Arg(32)
     ->Iterations(3)
     ->UseRealTime();
-// For comparison, in the same run: the C library, and the usual shape of a framework's caching allocator, reduced to
-// its data structures. One mutex, a tree of free blocks ordered by size and address, a hash map from pointers to
+// For comparison, in the same run: the C library, and a typical caching allocator of a framework, reduced to its data
+// structures. It has one mutex, a tree of free blocks ordered by size and address, and a hash map from pointers to
 // blocks.
 
 class TreeAllocator {

@@ -45,7 +45,7 @@ const std::vector<std::pair<std::string, Case>>& cases() {
       {"dilated_causal", {dilated & Pattern::causal()}},
       {"blocks", {Pattern::dilated_sparse(128)}},
       {"blocks_causal", {Pattern::dilated_sparse(128) & Pattern::causal()}},
-      {"dilated_plus_random", {dilated + random}},  // visits what the union visits, and masks nothing
+      {"dilated_plus_random", {dilated + random}},  // visits the keys of the union without a mask
       {"dilated_or_random", {dilated | random}},
   };
   return all;
@@ -99,7 +99,7 @@ void measure(benchmark::State& state, DType dtype, const Case& of, bool backward
   }
 }
 
-/// The plan of a ring of so many ranks with 64 tokens each, and what one rank asks of it: a call's first cost.
+/// Makes the plan of a ring with 64 tokens per rank, and the queries of one rank: the cost of a first call.
 void register_plans() {
   using attention::Layout;
   for (const auto& [name, of] : cases())
@@ -140,7 +140,7 @@ void register_all() {
         if (dtype == DType::f32 && case_name == "causal")  // short sequences of small models
           shapes->Args({12, 64, 64, 4, 32})->Args({8, 256, 256, 6, 32})->Args({1, 2048, 2048, 4, 128});
         shapes->Args({1, 1024, 1024, 8, 64})->Args({1, 4096, 4096, 4, 64})->Args({1, 16384, 16384, 1, 64});
-        if (device.is_cuda()) shapes->Args({1, 4096, 4096, 16, 64})->Args({1, 16384, 16384, 4, 64});  // fill it
+        if (device.is_cuda()) shapes->Args({1, 4096, 4096, 16, 64})->Args({1, 16384, 16384, 4, 64});  // fills the GPU
         if (case_name == "dense" && !backward)  // decoding: one position against a cache
           shapes->Args({1, 1, 4096, 8, 64})->Args({16, 1, 1024, 8, 64})->Args({1, 1, 65536, 1, 64});
       }
@@ -154,7 +154,7 @@ const T& named(const std::vector<std::pair<std::string, T>>& all, const std::str
   std::exit(2);
 }
 
-/// The first line says the floating-point operations of a call.
+/// The first line answers the floating-point operations of a call.
 int serve(char** words) {
   const std::string pass = words[2];
   std::int64_t n[5];

@@ -1,11 +1,11 @@
-// device_check facts|latency|pool [cuda:N | sim:N | cpu]: what a device is; what each call to the driver of an idle GPU
-// costs, as a latency table in the format of allocator/memory/latency/h200.txt; or the pool on it as a short table:
-// what a hit costs, whether steady steps leave the device alone, and whether the device's own account of its memory
-// agrees. Part of ./run gpu-check; other devices show what the program does. Fails where a step makes device calls that
-// it should not, or accounts differ.
+// device_check facts|latency|pool [cuda:N | sim:N | cpu]. facts: properties of a device. latency: cost of each driver
+// call on an idle GPU, as a latency table in the format of allocator/memory/latency/h200.txt. pool: a short table with
+// the cost of a hit, the device calls of steady steps, and a comparison with the device's own memory account. Part of
+// ./run gpu-check; other devices show how the program works. Fails if a steady step makes device calls, or if accounts
+// differ.
 //
-// device_check latency cuda:N FOLDER: the table as a file besides, FOLDER/latency-<name of the GPU>.txt, which replays
-// take (--latency).
+// device_check latency cuda:N FOLDER also writes the table to FOLDER/latency-<name of the GPU>.txt, for replays
+// (--latency).
 #include <algorithm>
 #include <cctype>
 #include <chrono>
@@ -30,7 +30,7 @@ using namespace poolgrad;
 
 constexpr std::size_t KiB = 1024;
 constexpr std::size_t MiB = 1024 * KiB;
-constexpr std::size_t tolerance = 64 * MiB;  // of accounts: the driver keeps some memory for itself
+constexpr std::size_t tolerance = 64 * MiB;  // between the accounts: the driver keeps some memory for itself
 
 std::unique_ptr<DeviceMemory> memory_of(Device device) {
   switch (device.type) {
@@ -41,7 +41,7 @@ std::unique_ptr<DeviceMemory> memory_of(Device device) {
   throw ValueError("[device_check] unknown device");
 }
 
-// Nanoseconds of an allocation and its release, where a block is at hand: the median of many rounds.
+// Returns the nanoseconds of an allocation and its free with a cached block: the median of many rounds.
 double hit(CachingAllocator& pool, std::size_t bytes) {
   constexpr int rounds = 201;
   constexpr int pairs = 500;
@@ -57,7 +57,7 @@ double hit(CachingAllocator& pool, std::size_t bytes) {
   return times[rounds / 2];
 }
 
-// A training step: activations forwards, released backwards, each after a temporary of its own.
+// A training step: allocates activations in order and frees them in reverse, each after a temporary.
 void step(CachingAllocator& pool) {
   const Stream stream{pool.device(), 0};
   std::mt19937 random(1);
@@ -102,7 +102,7 @@ bool check(Device device) {
   return calls == 0 && agrees;
 }
 
-// "latency-nvidia-h200.txt" of "NVIDIA H200, compute capability 9.0, ...".
+// Returns "latency-nvidia-h200.txt" for "NVIDIA H200, compute capability 9.0, ...".
 std::string file_of(const std::string& description) {
   std::string name = "latency";
   bool letter = false;
@@ -125,7 +125,7 @@ void print_latency(Device device, const std::string& folder) {
   if (folder.empty()) return;
   const std::string path = folder + "/" + file_of(description);
   std::ofstream(path) << table.text();
-  LatencyTable::named(path);  // as those read it who are given the file
+  LatencyTable::named(path);  // checks that the written table can be read
   std::printf("written to %s: ./run lab replay WORKLOAD --latency %s, and compare, count with it\n", path.c_str(),
               path.c_str());
 }

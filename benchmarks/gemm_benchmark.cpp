@@ -1,6 +1,6 @@
 // Matrix products of the shapes of a training step, for every CPU back end: forward X W^T, gradient of the input dY W,
-// gradient of the weights dY^T X. `FLOPS` is what to compare; run with --benchmark_repetitions=5 and read the medians.
-// --device=cuda:0 measures a GPU, with a large product besides that other kernels are held against.
+// gradient of the weights dY^T X. Compare `FLOPS`; run with --benchmark_repetitions=5 and read the medians.
+// --device=cuda:0 measures a GPU, with one more large product as a ceiling for other kernels.
 // POOLGRAD_BENCHMARK_SMALL=1: a tiny size.
 #include <array>
 #include <cstdint>
@@ -81,7 +81,7 @@ void register_backend(const std::string& backend, DType dtype) {
                                                                                             {4096, 256, 1024},
                                                                                             {1024, 1024, 1024}})
       shapes->Args({tokens, in, out});
-    if (device.is_cuda()) shapes->Args({16384, 512, 2048})->Args({8192, 8192, 8192});  // the last: a ceiling
+    if (device.is_cuda()) shapes->Args({16384, 512, 2048})->Args({8192, 8192, 8192});  // the last is a ceiling
   }
 }
 

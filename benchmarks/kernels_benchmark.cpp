@@ -1,9 +1,10 @@
-// Elementwise, row, indexing and optimizer kernels at the sizes of a training step, against the machine's memory:
-// `bytes_per_second` counts what is read plus written, to be compared with the benchmark Copy of the same size. Run
-// with --benchmark_repetitions=5 and read the medians; POOLGRAD_THREADS sets the threads. --device=cuda:0 runs them on
-// a GPU, at 64 and 256 MiB an array, where `of_copy` is the share of what the driver's own copies between two such
-// arrays reach; as many sets of operands take turns as the cache has no room for, of both. Operators that have no
-// kernel there say so. POOLGRAD_BENCHMARK_SMALL=1: tiny sizes.
+// Elementwise, row, indexing and optimizer kernels at the sizes of a training step, relative to memory bandwidth.
+// `bytes_per_second` counts bytes read plus written; compare it with the benchmark Copy of the same size. Run with
+// --benchmark_repetitions=5 and read the medians; POOLGRAD_THREADS sets the threads.
+//
+// --device=cuda:0 runs on a GPU with 64 and 256 MiB an array. There, `of_copy` is the bandwidth divided by that of the
+// driver's copies between two such arrays. Sets of operands take turns, so many that the cache cannot hold them, for
+// both. Operators without a GPU kernel report an error. POOLGRAD_BENCHMARK_SMALL=1: tiny sizes.
 #include <benchmark/benchmark.h>
 
 #include <array>
@@ -50,8 +51,8 @@ class Arrays {
   std::unique_ptr<Workspace<float>> data_;
 };
 
-/// Bytes a second, read plus written, of the driver's own copies between two arrays of that size; 0 where there is
-/// none.
+/// Returns bytes a second, read plus written, of the driver's copies between two arrays of that size; 0 without such a
+/// copy.
 double copy_ceiling(std::int64_t elements) {
   if (!on.device.is_cuda() || !has_driver_copy()) return 0;
   const std::size_t bytes = static_cast<std::size_t>(elements) * sizeof(float);
@@ -67,8 +68,8 @@ double copy_ceiling(std::int64_t elements) {
   return calls_at_once(on.device) * 2 * static_cast<double>(bytes) / median(seconds);
 }
 
-/// Registers a benchmark: `prepare(rows, columns)` makes a set of operands and returns the call that is timed, which
-/// reads and writes `arrays` arrays of that shape.
+/// Registers a benchmark. `prepare(rows, columns)` makes a set of operands and returns the timed call, which reads and
+/// writes `arrays` arrays of that shape.
 template <class Prepare>
 void add(const std::string& name, int arrays, Prepare prepare) {
   auto* benchmark = benchmark::RegisterBenchmark(name.c_str(), [=](benchmark::State& state) {
@@ -97,7 +98,7 @@ void add(const std::string& name, int arrays, Prepare prepare) {
   benchmark->Unit(benchmark::kMicrosecond)->UseRealTime();
 }
 
-/// One that has `count` such arrays and nothing else.
+/// Registers a benchmark whose only operands are `count` such arrays.
 template <class Call>
 void add(const std::string& name, int count, int arrays, Call call) {
   add(name, arrays, [=](std::int64_t rows, std::int64_t columns) {
@@ -105,7 +106,7 @@ void add(const std::string& name, int count, int arrays, Call call) {
   });
 }
 
-/// Its last weights are the biases, its statistics mean and 1 / deviation.
+/// The last weights are the biases; the statistics are mean and 1 / deviation.
 struct RowOperands {
   RowOperands(std::int64_t rows, std::int64_t columns, int count)
       : a(rows, columns, count),
@@ -128,7 +129,7 @@ void add_rows(const char* name, int count, Call call) {
   });
 }
 
-/// Targets or token indices, skewed as text is.
+/// Targets or token indices, skewed as in text.
 class Tokens {
  public:
   Tokens(std::int64_t n, std::int64_t limit) : values_(static_cast<std::size_t>(n)) {

@@ -1,13 +1,13 @@
-// What a training step costs in less memory than it would like: each iteration takes a step of an 8-layer transformer
-// without a limit and one under a policy, in turn.
+// The time cost of a training step under a memory policy. Each iteration takes a step of an 8-layer transformer without
+// a limit and one under a policy, in turn.
 //
 //   B, T, C   batch, context, width; heads of 32, causal attention, f32
-//   percent   MemoryBudget of that share of what the pool reserves without one; 0: selective checkpointing
-//   ratio     time under the policy over time without, median over iterations; again: operators' work done again over
-//             the forward's, by the model that prices are taken from
+//   percent   MemoryBudget of that share of the pool's reserved bytes without one; 0: selective checkpointing
+//   ratio     time under the policy over time without, median over iterations
+//   again     recomputed work over the forward's, in the prices of the device model
 //
-// offloading_step moves everything that is saved to a file in the working folder, in turn with a step that keeps it;
-// ratio is the time of the first over that of the second, median over iterations.
+// offloading_step alternates a step that moves each saved tensor to a file in the working folder with a step that keeps
+// them. ratio is the first time over the second, median over iterations.
 #include <exception>
 #include <optional>
 
@@ -38,7 +38,7 @@ class LimitedStep {
     model_->zero_grad();
     model_->loss(tokens_, targets_).backward();
   }
-  /// From an empty pool, which the step fills.
+  /// Empties the pool; the step then fills it.
   void prepare() {
     allocator_for(cpu).trim();
     run();

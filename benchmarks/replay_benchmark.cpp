@@ -1,7 +1,7 @@
-// Nanoseconds per operation of a replay, over the whole zoo (goal: at most 150 for the real pool, 100 for the models).
-// Each iteration replays every workload once through policies made anew, and making and destroying them is timed, too.
-// `roomy` has no limit; `tight` has 1.02 x the lower bound, as most probes of a search for the smallest capacity have,
-// and ends where memory runs out. `median` and `worst` are those of the workloads, each the median of its replays.
+// Nanoseconds per operation of a replay, over all workloads (goal: at most 150 for the real pool, 100 for the models).
+// Each iteration replays every workload once, and includes construction and destruction of the policies. `roomy` has no
+// limit. `tight` has 1.02 x the lower bound, like most probes of a search for the smallest capacity, and ends when
+// memory runs out. `median` and `worst` are over the workloads, each the median of its replays.
 #include "allocator/replay/replay.h"
 #include "allocator/replay/zoo/zoo.h"
 #include "benchmarks/support.h"

@@ -1,10 +1,10 @@
-// What processes cost a ring: forward and backward of one sequence on the ranks of mpirun, in turns as threads of
-// rank 0 (LocalGroup) and as processes (MPI), a thread each; how much of it the ranks wait, and what both use of the
-// cores.
+// The overhead of processes in a ring: forward and backward of one sequence on the ranks of mpirun. Runs ranks in turn
+// as threads of rank 0 (LocalGroup) and as processes (MPI) with one thread each. Reports the time, the share that ranks
+// wait, and the processor time of both.
 //
 //   mpirun -n 2 --bind-to none ring_overhead [turns] [tokens] [window]
 //
-// Expected: medians; no more than 10 % between the two, and the same bits.
+// Expected: medians that differ by at most 10 %, and the same bits.
 #define OMPI_SKIP_MPICXX 1
 #include <fmt/format.h>
 #include <mpi.h>
@@ -32,14 +32,14 @@ using Clock = std::chrono::steady_clock;
 
 double since(Clock::time_point then) { return std::chrono::duration<double>(Clock::now() - then).count(); }
 
-/// Seconds that the threads of this process have run.
+/// Returns the processor seconds of the threads of this process.
 double processor_seconds() {
   timespec used{};
   clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used);
   return static_cast<double>(used.tv_sec) + 1e-9 * static_cast<double>(used.tv_nsec);
 }
 
-/// Adds up what a rank spends in start() and wait().
+/// Sums the time that a rank spends in start() and wait().
 class TimedCommunicator : public Communicator {
  public:
   TimedCommunicator(std::shared_ptr<Communicator> inner, double& seconds)
@@ -73,7 +73,7 @@ struct Turn {
   Tensor dk;
 };
 
-/// A rank's forward and backward.
+/// Runs forward and backward of one rank.
 Turn pass(const Tensor (&whole)[3], const Pattern& pattern, const std::shared_ptr<Communicator>& communicator) {
   Turn turn;
   std::vector<Tensor> own;
@@ -87,7 +87,7 @@ Turn pass(const Tensor (&whole)[3], const Pattern& pattern, const std::shared_pt
   return turn;
 }
 
-/// All ranks meet without using a core meanwhile.
+/// Waits for all ranks without using a core.
 void meet() {
   MPI_Request request;
   MPI_Ibarrier(MPI_COMM_WORLD, &request);
@@ -115,7 +115,7 @@ int main(int argc, char** argv) {
   const Pattern pattern = Pattern::window(window - 1, 0);
   std::vector<double> threads, processes, threads_wait, processes_wait, threads_used, processes_used, ratios;
   bool same = true;
-  for (std::int64_t n = 0; n <= turns; ++n) {  // the first is not counted
+  for (std::int64_t n = 0; n <= turns; ++n) {  // the first turn is a warm-up
     Turn mine;
     std::vector<Turn> local(static_cast<std::size_t>(ranks));
     const double before = processor_seconds();

@@ -1,6 +1,6 @@
-// One training step - forward, backward, AdamW - of four small language models: LayerNorm, learned positions, causal
-// attention, GELU (tanh), biases, tied head; activations in f32 and in bf16, parameters in f32. --device=cuda:0
-// measures a GPU, and a long context besides, and each step a second time as a recorded one (tensor/graph.h).
+// One training step (forward, backward, AdamW) of four small language models: LayerNorm, learned positions, causal
+// attention, GELU (tanh), biases, tied head. Activations are f32 or bf16, parameters f32. --device=cuda:0 measures a
+// GPU, adds a long context, and repeats each step as a recorded one (tensor/graph.h).
 //
 //   step_benchmark                                         the four, as Google Benchmark shows them
 //   step_benchmark --serve B T C L H V [dtype [recorded]]  waits for lines; answers each with a step's milliseconds
@@ -48,11 +48,11 @@ class Step {
         targets_(randint(0, s.vocabulary, {s.batch, s.context}, {DType::i64, device})) {}
 
   void run() { graph_ ? graph_->replay() : run_eagerly(); }
-  /// From now on run() replays what is recorded here.
+  /// Records a step, which run() then replays.
   void record() {
     graph_.emplace(device).capture([&] { run_eagerly(); });
   }
-  /// Memory that the recorded step has for itself.
+  /// Returns the reserved bytes of the recorded step's own pool.
   std::size_t recorded_bytes() const { return graph_ ? graph_->statistics().reserved_bytes.current : 0; }
 
  private:
@@ -103,7 +103,7 @@ void register_all() {
     }
 }
 
-/// VmRSS (now) or VmHWM (peak) of this process, in MiB.
+/// Returns VmRSS (now) or VmHWM (peak) of this process, in MiB.
 double resident_mebibytes(const std::string& field) {
   std::ifstream file("/proc/self/status");
   for (std::string word; file >> word;)

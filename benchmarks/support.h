@@ -1,4 +1,4 @@
-// What several benchmarks share.
+// Helpers of several benchmarks.
 #pragma once
 
 #include <benchmark/benchmark.h>
@@ -26,8 +26,8 @@ double seconds_of(const F& f) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
-/// Takes --device=cuda:0 out of a command line: the device to measure, the cpu where it is not given. Ends the program
-/// with the reason where that device cannot be used.
+/// Removes --device=cuda:0 from a command line and returns the device to measure, by default the cpu. If the device is
+/// unavailable, ends the program with the reason.
 inline Device take_device(int& argc, char** argv) {
   constexpr std::string_view option = "--device=";
   Device device;
@@ -47,17 +47,17 @@ inline Device take_device(int& argc, char** argv) {
   return device;
 }
 
-/// Calls that are queued at a time where a device works while the host goes on.
+/// Returns the number of calls to queue at a time: several if the device works asynchronously.
 inline int calls_at_once(Device device) { return device.is_cpu() ? 1 : 16; }
 
-/// How many sets of operands, of so many bytes each, are used in turn: on a GPU so many that none finds in the cache
-/// what was there before.
+/// Returns how many sets of operands, of so many bytes each, to use in turn. On a GPU there are enough that no set is
+/// still in the cache.
 inline int sets_of_operands(Device device, std::int64_t bytes) {
   constexpr std::int64_t uncached = std::int64_t{512} << 20;  // several times the L2 cache of any GPU
   return device.is_cpu() || small_sizes() ? 1 : static_cast<int>(std::max<std::int64_t>(1, (uncached - 1) / bytes + 1));
 }
 
-/// Times a call, after a first one that is not; returns the seconds of all.
+/// Times calls after an untimed warm-up; returns the total seconds.
 template <class Call>
 double time_calls(benchmark::State& state, Device device, const Call& call) {
   const int batch = calls_at_once(device);
@@ -72,7 +72,7 @@ double time_calls(benchmark::State& state, Device device, const Call& call) {
   return seconds;
 }
 
-/// The upper one of an even number; of at least one value.
+/// Returns the median, the upper one of an even number. Needs at least one value.
 inline double median(std::vector<double> values) {
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
   std::ranges::nth_element(values, middle);
@@ -88,8 +88,8 @@ inline int run_benchmarks(int argc, char** argv) {
   return 0;
 }
 
-/// Waits for lines, for a program beside that is measured in turn. Answers each with the milliseconds of one call and
-/// what `also()` says.
+/// Waits for lines from a program that measures in turn. Answers each with the milliseconds of one call and the result
+/// of `also()`.
 template <class Call, class Also>
 int serve_lines(const Call& call, const Also& also) {
   for (std::string line; std::getline(std::cin, line);) {

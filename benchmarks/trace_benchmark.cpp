@@ -1,5 +1,6 @@
-// Goal "snapshot": 10^6 events are written in at most 1 s, as a file of at most 100 MB that the memory viewer opens;
-// recording one costs a few nanoseconds. Counters: bytes of the file, bytes an event.
+// Snapshots and recording of a trace. Goal "snapshot": 10^6 events are written in at most 1 s to a file of at most 100
+// MB that the memory viewer opens. Recording an event takes a few nanoseconds. Counters: bytes of the file, bytes an
+// event.
 #include <benchmark/benchmark.h>
 
 #include <cstdlib>
@@ -42,7 +43,7 @@ void report(benchmark::State& state, const std::string& path) {
   state.counters["bytes_per_event"] = bytes / static_cast<double>(event_count);
 }
 
-// From the trace to the file on disk, synced.
+// Writes the trace to a file and syncs it.
 void BM_Snapshot(benchmark::State& state, TraceFormat format) {
   const Trace& trace = million_events();
   const Folder folder;
@@ -71,11 +72,11 @@ void BM_Ticks(benchmark::State& state) {
 }
 BENCHMARK(BM_Ticks);
 
-// One event with its time stamp, into a ring of that many events.
+// Records one event with its timestamp in a ring of that many events.
 void BM_Record(benchmark::State& state) {
   TraceRing ring(static_cast<std::size_t>(state.range(0)));
   TraceEvent event;
-  for (std::int64_t i = 0; i < state.range(0); ++i) ring.record(event);  // its pages are there
+  for (std::int64_t i = 0; i < state.range(0); ++i) ring.record(event);  // the ring's pages are resident
   for (auto _ : state) {
     event.time = trace_ticks();
     ++event.allocation;

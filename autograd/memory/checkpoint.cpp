@@ -23,10 +23,11 @@
 namespace poolgrad {
 namespace {
 
-/// Ends a second run that has supplied what is needed. No std::exception: a function that handles errors lets it pass.
+/// Thrown to end a second run that has supplied all needed tensors. Not a std::exception, so that error handlers of the
+/// function let it pass.
 struct EverythingIsThere {};
 
-/// What a second run has for a slot of the first: kept by the policy around, or as it is.
+/// The tensor that a second run supplies for a slot of the first: packed by the surrounding policy, or plain.
 struct Supplied {
   std::shared_ptr<PackedTensor> packed = {};
   Tensor tensor = {};
@@ -37,7 +38,7 @@ struct Supplied {
   Tensor unpack() const { return packed != nullptr ? packed->unpack() : tensor; }
 };
 
-/// The same in the graph of a second run, which nobody walks: only recipes may ask for it.
+/// The same in the graph of a second run, which no backward pass walks: only recipes may unpack it.
 struct PackedSupply : PackedTensor {
   explicit PackedSupply(Supplied what) : supplied(std::move(what)) {}
   Tensor unpack() override {
@@ -47,23 +48,23 @@ struct PackedSupply : PackedTensor {
   const Supplied supplied;
 };
 
-/// A call of a checkpointed function: what the second run needs, and what it supplies. Runs without a lock, so that a
-/// function may wait for other threads; two that run backward at once may both run it.
+/// One call of a checkpointed function: the inputs of the second run, and the tensors that it supplies. Holds no lock
+/// during a run, so that the function may wait for other threads. Two backward passes at once may both run it.
 ///
-/// Where the policy around is a keeper, it is told of what second runs do and keeps what they supply, so that this can
-/// be dropped like everything else; and the function as a whole is an operator to it. Not so where gradients are taken
-/// inside a function: what its runs save must then have the same storage each time that it is asked for.
+/// If the surrounding policy has a keeper, the keeper records second runs and packs the tensors that they supply, so
+/// that these can be dropped like all others. It also sees the whole function as one operator. Neither applies if the
+/// function itself takes gradients: then saved tensors must have the same storage each time they are unpacked.
 class CheckpointedCall : public std::enable_shared_from_this<CheckpointedCall> {
  public:
-  /// Keeps the inputs, under the policy in force.
+  /// Saves the inputs, under the policy in force.
   CheckpointedCall(Definition function, const std::vector<Tensor>& inputs);
 
   std::vector<Tensor> run(const std::vector<Tensor>& inputs);
-  /// To the policy around, `outputs` are those of one operator.
+  /// Records `outputs` with the surrounding policy as those of one operator.
   void record_as_one(const std::vector<Tensor>& inputs, const std::vector<Tensor>& outputs, double flops);
-  /// What slot `index` held in the first run.
+  /// Returns the tensor that slot `index` held in the first run.
   Tensor value(std::size_t index);
-  /// Nobody will ask for the slot any more.
+  /// Called when no node needs the slot any more.
   void let_go(std::size_t index);
 
  private:
@@ -74,22 +75,22 @@ class CheckpointedCall : public std::enable_shared_from_this<CheckpointedCall> {
 
   struct KeptInput {
     SavedTensor saved = {};               // undefined if it shares the storage of an earlier input
-    std::size_t owner = 0;                // that earlier input
+    std::size_t owner = 0;                // index of that earlier input
     std::weak_ptr<Storage> storage = {};  // in the first run
     Geometry geometry = {};
     bool requires_grad = false;
   };
   /// A storage that the nodes of the first run saved.
   struct Slot {
-    std::size_t operation;  // the first one that saved it
+    std::size_t operation;  // the first operation that saved it
     TensorMeta meta;
-    int users = 0;           // nodes of the first run, by what they have in its place
-    Supplied supplied = {};  // by the second run, until it is let go
+    int users = 0;           // PackedSlots of the first run
+    Supplied supplied = {};  // by the second run, until let_go()
   };
 
   void check_unwritten() const;
   std::vector<Tensor> unpack_inputs() const;
-  /// As it was run first, on inputs that are leaves.
+  /// Runs the function as the first time, on inputs that are leaves.
   std::vector<Tensor> run_again(const std::vector<Tensor>& inputs);
   std::vector<Slot> slots_again();
   std::vector<Tensor> outputs_again(std::vector<Tensor> inputs);
@@ -105,13 +106,13 @@ class CheckpointedCall : public std::enable_shared_from_this<CheckpointedCall> {
   std::vector<CapturedLeaf> leaves_;
   std::vector<LoggedOperation> operations_;
   RandomLog random_;
-  std::atomic<bool> has_run_ = false, takes_gradients_ = false;  // inside the function, of what it does
-  std::mutex mutex_;                                             // of what follows
+  std::atomic<bool> has_run_ = false, takes_gradients_ = false;  // takes_gradients_: the function does so itself
+  std::mutex mutex_;                                             // guards the members below
   std::vector<Slot> slots_;
-  bool has_values_ = false;  // some slot may have one
+  bool has_values_ = false;  // a slot may have a value
 };
 
-/// What a node of the first run has in place of a tensor.
+/// Stands in for a tensor in a node of the first run.
 class CheckpointedCall::PackedSlot : public PackedTensor {
  public:
   PackedSlot(std::shared_ptr<CheckpointedCall> call, std::size_t index) : call_(std::move(call)), index_(index) {}
@@ -123,13 +124,13 @@ class CheckpointedCall::PackedSlot : public PackedTensor {
   const std::size_t index_;
 };
 
-/// Both runs number the storages that nodes save: all but those of captured leaves, which live on anyway. An input
-/// always has a number, since in the second run it is a leaf whatever it was in the first. A storage keeps its number
-/// for the whole run: which nodes live on, those of a checkpoint inside among them, may differ between the runs.
+/// Both runs number the storages that nodes save, except those of captured leaves, which live on anyway. An input
+/// always has a number, since it is a leaf in the second run in any case. A storage keeps its number for the whole run,
+/// because the set of live nodes may differ between the runs, as with a nested checkpoint.
 class CheckpointedCall::Run : public SavedTensorPolicy {
  public:
   std::shared_ptr<SavedTensorKeeper> keeper() override { return call_.keeper_; }
-  /// How many there are on this thread, one inside the other.
+  /// Returns the number of nested runs on this thread.
   static int& depth() {
     thread_local int runs = 0;
     return runs;
@@ -156,11 +157,11 @@ class CheckpointedCall::Run : public SavedTensorPolicy {
   }
 
   CheckpointedCall& call_;
-  std::unordered_map<const Storage*, std::size_t> inputs_;  // by the storage that they have
+  std::unordered_map<const Storage*, std::size_t> inputs_;  // by storage
 
  private:
   struct Number {
-    std::weak_ptr<Storage> storage;  // its address may come again
+    std::weak_ptr<Storage> storage;  // detects a reused address
     std::uint64_t version;
     std::size_t number;
   };
@@ -209,8 +210,8 @@ class CheckpointedCall::FirstRun : public Run {
   }
 
  private:
-  // A function that takes gradients in its first run has second runs before its end. What they supply takes the place
-  // of what was saved, and has its number.
+  // A function that takes gradients in its first run has second runs before its end. A tensor that they supply takes
+  // the place, and the number, of the saved one.
   std::optional<std::size_t> number_of_supplied(const Tensor& tensor) const {
     for (std::size_t i = 0; call_.has_values_ && i < call_.slots_.size(); ++i)
       if (const Tensor& value = call_.slots_[i].supplied.tensor; value.defined() && value.shares_storage_with(tensor))
@@ -230,7 +231,7 @@ class CheckpointedCall::SecondRun : public Run {
         is_walked_(call.keeper_ == nullptr || call.takes_gradients_ || (purpose == Purpose::slots && depth() > 1)),
         keeper_(is_walked_ || purpose == Purpose::outputs ? nullptr : call.keeper_),
         stops_(purpose == Purpose::slots) {
-    // A captured view of an input still has the storage of the first run, where both had one number.
+    // A captured view of an input still has the storage of the first run, in which both had one number.
     for (std::size_t i = 0; i < inputs.size(); ++i)
       if (auto then = call_.inputs_[i].storage.lock()) {
         inputs_.emplace(then.get(), call_.inputs_[i].owner);
@@ -271,7 +272,7 @@ class CheckpointedCall::SecondRun : public Run {
   std::vector<Slot> take() { return std::move(wanted_); }
 
  private:
-  /// The next slot has it now.
+  /// Supplies the next slot.
   std::size_t supply(const Tensor& tensor, const SavedUse& use) {
     const std::size_t now = operation_ - 1;
     const bool same = next_ < wanted_.size() && wanted_[next_].operation == now && wanted_[next_].meta.matches(tensor);
@@ -294,11 +295,11 @@ class CheckpointedCall::SecondRun : public Run {
     throw Error("[checkpoint] the function did something else when it was run again: " + how);
   }
 
-  const bool is_walked_;  // the graph of this run
+  const bool is_walked_;  // a backward pass walks the graph of this run
   const std::shared_ptr<SavedTensorKeeper> keeper_;
-  const bool stops_;  // when everything is there
+  const bool stops_;  // once all needed tensors are supplied
   std::vector<Slot> wanted_;
-  std::vector<std::shared_ptr<Storage>> first_run_;  // inputs_ has their addresses
+  std::vector<std::shared_ptr<Storage>> first_run_;  // keeps the storages whose addresses are in inputs_
   std::size_t needed_ = 0, next_ = 0, operation_ = 0, leaf_ = 0;
 };
 
@@ -309,7 +310,7 @@ CheckpointedCall::CheckpointedCall(Definition function, const std::vector<Tensor
     if (const Tensor& input = inputs[i]; input.defined()) {
       outside_.emplace_back(fmt::format("input {} of the function", i), input);
       for (kept.owner = 0; !inputs[kept.owner].defined() || !inputs[kept.owner].shares_storage_with(input);)
-        ++kept.owner;  // at the latest the input itself
+        ++kept.owner;  // ends at the input itself
       kept.storage = input.storage();
       kept.geometry = input.geometry();
       kept.requires_grad = input.requires_grad();
@@ -336,7 +337,7 @@ void CheckpointedCall::record_as_one(const std::vector<Tensor>& inputs, const st
                                      double flops) {
   if (keeper_ == nullptr || SavedTensorPolicy::in_force() == nullptr) return;
   std::vector<Tensor> made;
-  std::vector<std::size_t> places;  // among outputs
+  std::vector<std::size_t> places;  // indices in outputs
   for (std::size_t i = 0; i < outputs.size(); ++i) {
     const Tensor& output = outputs[i];
     if (!output.defined() || output.is_leaf() ||
@@ -406,7 +407,7 @@ auto CheckpointedCall::slots_again() -> std::vector<Slot> {
   try {
     run_again(inputs);
   } catch (const EverythingIsThere&) {
-    if (!policy.is_complete()) throw;  // another call's, which this function is part of
+    if (!policy.is_complete()) throw;  // thrown for an enclosing call
   }
   if (!policy.is_complete()) policy.fail_at_end();
   return policy.take();
@@ -432,7 +433,7 @@ Tensor CheckpointedCall::value(std::size_t index) {
       if (const std::shared_ptr<CheckpointedCall> alive = call.lock()) alive->forget_values();
     });
   }
-  // What the function itself wrote after it was saved: without a checkpoint, that is an error too.
+  // The function wrote the tensor after it was saved, which is an error without a checkpoint too.
   if (const auto storage = slot.supplied.storage.lock();
       storage != nullptr && storage->version() != slot.supplied.version)
     throw Error(fmt::format("[checkpoint] what operation {}, {}, saved was written in place by the function: {}",
@@ -441,7 +442,7 @@ Tensor CheckpointedCall::value(std::size_t index) {
 }
 
 void CheckpointedCall::let_go(std::size_t index) {
-  Supplied doomed;  // destroyed after the lock is gone
+  Supplied doomed;  // destroyed after the lock is released
   const std::lock_guard lock(mutex_);
   if (--slots_[index].users == 0) std::swap(slots_[index].supplied, doomed);
 }
@@ -457,7 +458,7 @@ void CheckpointedCall::forget_values() {
 
 namespace {
 
-thread_local const char* no_second_run = nullptr;  // why there can be none
+thread_local const char* no_second_run = nullptr;  // the reason; nullptr: allowed
 
 }  // namespace
 

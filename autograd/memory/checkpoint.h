@@ -1,7 +1,6 @@
-// Checkpointing: of what a function's backward needs, only its inputs are kept, and the rest is computed again (Chen et
-// al. 2016). The graph that the function makes when it is called is the one that backward walks; running the function
-// again only supplies the values that its nodes saved, so that captured parameters, hooks, second derivatives and
-// grad() work as without.
+// Checkpointing: saves only a function's inputs for its backward pass, and recomputes the rest (Chen et al. 2016). The
+// backward pass walks the graph of the first call. A second run only supplies the tensors that its nodes saved, so
+// captured parameters, hooks, second derivatives and grad() work as without a checkpoint.
 //
 //   Tensor y = checkpoint([&](const Tensor& x) { return block(x); }, x);
 #pragma once
@@ -15,26 +14,28 @@
 
 namespace poolgrad {
 
-/// function(inputs), run again by the first backward that needs something which its nodes saved, up to the last thing
-/// that is needed; with the same random numbers, memory tags and grad mode, on the same bits. Inputs may be undefined
-/// or of any dtype; they are given to the SavedTensorPolicy in force, so that checkpoints nest. Within a MemoryBudget
-/// results, and what a second run supplies, can be dropped and computed again like everything else. What the function
-/// captures is used as it then is, and must live as long as the graph; a leaf that it captured by value is held by the
-/// graph, and never freed while its own .grad() leads there (backward() with create_graph): capture by reference, make
-/// it an input, or drop that gradient. With grad mode off the function simply runs.
-/// Throws what the function throws. Backward throws Error where the function, when it is run again, does other
-/// operations, on other shapes or dtypes, or with other counts of random numbers, and where one of its inputs or a
-/// tensor that it captured was written in place since, or a leaf that it captured is another tensor. What was
-/// recomputed is let go with the nodes that saved it, at the latest when the outermost pass ends. A function must not
-/// swallow exceptions that it does not know.
+/// Returns function(inputs). The first backward pass that needs a saved tensor runs the function again, up to the last
+/// needed tensor, with the same random numbers, memory tags, grad mode and input bits. Inputs may be undefined or of
+/// any dtype. The SavedTensorPolicy in force saves them, so checkpoints nest. Under a MemoryBudget, results and
+/// recomputed tensors can be dropped and recomputed like all others. With grad mode off, only calls the function.
+///
+/// Captured objects are used in their state at the time of the run, and must live as long as the graph. The graph owns
+/// a leaf that was captured by value. Such a leaf is never freed while its own .grad() leads to the graph (backward()
+/// with create_graph): capture by reference, make it an input, or drop that gradient.
+///
+/// Rethrows the errors of the function. The backward pass throws Error if the second run has other operations, shapes,
+/// dtypes or counts of random numbers. It also throws Error if an input or a captured tensor was written in place
+/// since, or if a captured leaf was replaced. Recomputed tensors are freed with the nodes that saved them, at the
+/// latest at the end of the outermost pass. A function must not swallow unknown exceptions.
 std::vector<Tensor> checkpoint(const Definition& function, const std::vector<Tensor>& inputs, CallSite = {});
 Tensor checkpoint(const std::function<Tensor(const Tensor&)>& function, const Tensor& input, CallSite = {});
 
-/// The same for part of an operator that the caller records: the policy in force is not told that the function is one.
+/// The same for part of an operator that the caller records: the policy in force does not see the function as an
+/// operator.
 std::vector<Tensor> checkpoint_part(const Definition& function, const std::vector<Tensor>& inputs);
 
-/// While alive, functions of this thread that a backward pass would run again are refused, first runs and second
-/// ("[checkpoint] the function cannot be run again: <reason>"): what they read is there for now only. Guards nest.
+/// While alive, checkpointed functions of this thread throw, in first and second runs ("[checkpoint] the function
+/// cannot be run again: <reason>"), because the tensors that they read exist for now only. Guards nest.
 class NoSecondRunGuard {
  public:
   explicit NoSecondRunGuard(const char* reason);
@@ -42,7 +43,7 @@ class NoSecondRunGuard {
   NoSecondRunGuard(const NoSecondRunGuard&) = delete;
   NoSecondRunGuard& operator=(const NoSecondRunGuard&) = delete;
 
-  /// Throws Error where one is alive and grad mode is on: for operators that run functions again.
+  /// Throws Error if a guard is alive and grad mode is on. Operators that run functions again call it.
   static void check(const char* op);
 
  private:

@@ -1,4 +1,4 @@
-// What the first run of a checkpointed function did, for comparison with the second.
+// A log of the first run of a checkpointed function, for comparison with the second.
 #pragma once
 
 #include <fmt/format.h>
@@ -17,7 +17,7 @@
 
 namespace poolgrad {
 
-/// What a recorded operation was, to see whether the second run does the same.
+/// A recorded operation, to check that the second run does the same.
 struct LoggedOperation {
   std::string name;
   std::vector<TensorMeta> outputs;
@@ -49,10 +49,10 @@ struct OutsideTensor {
       : role(std::move(what)), meta(tensor), storage(tensor.storage()), version(tensor.storage()->version()) {}
 };
 
-/// A leaf that the function captured, and where it first used it.
+/// A leaf that the function captured, and its first use.
 struct CapturedLeaf {
   std::size_t operation, input;
-  std::weak_ptr<GradRecord> record;  // one that is gone the function made itself
+  std::weak_ptr<GradRecord> record;  // expired if the function made the leaf itself
 
   void check(const RecordedCall& now) const {
     const std::shared_ptr<GradRecord> then = record.lock();

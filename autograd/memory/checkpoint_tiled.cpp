@@ -20,7 +20,8 @@
 namespace poolgrad {
 namespace {
 
-/// Where a result has the place of `part` in the whole: memory of the whole, gradient of the part, which itself may go.
+/// Copies `part` to its place in the whole and returns that slice. It has the memory of the whole and the gradient
+/// record of the part, so the part can be freed.
 Tensor in_its_place(const Tensor& part, const Tensor& whole, int dim, std::int64_t start) {
   Tensor slot = whole.alias(sliced(whole.geometry(), dim, start, start + part.shape()[dim], 1));
   kernels::copy(current_stream(slot.device()), slot.view(), part.view());
@@ -29,7 +30,7 @@ Tensor in_its_place(const Tensor& part, const Tensor& whole, int dim, std::int64
   return slot;
 }
 
-/// The size of dimension `dim`, which all inputs share.
+/// Returns the size of dimension `dim`, which all inputs share.
 std::int64_t positions_of(const std::vector<Tensor>& inputs, std::int64_t dim, std::int64_t tile) {
   std::string text;
   const Tensor* first = nullptr;
@@ -91,7 +92,7 @@ Tensor checkpoint_tiled(const std::function<Tensor(const std::vector<Tensor>&)>&
       if (call.needs(static_cast<int>(i))) gradients[i] = slice(call.gradient(), axis, starts[i], starts[i] + tile);
     return gradients;
   });
-  // To the policy around it, all tiles are one operator of the inputs.
+  // The surrounding policy sees all tiles as one operator of the inputs.
   const double flops = SavedTensor::flops_recorded() - flops_before;
   const Recipe again = recipe(
       [function, random, axis, tile, low = AutocastScope::current()](const std::vector<Tensor>& x) {

@@ -1,5 +1,5 @@
-// Tiles: what acts on positions alone, such as a feed-forward layer, a norm or a projection, needs its intermediate
-// tensors for no more than a few positions at once, in either pass.
+// Checkpoints by tiles. A function that acts on each position by itself, such as a feed-forward layer, a norm or a
+// projection, then needs intermediate tensors of one tile only, in both passes.
 #pragma once
 
 #include <cstdint>
@@ -11,13 +11,14 @@
 
 namespace poolgrad {
 
-/// function(inputs), `tile` positions of dimension `dim` at a time, each tile a checkpoint (checkpoint.h): what exists
-/// besides inputs, result and their gradients is of the size of a tile (the gradient of an input exists twice while its
-/// tiles are put together). All inputs have `dim`, with the same size, and so has the result; an undefined input stays
-/// so. Every position of the result must depend on that position of the inputs alone. The result and the gradients of
-/// the inputs are then those of function(inputs), as far as operators give a row the same bits among fewer rows;
-/// gradients of what the function captures are added up from the last tile to the first. Throws ValueError for a tile
-/// below 1, ShapeError where sizes differ.
+/// Returns function(inputs), computed for `tile` positions of dimension `dim` at a time; each tile is a checkpoint
+/// (checkpoint.h). Besides inputs, result and their gradients, only memory of the size of a tile is needed. The
+/// gradient of an input exists twice while its tiles are joined. All inputs and the result have `dim`, with the same
+/// size; undefined inputs stay undefined. Each position of the result must depend on that position of the inputs only.
+///
+/// Throws ValueError for a tile below 1, ShapeError if sizes differ. The result and the gradients of the inputs equal
+/// those of function(inputs), if operators give a row the same bits among fewer rows. Gradients of captured tensors are
+/// summed from the last tile to the first.
 Tensor checkpoint_tiled(const std::function<Tensor(const std::vector<Tensor>&)>& function,
                         const std::vector<Tensor>& inputs, std::int64_t dim, std::int64_t tile, CallSite = {});
 Tensor checkpoint_tiled(const std::function<Tensor(const Tensor&)>& function, const Tensor& input, std::int64_t dim,

@@ -27,7 +27,7 @@ MemoryBudget::MemoryBudget(std::size_t bytes, Device device, RematerialisationOp
 }
 
 MemoryBudget::~MemoryBudget() {
-  if (pool_.budget() <= previous_) pool_.set_budget(previous_);  // else somebody raised it, and may use it
+  if (pool_.budget() <= previous_) pool_.set_budget(previous_);  // otherwise other code raised it, and may use it
 }
 
 }  // namespace poolgrad

@@ -1,4 +1,4 @@
-// A hard limit on memory that training keeps by computing again what it cannot keep.
+// A hard memory limit for training: saved tensors that do not fit are recomputed.
 #pragma once
 
 #include <cstddef>
@@ -8,26 +8,26 @@
 
 namespace poolgrad {
 
-/// While it lives, the pool of `device` reserves at most `bytes`, and what this thread records can be dropped for that:
-/// when an allocation would exceed the budget, the pool asks for saved tensors before it gives up, and those that cost
-/// least for each byte are dropped and computed again where the backward needs them. Results are bit for bit those of a
-/// run without a budget. Throws OutOfMemoryError if the memory needed at one time exceeds the budget, counted in pages
-/// and with the gaps between blocks, or if one pass would recompute for 50 times the forward's time.
+/// While alive, the pool of `device` reserves at most `bytes`, and tensors saved on this thread can be dropped. If an
+/// allocation would exceed the budget, the pool first drops the saved tensors that cost least for each byte, and the
+/// backward pass recomputes them. Results equal those of a run without a budget bit for bit. Throws OutOfMemoryError if
+/// the memory needed at one time exceeds the budget, counted in pages and with gaps between blocks, or if one pass
+/// would recompute for 50 times the forward's time.
 ///
 ///   MemoryBudget budget{8_GiB};
 ///   loss(model).backward();
 class MemoryBudget {
  public:
-  /// A limit that the pool has already is not raised. With an offload_folder, what is dearer to compute again is
-  /// written to a file there. ValueError, changing nothing, for 0 and where what lives on the device already exceeds
-  /// `bytes`; FileError where there can be no file in the folder.
+  /// Does not raise an existing limit of the pool. With an offload_folder, tensors that are more expensive to recompute
+  /// are written to a file there. Throws ValueError, changing nothing, for 0 and if live bytes on the device already
+  /// exceed `bytes`. Throws FileError if no file can be created in the folder.
   explicit MemoryBudget(std::size_t bytes, Device device = cpu, RematerialisationOptions options = {});
-  /// The pool's limit is again what it was.
+  /// Restores the pool's limit.
   ~MemoryBudget();
   MemoryBudget(const MemoryBudget&) = delete;
   MemoryBudget& operator=(const MemoryBudget&) = delete;
 
-  /// The limit in force.
+  /// Returns the limit in force.
   std::size_t bytes() const { return bytes_; }
   RematerialisationStatistics statistics() const { return policy_.statistics(); }
 

@@ -19,7 +19,8 @@
 namespace poolgrad {
 namespace {
 
-/// Works through [0, bytes) by `step(at, left)`, which returns what it did, 0 or less where it cannot. 0 or errno.
+/// Calls `step(at, left)` until [0, bytes) is done. It returns the bytes done, or 0 or less on failure. Returns 0 or
+/// errno.
 template <class Step>
 int in_steps(std::size_t bytes, const Step& step) {
   for (std::size_t done = 0; done < bytes;) {
@@ -31,13 +32,14 @@ int in_steps(std::size_t bytes, const Step& step) {
   return 0;
 }
 
-/// What an extent takes of the file: an empty one has a place of its own, too.
+/// Returns the bytes of an extent in the file; an empty extent also has a place of its own.
 std::size_t bytes_taken(std::size_t bytes) { return std::max<std::size_t>(bytes, 1); }
 
-/// On which a device's tensors leave and come back, beside its other work.
+/// The stream that copies a device's tensors out and back, parallel to other work.
 constexpr std::uint64_t copy_stream_id = std::uint64_t{1} << 32;
 
-/// Copies the tensor's bytes behind the work of the stream that made them; its block is not reused before that is done.
+/// Copies the tensor's bytes after the work of the stream that made them. The block is not reused before the copy is
+/// done.
 void copy_out_on_stream(const Tensor& tensor) {
   const Storage& storage = *tensor.storage();
   CachingAllocator& pool = allocator_for(storage.device());
@@ -46,7 +48,7 @@ void copy_out_on_stream(const Tensor& tensor) {
   pool.use(storage.data(), copies);
 }
 
-/// Copies them back behind the work that had the block before, and before whatever its stream does next.
+/// Copies the bytes back after earlier work on the block, and before later work of its stream.
 void copy_in_on_stream(const Tensor& tensor) {
   const Storage& storage = *tensor.storage();
   CachingAllocator& pool = allocator_for(storage.device());
@@ -56,7 +58,7 @@ void copy_in_on_stream(const Tensor& tensor) {
   pool.order(storage.stream(), copies);
 }
 
-/// A GPU's copies are on the current stream, which is to be behind the work of the stream that made the memory.
+/// Copies of a GPU run on the current stream. Orders it after the stream that made the memory.
 void order_behind_its_own(const Storage& storage) {
   const Stream current = current_stream(storage.device());
   if (storage.device().is_cuda() && current != storage.stream())

@@ -1,4 +1,4 @@
-// Memory of tensors moved out to a nameless file, which is gone with the process, and back.
+// Moves the memory of tensors out to a nameless file, which is deleted with the process, and back.
 #pragma once
 
 #include <cstddef>
@@ -13,22 +13,22 @@
 
 namespace poolgrad {
 
-/// Extents keep their file. Freed space is used again, lowest offset first. Every function may be called from any
-/// thread.
+/// Extents keep their file alive. Freed space is reused, lowest offset first. Any thread may call any function.
 ///
-/// The host writes and reads at once, up to 2 MiB at a time from and to a GPU. Simulated devices have no bytes: they
-/// take places in the file alone. Where their work waits in streams, copies have a stream of their own and the pool
-/// knows it, so that it reuses no block under a copy. A child of fork() can neither write nor read: the file is its
-/// parent's.
+/// The host writes and reads synchronously, up to 2 MiB at a time from and to a GPU. Simulated devices have no bytes
+/// and only take places in the file. If their work waits in streams, copies run on a stream of their own, which the
+/// pool knows, so that it reuses no block during a copy. A child of fork() can neither write nor read: the file belongs
+/// to its parent.
 class OffloadFile : public std::enable_shared_from_this<OffloadFile> {
  public:
-  /// A nameless file in `folder`. Throws FileError where there can be none: a folder that is missing or read-only.
+  /// Creates a nameless file in `folder`. Throws FileError for a missing or read-only folder, or if the file system
+  /// refuses.
   static std::shared_ptr<OffloadFile> in(const std::string& folder);
   ~OffloadFile();
   OffloadFile(const OffloadFile&) = delete;
   OffloadFile& operator=(const OffloadFile&) = delete;
 
-  /// A place in the file of one byte or more; given back when it is destroyed.
+  /// A place in the file of at least one byte; the destructor frees it.
   class Extent {
    public:
     ~Extent();
@@ -44,18 +44,18 @@ class OffloadFile : public std::enable_shared_from_this<OffloadFile> {
     std::size_t bytes_;
   };
 
-  /// With its space on the disk, so that a full disk is known before bytes are written; `without_bytes` takes a place
-  /// alone. Throws FileError; the file stays as it was.
+  /// Reserves a place and its space on the disk, so that a full disk is detected before writing. With `without_bytes`,
+  /// reserves the place only. Throws FileError; the file is then unchanged.
   std::unique_ptr<const Extent> reserve(std::size_t bytes, bool without_bytes = false);
-  /// Copy `bytes` from `offset` of an extent of this file on. Throw FileError.
+  /// Copy `bytes` of an extent of this file, starting at `offset`. Throw FileError.
   void write(const Extent& extent, const void* from, std::size_t offset, std::size_t bytes) const;
   void read(const Extent& extent, void* to, std::size_t offset, std::size_t bytes) const;
-  /// Writes all of the tensor's storage; afterwards the tensor may be freed. Throws FileError, for instance where the
-  /// disk is full.
+  /// Writes the tensor's whole storage; afterwards the tensor may be freed. Throws FileError, for instance on a full
+  /// disk.
   std::unique_ptr<const Extent> move_out(const Tensor& tensor);
-  /// Fills all of the tensor's storage with the bytes that moved out. Throws FileError.
+  /// Fills the tensor's whole storage with the bytes that moved out. Throws FileError.
   void bring_back(const Extent& extent, const Tensor& into) const;
-  /// In use.
+  /// Returns the bytes in use.
   std::uint64_t bytes() const;
 
  private:
@@ -68,9 +68,9 @@ class OffloadFile : public std::enable_shared_from_this<OffloadFile> {
   std::string folder_;
   int descriptor_;
   const int process_;
-  mutable ForkMutex mutex_;  // of what follows
+  mutable ForkMutex mutex_;  // guards the members below
   std::uint64_t end_ = 0, bytes_ = 0;
-  std::map<std::uint64_t, std::uint64_t> free_;  // offset -> bytes, never side by side
+  std::map<std::uint64_t, std::uint64_t> free_;  // offset -> bytes, merged with neighbors
 };
 
 }  // namespace poolgrad

@@ -1,5 +1,5 @@
-// What operators made and how to make it again, while a Rematerialisation is told of them: a graph beside the tape that
-// holds no memory but what can be dropped.
+// The results and recipes of operators, recorded for a Rematerialisation: a graph beside the tape, in which all memory
+// can be dropped.
 #pragma once
 
 #include <algorithm>
@@ -19,8 +19,8 @@ namespace poolgrad {
 
 struct RecordedOperation;
 
-/// A storage that an operator made, or, with nobody to make it again, another that a node keeps. It lives as long as
-/// the node that made it has its graph, or an operation needs it.
+/// A storage that an operator made, or, without an operation, another storage that a node saved. It lives as long as
+/// its node's graph, or as long as an operation needs it.
 struct RecordedResult {
   RecordedResult(std::shared_ptr<RecordedOperation> by, std::size_t index, const Tensor& output, Tag made_with)
       : operation(std::move(by)),
@@ -35,7 +35,7 @@ struct RecordedResult {
   RecordedResult(const RecordedResult&) = delete;
   RecordedResult& operator=(const RecordedResult&) = delete;
 
-  /// The data, if it is kept and nobody has written into it.
+  /// Returns the data if they are kept and unwritten since; otherwise an undefined tensor.
   Tensor present() const { return data.defined() && data.storage()->version() == data_version ? data : Tensor(); }
 
   std::shared_ptr<RecordedOperation> operation;
@@ -43,18 +43,18 @@ struct RecordedResult {
   DType dtype;
   Device device;
   std::size_t bytes;
-  std::weak_ptr<Storage> storage;  // what the operator wrote first
+  std::weak_ptr<Storage> storage;  // the first storage that the operator wrote
   std::uint64_t version;
   Tag tag;
-  std::unique_ptr<const OffloadFile::Extent> moved;  // its place in the file, once it was written
-  Tensor data;  // (n), all of the storage; undefined where it was dropped or is not kept
+  std::unique_ptr<const OffloadFile::Extent> moved;  // its place in the file, once written
+  Tensor data;                                       // (n), the whole storage; undefined if dropped or not kept
   std::uint64_t data_version = 0;
-  std::uint64_t number = 0;  // larger for what was made later
-  int waiting = 0;           // nodes, and checkpoints, that saved it
-  double listed_at = 0;      // its place among those that can be dropped
+  std::uint64_t number = 0;  // increases with each result
+  int waiting = 0;           // number of nodes and checkpoints that saved it
+  double listed_at = 0;      // its key in droppable_
 };
 
-/// What an operator read: part of a result, or a tensor that no recipe leads to.
+/// An input of an operator: part of a result, or a tensor without a recipe.
 struct OperationInput {
   std::shared_ptr<RecordedResult> result;
   Geometry geometry;
@@ -70,10 +70,10 @@ struct RecordedOperation {
   double nanoseconds = 0;
 };
 
-/// The end of a result may end its operation, which may end the results that it read, and so on: one after the other,
-/// not one inside the other.
+/// The end of a result may end its operation, which may end the results that it read, and so on. Destroys them in a
+/// loop, not by recursion.
 inline RecordedResult::~RecordedResult() {
-  // No destructor of its own: it is used by graphs that end with their thread, too.
+  // A pointer has no destructor, so graphs that end with their thread can use it.
   thread_local std::vector<std::shared_ptr<RecordedOperation>>* doomed = nullptr;
   if (doomed != nullptr && operation != nullptr) doomed->push_back(std::move(operation));
   if (operation == nullptr) return;
@@ -87,7 +87,7 @@ inline RecordedResult::~RecordedResult() {
   doomed = nullptr;
 }
 
-/// What the node of an operation carries: it owns the results.
+/// The note of an operation's node, which owns the results.
 struct ResultNote : NodeNote {
   std::vector<std::shared_ptr<RecordedResult>> results;
 };

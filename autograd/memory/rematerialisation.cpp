@@ -45,8 +45,8 @@ class Rematerialisation::Results : public ReclaimClient,
     return statistics_.held_bytes;
   }
 
-  /// Results are listed at what their own operator costs, or at a higher price that was found since. Where what a
-  /// result stands on is gone too, so that others come before it, it is listed anew at what is known by then.
+  /// Results are listed at the price of their own operator, or at a higher price found later. If the inputs of a result
+  /// are gone too, its price rises above the next one, and it is listed again at the known price.
   std::size_t reclaim(std::size_t bytes) override {
     const std::lock_guard lock(mutex_);
     std::size_t freed = 0;
@@ -60,7 +60,7 @@ class Rematerialisation::Results : public ReclaimClient,
       const double enough = next == droppable_.end() ? infinity : next->first.first;
       if (const double price = price_of(result, enough); price > enough) {
         droppable_.erase(place);
-        list(result, price);  // behind `next`
+        list(result, price);  // after `next`
       } else if (drop(result)) {
         freed += result.bytes;
       }
@@ -102,12 +102,12 @@ class Rematerialisation::Results : public ReclaimClient,
 
   class Packed;
   std::unique_ptr<PackedTensor> pack(const Tensor& tensor) { return pack(tensor, false); }
-  /// Needed at once, so not dropped unless there is a need.
+  /// The tensor is needed soon, so it is dropped only on demand.
   std::unique_ptr<PackedTensor> pack_again(const Tensor& tensor) override { return pack(tensor, true); }
   std::unique_ptr<PackedTensor> pack(const Tensor& tensor, bool is_again);
 
-  /// The data of `wanted`, computed again if need be. What is held while it is computed cannot be dropped; everything
-  /// else can, by any thread, so the depth of what is missing is no matter.
+  /// Returns the data of `wanted`, recomputed if needed. Tensors in use meanwhile cannot be dropped; any thread can
+  /// drop all others, so memory does not grow with the number of missing results.
   Tensor restored(const std::shared_ptr<RecordedResult>& wanted) {
     const std::lock_guard lock(mutex_);
     decide();
@@ -118,7 +118,7 @@ class Rematerialisation::Results : public ReclaimClient,
   Tensor computed(const std::shared_ptr<RecordedResult>& wanted) {
     struct Frame {
       std::shared_ptr<RecordedResult> result;
-      std::vector<Tensor> inputs;  // of its operation, as far as they are there
+      std::vector<Tensor> inputs;  // of its operation, as far as available
     };
     Passing passing{*this, {}};
     std::vector<Frame> frames{{wanted, {}}};
@@ -170,7 +170,7 @@ class Rematerialisation::Results : public ReclaimClient,
   }
 
  private:
-  /// What was computed on the way and no node waits for; it is let go in the end, also where an operator throws.
+  /// Intermediate results that no node waits for. The destructor drops them, also if an operator throws.
   struct Passing {
     Results& all;
     std::vector<std::shared_ptr<RecordedResult>> results;
@@ -180,8 +180,8 @@ class Rematerialisation::Results : public ReclaimClient,
     }
   };
 
-  /// While it lives this thread, which has the lock once, does not have it: to allocate, or to run what others wrote,
-  /// may mean to wait for threads that are in reclaim().
+  /// Releases the lock, which this thread must hold once, for a scope. Allocation and foreign code may wait for threads
+  /// in reclaim().
   class Unlocked {
    public:
     explicit Unlocked(std::recursive_mutex& mutex) : mutex_(mutex) { mutex_.unlock(); }
@@ -214,7 +214,7 @@ class Rematerialisation::Results : public ReclaimClient,
     return input.source;
   }
 
-  /// Runs the operation of `wanted`, and keeps what it gives for whoever waits for it.
+  /// Runs the operation of `wanted`, and keeps the results that nodes wait for.
   Tensor run(const RecordedResult& wanted, std::vector<Tensor> inputs, Passing& passing) {
     const RecordedOperation& operation = *wanted.operation;
     std::vector<Tensor> outputs;
@@ -257,11 +257,11 @@ class Rematerialisation::Results : public ReclaimClient,
 
   void hold(const std::shared_ptr<RecordedResult>& held, const Tensor& whole) {
     RecordedResult& result = *held;
-    forget(result);  // where somebody wrote into it
+    forget(result);  // if other code wrote into it
     result.data = whole;
     result.data_version = whole.storage()->version();
     statistics_.held_bytes += result.bytes;
-    if (result.storage.expired()) {  // who reads it now reads this one
+    if (result.storage.expired()) {  // later reads use this storage
       result.storage = whole.storage();
       result.version = result.data_version;
       known_.add(whole.storage(), held);
@@ -280,7 +280,7 @@ class Rematerialisation::Results : public ReclaimClient,
     statistics_.held_bytes -= result.bytes;
     result.data = {};
   }
-  /// False where it had to stay: nothing can make it again, and the file does not take it.
+  /// Returns false if the result must stay: no operation makes it, and the file does not take it.
   bool drop(RecordedResult& result) {
     if (!result.moved && can_move()) {
       const double moving = offload_price(result);
@@ -305,7 +305,7 @@ class Rematerialisation::Results : public ReclaimClient,
   }
   bool can_move() const { return file_ != nullptr && failure_.empty(); }
 
-  /// What is kept, or was moved out.
+  /// Returns the data if they are kept or can be read from the file; otherwise an undefined tensor.
   Tensor there(const std::shared_ptr<RecordedResult>& wanted) {
     RecordedResult& result = *wanted;
     if (const Tensor data = result.present(); data.defined() || !result.moved) return data;
@@ -316,7 +316,7 @@ class Rematerialisation::Results : public ReclaimClient,
       whole = Tensor::empty({static_cast<std::int64_t>(result.bytes / size_of(result.dtype))},
                             {result.dtype, result.device});
     }
-    if (const Tensor data = result.present(); data.defined() || !result.moved) return data;  // another thread's doing
+    if (const Tensor data = result.present(); data.defined() || !result.moved) return data;  // by another thread
     file_->bring_back(*result.moved, whole);
     ++statistics_.loaded;
     hold(wanted, whole);
@@ -325,7 +325,7 @@ class Rematerialisation::Results : public ReclaimClient,
 
   ComputePrices prices_on(Device device) const { return options_.prices.value_or(ComputePrices::of(device)); }
 
-  /// Of dropping it: nanoseconds a byte. Looks no further once it is above `enough`.
+  /// Returns the price of dropping the result, in nanoseconds a byte. Stops the search above `enough`.
   double price_of(const RecordedResult& result, double enough) const {
     return std::min(offload_price(result), price_to_compute(result, enough));
   }
@@ -333,10 +333,10 @@ class Rematerialisation::Results : public ReclaimClient,
     if (!result.moved && !can_move()) return infinity;
     return (result.moved ? 1 : 2) / prices_on(result.device).offloaded_bytes_per_nanosecond;
   }
-  /// Of its operation and of all that would have to be computed before it.
+  /// Returns the price of its operation and of all missing ones before it.
   double price_to_compute(const RecordedResult& result, double enough) const {
     if (result.operation == nullptr) return infinity;
-    constexpr std::size_t far = 256;  // operations; beyond, a price is known to be high and no more
+    constexpr std::size_t far = 256;  // operations; beyond, the price is only known to be high
     const auto bytes = static_cast<double>(result.bytes);
     double nanoseconds = 0;
     std::unordered_set<const RecordedOperation*> seen{result.operation.get()};
@@ -358,23 +358,24 @@ class Rematerialisation::Results : public ReclaimClient,
     return nanoseconds / bytes;
   }
 
-  /// Of what was saved by the last operator, drops what is cheap: now it is known what else that operator saved.
+  /// Drops cheap tensors that the last operator saved: now the other tensors that it saved are known.
   void decide() {
     for (const std::weak_ptr<RecordedResult>& one : std::exchange(undecided_, {}))
       if (const std::shared_ptr<RecordedResult> result = one.lock(); result != nullptr && result->data.defined())
         if (options_.offload_all || price_to_compute(*result, options_.drop_below) < options_.drop_below) drop(*result);
   }
 
-  mutable std::recursive_mutex mutex_;  // held by nobody who allocates; what dies under it may release something
+  // Never held during an allocation. Recursive, because a destructor under it may release another result.
+  mutable std::recursive_mutex mutex_;
   const RematerialisationOptions options_;
   const std::shared_ptr<OffloadFile> file_;
-  std::string failure_;  // why the file takes no more
+  std::string failure_;  // why the file failed
   StorageIndex<RecordedResult> known_;
   std::map<Place, RecordedResult*> droppable_;
   std::vector<std::weak_ptr<RecordedResult>> undecided_;
   static constexpr double most_again = 50;
-  double again_in_pass_ = 0;  // nanoseconds, of operators that were run again
-  bool counts_pass_ = false;  // the end of the pass resets it
+  double again_in_pass_ = 0;  // nanoseconds of recomputed operators
+  bool counts_pass_ = false;  // reset at the end of the pass
   std::uint64_t next_number_ = 0;
   RematerialisationStatistics statistics_;
 };

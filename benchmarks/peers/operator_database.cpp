@@ -1,10 +1,10 @@
-// Evaluates poolgrad's operators for operator_database.py, which has the other half of this protocol.
+// Evaluates poolgrad's operators for operator_database.py, the other side of this protocol.
 //
-// Reads one JSON object a line: {"inputs": FILE, "outputs": FILE, "requests": [{"id", "call", "wanted", "weights"}]}.
-// A call is ["name", argument...]. An argument is a call, a number, a bool, null (no tensor), {"t": name of a tensor of
+// Reads one JSON object a line: {"inputs": FILE, "outputs": FILE, "requests": [{"id", "call", "wanted", "weights"}]}. A
+// call is ["name", argument...]. An argument is a call, a number, a bool, null (no tensor), {"t": name of a tensor in
 // the file of inputs}, {"n": "inf"}, {"d": dtype} or {"l": list}. `wanted` are the tensors to differentiate by, and
 // `weights` the gradients of the floating outputs. Writes "ID.y0", ... and "ID.g0", ... to the file of outputs, and one
-// line with a JSON object: the messages of requests that threw, by id.
+// line with a JSON object that maps ids of failed requests to messages.
 #include <cmath>
 #include <functional>
 #include <iostream>
