@@ -83,7 +83,7 @@ class Optimizer {
   Optimizer(NamedTensors parameters, const Common& common, CallSite = {});
   /// The rates of one parameter, by its group.
   struct Pace {
-    double rate, weight_decay;  // the rate is that of the group times the optimizer's
+    double rate, weight_decay;  // rate is a factor of the optimizer's learning rate
     auto operator<=>(const Pace&) const = default;
   };
   const Pace& pace(std::size_t index) const { return paces_[index]; }

@@ -70,8 +70,8 @@ struct BlockSparseDilatedAttention : BlockSparseRingDilatedAttention {
 struct HierarchyLevel {
   std::int64_t stride, window, block;
 };
-/// block / window / stride: 64 / 256 / 64 keeps all near blocks, 256 / 1024 / 128 half of the blocks further out, 1024
-/// / -1 / 256 a quarter of all.
+/// Stride, window and block: {64, 256, 64} keeps all near blocks, {256, 1024, 128} half of the blocks further out, and
+/// {1024, -1, 256} a quarter of all.
 std::vector<HierarchyLevel> default_hierarchy();
 
 /// The union of the levels: a pair in several levels counts once. Every query sees its own block.
