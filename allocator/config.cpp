@@ -143,6 +143,7 @@ constexpr std::array options = {
     option<&AllocatorConfig::poison, read_switch>("poison"),
     option<&AllocatorConfig::races, read_switch>("races"),
     option<&AllocatorConfig::stitch, read_switch>("stitch"),
+    option<&AllocatorConfig::stitch_idle, read_switch>("stitch_idle"),
     option<&AllocatorConfig::trace, read_count>("trace"),
 };
 

@@ -228,13 +228,14 @@ void PageSupply::start_age(Block* block) noexcept {
   block->window->ages.note(block->address, block->end(), block->epoch);
 }
 
-// Where new pages can be had, those that lie idle are moved only if they are many.
+// Where new pages can be had, idle ones are moved only if the user wants that, and if they are many.
 std::size_t PageSupply::stitchable_bytes(const Need& need) const {
-  if (!ground_.settings.config.stitch || !can_move_ || round_up(need.size, ground_.settings.page) < least_stitched)
-    return 0;
+  const AllocatorConfig& config = ground_.settings.config;
+  if (!config.stitch || !can_move_ || round_up(need.size, ground_.settings.page) < least_stitched) return 0;
   // With a page for what begins inside one, it is enough wherever the growth is.
   const std::size_t enough = round_up(need.size, ground_.settings.page) + ground_.settings.page;
   const bool can_commit = !need.device_full && (enough <= unused_budget() || page_deficit(need) <= unused_budget());
+  if (can_commit && !config.stitch_idle) return 0;
   const std::size_t most = std::max<std::size_t>(most_idle, ground_.accounts.reserved_bytes.current / most_idle_share);
   // Counting what lies idle means to walk all blocks; that it cannot be many is known at once.
   if (can_commit && arenas_.free_bytes() <= most) return 0;

@@ -91,7 +91,8 @@ const std::vector<PolicyEntry>& policies() {
         {"decay", "allocations after which unused pages go back (default: never)"},
         {"deterministic", "on (default) or off"},
         {"magazines", "on (default) or off"},
-        {"stitch", "on (default) or off"}}},
+        {"stitch", "on (default) or off: pages move where no new ones can be had"},
+        {"stitch_idle", "on or off (default): and where many lie idle"}}},
       {"planned", "one slab, packed with knowledge of the whole workload", false, make_planned},
       {"lower-bound", "largest live requested bytes", false, make_lower_bound},
   };

@@ -74,7 +74,7 @@ TEST(AllocatorConfig, NamesTheUnknownKeyAndTheKnownOnes) {
       ThrowsMessage<ValueError>(
           AllOf(HasSubstr("unknown option 'stich'"),
                 HasSubstr("known options: alignment, budget, decay, decay_ms, deterministic, magazines, mode, packing, "
-                          "poison, races, stitch, trace"))));
+                          "poison, races, stitch, stitch_idle, trace"))));
 }
 
 TEST(AllocatorConfig, RefusesBadValues) {
@@ -89,7 +89,7 @@ TEST(AllocatorConfig, ComesBackFromItsText) {
   const std::string all =
       "alignment:512,budget:8589934592,decay:1000,decay_ms:250,deterministic:on,magazines:off,mode:planned,packing:off,"
       "poison:on,races:on,"
-      "stitch:off,"
+      "stitch:off,stitch_idle:on,"
       "trace:100000";
   EXPECT_EQ(AllocatorConfig::parse(all).text(), all);
   const AllocatorConfig config = AllocatorConfig::parse("mode:none,trace:7,budget:1GiB");

@@ -186,6 +186,7 @@ TEST(AllocatorText, ReadsBackWhatItWrites) {
   config.magazines = false;
   config.packing = false;
   config.stitch = false;
+  config.stitch_idle = true;
   config.deterministic = true;
   config.decay = 77;
   config.decay_ms = 1500;
@@ -198,6 +199,7 @@ TEST(AllocatorText, ReadsBackWhatItWrites) {
   EXPECT_EQ(again.magazines, config.magazines);
   EXPECT_EQ(again.packing, config.packing);
   EXPECT_EQ(again.stitch, config.stitch);
+  EXPECT_EQ(again.stitch_idle, config.stitch_idle);
   EXPECT_EQ(again.deterministic, config.deterministic);
   EXPECT_EQ(again.decay, config.decay);
   EXPECT_EQ(again.decay_ms, config.decay_ms);

@@ -87,6 +87,14 @@ TEST_F(ArenaTest, CutsAnAlignedBlockOutOfTheFirstThatIsLargeEnoughWhereverItStar
   EXPECT_EQ(arena_.free_bytes(1), size + size - 64) << "the best fit, and what lies before the block";
 }
 
+TEST_F(ArenaTest, LooksAtBlocksInBetweenOnlyWhereNoneIsLargeEnoughWhereverItStarts) {
+  constexpr std::size_t size = 4096;
+  lay({{64}, {size, 1}, {size - 64}, {size + 64, 1}, {size - 64}, {2 * size, 1}, {page - 6 * size}});
+  EXPECT_EQ(arena_.take(size, size, 1)->address, base + 4 * size);
+  EXPECT_EQ(arena_.take(size, size, 1)->address, base + 5 * size);
+  EXPECT_EQ(arena_.take(size, size, 1)->address, base + 2 * size);
+}
+
 TEST_F(ArenaTest, FindsTheBlockInBetweenThatStartsAtTheRightPlace) {
   constexpr std::size_t size = 4096;
   lay({{64}, {size, 1}, {size - 64}, {size + 128, 1}, {size - 128}, {size + 64, 1}, {page - 5 * size - 64}});

@@ -222,7 +222,7 @@ std::vector<std::size_t> places(std::unique_ptr<DeviceMemory> memory, AllocatorC
 TEST(Handles, LieAtTheSamePlacesOnEveryDevice) {
   // Far from the budget and near it.
   for (const std::size_t budget : {std::size_t{64} << 30, 256 * MiB}) {
-    const AllocatorConfig config{.budget = budget, .deterministic = true};
+    const AllocatorConfig config{.budget = budget, .stitch_idle = true, .deterministic = true};
     constexpr std::size_t capacity = std::size_t{64} << 30;
     const auto simulated = places(make_memory("sim", capacity), config);
     EXPECT_EQ(places(std::make_unique<SimulatedMemory>(1, capacity, SimulationOptions{.backed = true}), config),
@@ -261,7 +261,7 @@ TEST_P(PageHeapTest, MovesOnlyWhatTheBudgetDoesNotAllowToCommit) {
 
 TEST_P(PageHeapTest, MovesWhatLiesIdleBeforeItGrowsByTheRest) {
   // There is budget for all of it, but 60 pages lie idle.
-  make_pool({}, true, 64 * 1024 * MiB);
+  make_pool({.stitch_idle = true}, true, 64 * 1024 * MiB);
   void* idle = allocate(*pool_, 40 * page);
   void* wall = allocate(*pool_, page);
   const auto kept = comb(20);
@@ -277,8 +277,18 @@ TEST_P(PageHeapTest, MovesWhatLiesIdleBeforeItGrowsByTheRest) {
   deallocate(*pool_, wall, page);
 }
 
+TEST_P(PageHeapTest, LeavesIdlePagesWhereTheyAreWhileTheBudgetIsFar) {
+  make_pool({});
+  const auto kept = comb(60);
+  void* large = allocate(*pool_, 50 * page);
+  EXPECT_EQ(calls_.moves, 0u);
+  EXPECT_EQ(pool_->statistics().reserved_bytes.current, (120 + 50) * page);
+  deallocate(*pool_, large, 50 * page);
+  expect_invariants(*pool_);
+}
+
 TEST_P(PageHeapTest, MovesWhatTakesTheFewestCalls) {
-  make_pool({}, true, 64 * 1024 * MiB);
+  make_pool({.stitch_idle = true}, true, 64 * 1024 * MiB);
   void* idle = allocate(*pool_, 40 * page);
   void* wall = allocate(*pool_, page);
   const auto kept = comb(40);  // given back first

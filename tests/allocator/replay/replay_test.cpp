@@ -193,8 +193,8 @@ TEST(PolicyParameters, OfThePoolAreItsConfiguration) {
   for (std::size_t i = 0; i < 64; i += 2) out.free(blocks[i]);
   out.allocate(128 * MiB, Category::activation);
   const Workload workload = out.take("comb", "");
-  EXPECT_EQ(replay(workload, policy_named("poolgrad")).peak_reserved, 256 * MiB);
-  EXPECT_EQ(replay(workload, policy_named("poolgrad:stitch=off")).peak_reserved, 384 * MiB);
+  EXPECT_EQ(replay(workload, policy_named("poolgrad:stitch_idle=on")).peak_reserved, 256 * MiB);
+  EXPECT_EQ(replay(workload, policy_named("poolgrad")).peak_reserved, 384 * MiB);
 }
 
 TEST(PolicyParameters, SayWhatTheirValuesMustBe) {

@@ -81,7 +81,7 @@ TEST_P(StatisticsTest, ARetryIsOneWhereWhatIsCachedMovesInPlaceOfGoing) {
 TEST_P(StatisticsTest, MovingWhatLiesIdleByChoiceIsNoRetry) {
   // Every other one of these goes: they are more than a pool leaves idle.
   constexpr std::size_t part = 8 * MiB;
-  CachingAllocator pool(memory());
+  CachingAllocator pool(memory(), {.stitch_idle = true});
   std::vector<void*> parts;
   for (int i = 0; i < 24; ++i) parts.push_back(allocate(pool, part));
   for (std::size_t i = 0; i < parts.size(); i += 2) deallocate(pool, parts[i], part);
