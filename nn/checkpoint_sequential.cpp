@@ -22,8 +22,8 @@ constexpr std::pair<Checkpointing::Kind, const char*> checkpointing_names[] = {
     {Checkpointing::Kind::sqrt, "sqrt"},
     {Checkpointing::Kind::revolve, "revolve"}};
 
-/// Returns the number of stages of the longest chain that can be reversed with `slots` kept inputs, when no stage is
-/// recomputed more than `repeats` times: (slots + repeats) choose slots.
+/// Returns the number of stages of the longest chain that can be reversed with `slots` kept inputs: (slots + repeats)
+/// choose slots. No stage is recomputed more than `repeats` times.
 std::int64_t longest_chain(std::int64_t slots, std::int64_t repeats) {
   if (repeats < 0 || slots < 0) return 0;
   std::int64_t chain = 1;

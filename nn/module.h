@@ -122,11 +122,11 @@ void to(Module& module, DType dtype, CallSite = {});
 ///     loss = trainer.validate(8);
 ///   }
 ///
-/// Copies nothing. Functions that a backward pass runs again (checkpoint(), chunked_loss()) throw under a Substitution
-/// unless grad mode is off, in the forward and in the backward pass. to(), freeze() or a step under a Substitution
-/// apply to the substitutes. Substitutions nest and end in reverse order. The module must outlive it, and no other
-/// thread may use the module. Throws ValueError, changing nothing, that lists names without a tensor in the module, and
-/// other shapes, dtypes or devices.
+/// Copies nothing. Functions that a backward pass runs again (checkpoint(), chunked_loss()) throw under a Substitution:
+/// their first run unless grad mode is off, a second run always. to(), freeze() or a step under a Substitution apply to
+/// the substitutes. Substitutions nest and end in reverse order. The module must outlive it, and no other thread may
+/// use the module. Throws ValueError, changing nothing, that lists names without a tensor in the module, and other
+/// shapes, dtypes or devices.
 class Substitution {
  public:
   Substitution(const Module& module, const NamedTensors& tensors);

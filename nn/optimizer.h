@@ -45,8 +45,8 @@ class Optimizer {
   /// changing nothing, for a parameter that was moved, cast or reshaped since the optimizer was made, and for a
   /// gradient of another shape or device.
   bool step(const GradientScale& gradient_scale = 1.0, CallSite = {});
-  /// Takes the last step out of the counts, after its scale on the device was read as NaN. Throws Error where no step
-  /// was taken since the last call.
+  /// Takes the last step out of the counts, after its scale on the device was read as NaN. Throws Error if no step was
+  /// taken since the last call.
   void step_was_skipped();
   /// Sets every gradient to none.
   void zero_grad();

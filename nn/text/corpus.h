@@ -68,14 +68,14 @@ struct TextSource {
 };
 
 /// Reads each source, a text for TextSource::parse(): a file, or a folder with all files below it, ordered by name.
-/// Skips hidden files, links to folders, and files that contain a 0 byte; of a file of more than a GiB, only a GiB,
-/// spread evenly, is searched for a 0 byte. A file that several paths or links lead to counts once.
+/// Skips hidden files, links to folders, and files that contain a 0 byte. Of a file of more than a GiB, searches only a
+/// GiB for a 0 byte, spread evenly. A file that several paths or links lead to counts once.
 ///
-/// Holds out a tenth of the files, chosen by `seed`. With a single file, or if that would be less than 1 % or more than
-/// 75 % of the bytes, holds out the last tenth of all. Without weights, all files are one text. With weights, each
-/// source is a text of its own, with default weight 1. Maps files of more than a MiB and does not read them. Throws
-/// FileError, with the reason, for a path that does not exist, is neither file nor folder, cannot be read or holds no
-/// text. Throws ValueError for a file that belongs to two texts.
+/// Holds out a tenth of the files, chosen by `seed`. Holds out the last tenth of all text for a single file, or if the
+/// files would be less than 1 % or more than 75 % of the bytes. Without weights, all files are one text. With weights,
+/// each source is a text of its own, with default weight 1. Maps files of more than a MiB and does not read them.
+/// Throws FileError, with the reason, for a path that does not exist, is neither file nor folder, cannot be read or
+/// holds no text. Throws ValueError for a file that belongs to two texts.
 Corpus read_corpus(const std::vector<std::string>& sources, std::uint64_t seed = 1);
 
 /// Called with the current work ("encoding the text") and the fraction done, in [0, 1].

@@ -141,7 +141,7 @@ void TrainingStep::queue(double tokens, const std::function<Tensor()>& loss) {
   const Tensor of_tokens = full({}, tokens, norm.options());
   const Tensor scale = scaler_ == nullptr ? clip_scale(norm / of_tokens, clip_norm_) / of_tokens
                                           : scaler_->gradient_scale(norm, clip_norm_);
-  optimizer_.step(scale + to(value - value, DType::f64));  // NaN where the loss is not finite
+  optimizer_.step(scale + to(value - value, DType::f64));  // NaN if the loss is not finite
   optimizer_.zero_grad();
 }
 

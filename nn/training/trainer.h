@@ -171,7 +171,7 @@ struct TrainResult {
   std::vector<std::pair<std::int64_t, double>> validations;  // step, nats per byte on a part of the held-out text
   double validation_loss = 0;             // on all of it, or on evenly spread windows for a short run
   std::int64_t validation_bytes = 0;      // scored
-  std::vector<double> by_text;            // of the same, where there are several texts
+  std::vector<double> by_text;            // of the same, for several texts
   std::vector<PositionLoss> by_position;  // of the same: 1, 2, 3 to 4, 5 to 8, ...
   Baselines baselines;
   bool interrupted = false;
@@ -195,8 +195,8 @@ struct TrainResult {
 ///
 /// SIGINT and SIGTERM finish the step, save and end the run. Without a name, the checkpoint goes to
 /// "poolgrad-train.safetensors", with a number if that exists; on sim it is not written. If the last checkpoint cannot
-/// be written to its path, it goes to a default name or to an unpredictable name in the folder of temporary files, and
-/// FileError names the path.
+/// be written to its path, it goes to such a name, or to an unpredictable name in the folder of temporary files.
+/// FileError then names the path.
 ///
 /// Rethrows an error of the steps, without a checkpoint, after the report is printed and written. Throws FileError.
 /// Before the first step, throws ValueError for a config that is not JSON, metadata that are not UTF-8, and a
