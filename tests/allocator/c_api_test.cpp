@@ -1,4 +1,4 @@
-// The shared library as a program meets it that knows nothing of C++: loaded by name, called through its symbols.
+// Uses the shared library as a C program does: it loads the library by name and calls its symbols.
 #include "allocator/c_api.h"
 
 #include <dlfcn.h>
@@ -54,7 +54,7 @@ TEST_F(CInterface, ShowsTheFunctionsOfItsHeaderAndNothingElse) {
                            "poolgrad_host_free", "poolgrad_sim_malloc", "poolgrad_sim_free", "poolgrad_last_error"}) {
     EXPECT_NE(dlsym(library(), name), nullptr) << name;
   }
-  // A second copy of the pools would be a second budget: none of their symbols may meet those of the program.
+  // A second copy of the pools would have a second budget, so the library must not export their symbols.
   for (const char* name : {"poolgrad_isa_check", "_ZN8poolgrad13allocator_forENS_6DeviceE"})
     EXPECT_EQ(dlsym(library(), name), nullptr) << name;
 }
@@ -259,7 +259,7 @@ TEST_F(CInterface, LeavesAChildThatCanUsePrivatePoolsThatAnotherThreadWasInside)
     static int accepts(void*, void* context) {
       auto& self = *static_cast<Filter*>(context);
       self.inside = true;
-      // It waits for what the forking thread holds, as one in Python waits for the interpreter's lock.
+      // Waits for a lock that the forking thread holds, as a Python thread waits for the interpreter's lock.
       for (int waited = 0; waited < 300 && !self.forked; ++waited)
         std::this_thread::sleep_for(std::chrono::milliseconds(10));
       if (!self.forked) self.gave_up = true;
@@ -395,7 +395,7 @@ TEST_F(CInterface, RefusesToEndOrReleaseAPoolThatDoesNotExist) {
 }
 
 TEST_F(CInterface, HasASentenceWhereTheMachineHasNoMemory) {
-  // Rings of 64 TiB: more than any machine promises.
+  // Rings of 64 TiB exceed the memory of any machine.
   EXPECT_EQ(CALL(poolgrad_start_trace)(POOLGRAD_SIM, 13, std::size_t{1} << 40), -1);
   EXPECT_EQ(last_error(),
             "[start_trace] the machine has no memory for rings of 1099511627776 events, 64.00 TiB for each thread");

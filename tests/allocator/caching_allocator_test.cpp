@@ -23,7 +23,7 @@ TEST_P(CachingAllocatorTest, CommitsOnlyThePagesThatAreNeeded) {
   void* small = allocate(pool, 100);
   EXPECT_EQ(pool.statistics().reserved_bytes.current, page);
   void* large = allocate(pool, 5 * MiB);
-  // 128 bytes and 5 MiB fit in three pages: the second allocation uses what is left of the first page.
+  // 128 bytes and 5 MiB fit in three pages: the second allocation uses the rest of the first page.
   EXPECT_EQ(pool.statistics().reserved_bytes.current, 3 * page);
   EXPECT_EQ(pool.statistics().num_device_alloc, 2u);
   expect_invariants(pool);

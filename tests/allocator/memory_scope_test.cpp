@@ -56,7 +56,7 @@ TEST(MemoryScope, TellsThousandsOfPathsApart) {
   EXPECT_EQ(ids.size(), 5000u);
 }
 
-/// What a profiler would show of one thread.
+/// Records the scopes that a profiler shows for one thread.
 struct RecordedScopes : ScopeListener {
   void begins(std::string_view name) noexcept override { events.emplace_back(name); }
   void ends() noexcept override { events.emplace_back("end"); }
@@ -105,7 +105,7 @@ TEST(Category, HasADistinctNameEach) {
   EXPECT_EQ(to_string(Category::unknown), "unknown");
 }
 
-/// What is recorded of an allocation that is made here.
+/// Returns the location recorded for an allocation made here.
 std::source_location recorded(std::source_location inside = std::source_location::current()) {
   return CallSite::of(inside);
 }

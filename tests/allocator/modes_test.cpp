@@ -1,4 +1,4 @@
-// What differs when a user asks for less bookkeeping, or for none at all; blocks that change their size in place.
+// The modes with less bookkeeping or none, and blocks that change their size in place.
 #include <cstring>
 #include <random>
 

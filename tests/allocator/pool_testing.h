@@ -1,4 +1,4 @@
-// Shared by the pool's tests: the devices that every test body runs on, and the invariants that hold after every step.
+// Shared by the pool's tests: the devices of each test body, and the invariants checked after every step.
 #pragma once
 
 #include <gmock/gmock.h>
@@ -19,14 +19,14 @@ inline constexpr std::size_t KiB = 1024;
 inline constexpr std::size_t MiB = 1024 * KiB;
 inline constexpr std::size_t page = 2 * MiB;
 
-/// "host" or "sim", with `capacity` bytes of memory in pages of the same size.
+/// Returns "host" or "sim" memory of `capacity` bytes in pages of the same size.
 inline std::unique_ptr<DeviceMemory> make_memory(const std::string& kind, std::size_t capacity,
                                                  std::size_t granularity = page) {
   if (kind == "host") return std::make_unique<HostMemory>(capacity, granularity);
   return std::make_unique<SimulatedMemory>(0, capacity, granularity);
 }
 
-/// The tests below this fixture run on host and simulated memory alike.
+/// Tests with this fixture run on host and simulated memory.
 class PoolTest : public ::testing::TestWithParam<const char*> {
  protected:
   std::unique_ptr<DeviceMemory> memory(std::size_t capacity = 1024 * MiB) { return make_memory(GetParam(), capacity); }
@@ -51,8 +51,8 @@ inline void deallocate(CachingAllocator& pool, void* pointer, std::size_t bytes,
   pool.deallocate(pointer, bytes, 64, stream_of(pool, id));
 }
 
-/// Blocks tile their windows; free neighbours of one stream are coalesced; memory comes in whole pages; the gauges are
-/// the sums over the blocks; reserved = live + cached + pending; the device gave what the pool says it has.
+/// Checks that blocks tile their windows, free neighbors of one stream are coalesced, memory comes in whole pages,
+/// gauges are sums over blocks, reserved = live + cached + pending, and the device has committed the pool's pages.
 inline void expect_invariants(CachingAllocator& pool) {
   const auto blocks = pool.snapshot();
   const Statistics statistics = pool.statistics();
@@ -70,7 +70,7 @@ inline void expect_invariants(CachingAllocator& pool) {
       live += block.size;
       by_category[static_cast<std::size_t>(block.tag.category)] += block.requested;
       ASSERT_GE(block.size, block.requested);
-      // Rounded up to the granule, or to an alignment of up to 512 bytes, which the address has.
+      // Rounded up to the granule, or to the address's alignment if that is at most 512 bytes.
       const std::size_t alignment = block.address & -block.address;
       ASSERT_LE(block.size - block.requested, std::max<std::size_t>(granule, std::min<std::size_t>(alignment, 512)));
     }

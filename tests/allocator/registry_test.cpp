@@ -8,7 +8,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
-// Freed after main() has returned, when every other static object may be gone: the pools must still be there.
+// Freed after main() has returned, when other static objects may be destroyed: the pools must still exist.
 struct FreedAtExit {
   void* block = allocator_for(cpu).allocate(1000, 64, Stream{});
   ~FreedAtExit() { allocator_for(cpu).deallocate(block, 1000, 64, Stream{}); }
@@ -27,7 +27,7 @@ TEST(Registry, GivesSimulatedDevicesEightGibibytes) {
   EXPECT_EQ(allocator_for(Device::parse("sim:9")).budget(), std::size_t{8} << 30);
 }
 
-TEST(Registry, SaysWhyACudaDeviceCannotBeUsed) {  // one that no machine has
+TEST(Registry, SaysWhyACudaDeviceCannotBeUsed) {  // no machine has this one
   EXPECT_THAT([] { allocator_for(Device::parse("cuda:255")); },
               ThrowsMessage<DeviceError>(HasSubstr("[allocator] cuda:255 cannot be used: ")));
 }

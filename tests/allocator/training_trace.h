@@ -1,4 +1,4 @@
-// The allocation sequence of a transformer's training steps: what the pool sees of one, written down by hand.
+// The allocation sequence of a transformer's training steps as the pool sees it, written by hand.
 #pragma once
 
 #include <cstddef>
@@ -22,7 +22,7 @@ struct TraceEvent {
   Category category = Category::unknown;
 };
 
-/// Writes events the way an eager framework makes them: activations are kept until backward has used them, gradients of
+/// Writes events as an eager framework makes them: activations live until backward has used them, gradients of
 /// parameters until the next step begins, temporaries for one or two operators.
 class TrainingTrace {
  public:

@@ -24,11 +24,11 @@
 namespace poolgrad::testing {
 namespace {
 
-// The address sanitizer of GCC 12 forks without the locks of its allocator, so that a child may find them held for
-// ever. Under it, threads rest while the process forks; elsewhere they are wherever they are.
+// The address sanitizer of GCC 12 forks without taking its allocator's locks, so the child may find them held for ever.
+// Under it, threads pause while the process forks; without it, they keep running.
 class Rest {
  public:
-  // A worker, before and after what it does between two rests.
+  // A worker calls begin() and end() around its work between two pauses.
   void begin() {
     for (++busy_; wanted_; ++busy_) {
       --busy_;
@@ -56,7 +56,7 @@ class Rest {
 };
 Rest rest;
 
-// Runs `body` in a child; what it returned, or -1 if it has not ended after a while or did not end well.
+// Runs `body` in a child and returns its result, or -1 if the child hangs or ends abnormally.
 template <class Body>
 int in_fork(const Body& body) {
   const pid_t child = rest.during(fork);
@@ -71,7 +71,7 @@ int in_fork(const Body& body) {
   return -1;
 }
 
-// Threads that do something again and again until it ends.
+// Threads that repeat an action until the object is destroyed.
 class Again {
  public:
   explicit Again(std::function<void(std::mt19937_64&)> once) : once_(std::move(once)) {
@@ -104,7 +104,7 @@ class Again {
 
 class ForkTest : public PoolTest {
  protected:
-  // Allocates and gives back, small blocks and large ones, and talks to the device.
+  // Allocates and frees small and large blocks, and calls the device.
   struct Work : Again {
     explicit Work(CachingAllocator& pool)
         : Again([&pool](std::mt19937_64& random) {
@@ -118,7 +118,7 @@ class ForkTest : public PoolTest {
           }) {}
   };
 
-  // What a child does: 0, or which of it went wrong.
+  // The child's work: returns 0, or the number of the step that failed.
   static int use(CachingAllocator& pool) {
     std::vector<std::pair<void*, std::size_t>> blocks;
     for (const std::size_t bytes : {1 * KiB, 3 * page, 40 * KiB, page, 64 * KiB}) {
@@ -270,7 +270,7 @@ TEST(Fork, LeavesAChildThatCanUseACache) {
   const auto get = [&](std::uint64_t number) {
     const auto same = [&](const Kept& kept) { return kept.number == number; };
     const auto make = [&]() -> Kept {
-      deallocate(pool, allocate(pool, 1 * KiB), 1 * KiB);  // a thread that makes something may use pools
+      deallocate(pool, allocate(pool, 1 * KiB), 1 * KiB);  // a thread that creates objects may use pools
       return {number};
     };
     return cache.get_once(number % 4, same, make).number + cache.get(number % 4, same, make).number;

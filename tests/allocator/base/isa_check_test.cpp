@@ -27,7 +27,7 @@ TEST(InstructionSets, ThisCpuHasWhatTheLibraryWasCompiledFor) {
 
 TEST(InstructionSets, AProgramForANewerCpuEndsWithOneSentence) {
   if (compiled_instruction_sets == 0) GTEST_SKIP() << "compiled for the oldest x86-64";
-  // given a CPU that lacks one of the sets that this very program was compiled for
+  // Simulates a CPU that lacks an instruction set that this program was compiled for.
   const std::string lacking = missing_instruction_set(compiled_instruction_sets, 0);
   const std::string program = std::filesystem::read_symlink("/proc/self/exe");
 

@@ -9,7 +9,7 @@ namespace {
 
 using namespace std::string_literals;
 
-/// Writes the events of a text in short; "!7": its seventh character is not JSON.
+/// Writes the events of a text in short form; "!7" says that character 7 is not JSON.
 class Told : public JsonEvents {
  public:
   static std::string of(std::string_view text) {

@@ -17,7 +17,7 @@ struct Word {
   std::size_t bytes() const { return size; }
 };
 
-/// A cache of numbers, all with one hash, and how often each was made.
+/// A cache of numbers that all have one hash. It counts how often each number was made.
 struct Words {
   Lru<Word> cache;
   int made = 0;

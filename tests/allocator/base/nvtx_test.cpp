@@ -1,4 +1,4 @@
-// What a profiler is told of scopes: one that is linked with the program takes the place of Nsight Systems.
+// Scopes reported to a profiler. A stub in this program stands in for Nsight Systems.
 #define NVTX_NO_IMPL  // types alone
 #include <gtest/gtest.h>
 #include <nvtx3/nvToolsExt.h>

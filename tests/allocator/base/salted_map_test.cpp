@@ -1,4 +1,4 @@
-// Numbers and texts that someone has chosen so that a table of the standard library becomes a list do not do so here.
+// Keys chosen to collide in the standard library's tables do not collide here.
 #include "allocator/base/salted_map.h"
 
 #include <gtest/gtest.h>
@@ -8,8 +8,8 @@
 namespace poolgrad {
 namespace {
 
-// 64-bit MurmurHash2, which std::hash of texts is (Appleby 2008): of eight bytes x, scrambled(x) goes into the sum, by
-// exclusive or and a product with an odd number. So the highest bit of two neighbouring words can change unseen.
+// std::hash of texts is 64-bit MurmurHash2 (Appleby 2008). For eight bytes x, scrambled(x) enters the sum by exclusive
+// or and a product with an odd number. So a change of the highest bit of two neighboring words can go unseen.
 constexpr std::uint64_t factor = 0xc6a4a7935bd1e995u;
 
 std::uint64_t inverse_of_factor() {
@@ -21,7 +21,7 @@ std::uint64_t word_for(std::uint64_t scrambled) {
   const std::uint64_t product = scrambled * inverse_of_factor();
   return (product ^ product >> 47) * inverse_of_factor();
 }
-/// 2^`pairs` texts of `pairs` * 16 bytes, which std::hash takes for one, whatever its seed.
+/// Returns 2^`pairs` texts of `pairs` * 16 bytes that have the same std::hash for every seed.
 std::vector<std::string> alike(int pairs) {
   constexpr std::uint64_t highest = std::uint64_t{1} << 63;
   std::vector<std::string> texts{""};

@@ -1,4 +1,4 @@
-// What a recording asks of those who would wait for queued work, on the emulated device.
+// During a stream capture on the emulated device, code that would wait for queued work is refused.
 #include "allocator/memory/stream_capture.h"
 
 #include <gtest/gtest.h>
@@ -27,7 +27,7 @@ std::string refused(const std::string& call) {
   return "[" + call + "] a step is being recorded: nothing that is queued can be waited for";
 }
 
-/// A stream that can be recorded, with the pool of its recordings.
+/// A stream that can be captured, with the pool of its captures.
 struct Recorder {
   std::unique_ptr<CudaDriver> driver = make_cuda_driver(0);
   Stream stream{{DeviceType::cuda, 0}, driver->stream_create()};

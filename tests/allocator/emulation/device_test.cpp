@@ -1,4 +1,4 @@
-// The emulated device under what stands on it: CudaMemory's contract, and pools whose blocks hold real bytes.
+// The emulated device keeps CudaMemory's contract, and blocks of pools on it hold real bytes.
 #include "allocator/emulation/device.h"
 
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@ namespace {
 struct OwnDevice {
   std::unique_ptr<emulation::Device> own;
 
-  /// The byte at an address of the device that was made last, once the work of streams 0 to 3 is done.
+  /// Returns the byte at an address of the newest device after the work of streams 0 to 3 is done.
   static unsigned char read(const unsigned char* address) {
     unsigned char byte = 0;
     for (const std::uint64_t stream : {3u, 2u, 1u, 0u}) last->synchronize(stream);
@@ -38,7 +38,7 @@ struct EmulatedMemory : OwnDevice, CudaMemory {
     last = own.get();
   }
 };
-/// Memory of the host, pinned for a device of its own.
+/// Pinned host memory of a device of its own.
 struct EmulatedPinned : OwnDevice, poolgrad::PinnedMemory {
   explicit EmulatedPinned(std::size_t capacity, std::uint64_t seed = test_seed())
       : OwnDevice{std::make_unique<emulation::Device>(0, capacity, seed)},
@@ -84,8 +84,8 @@ TEST(EmulatedDevice, LeavesCurrentWhatWasThoughTheCallThrows) {
   EXPECT_EQ(emulation::current, before);
 }
 
-/// A block that is written on stream 1, given back, and had again for stream 2, which writes it too. `order` is what
-/// the pool does for it. Whether stream 1 was ever the last to write.
+/// A block passes from stream 1 to stream 2, and both write it. `order`: whether stream 2 waits for stream 1.
+/// Returns whether stream 1 was ever the last to write.
 bool first_owner_can_write_last(bool order) {
   for (std::uint64_t seed = 0; seed < 40; ++seed) {
     EmulatedMemory memory(std::size_t{8} << 20, seed);
@@ -114,7 +114,7 @@ TEST(StreamMutants, ReuseThatAnEventOrdersIsRight) { EXPECT_FALSE(first_owner_ca
 TEST(EmulatedDevice, NewMemoryIsPoisoned) {
   EmulatedMemory memory(std::size_t{8} << 20);
   auto* const address = static_cast<unsigned char*>(memory.reserve(emulation::Device::page));
-  for (int repeat = 0; repeat < 2; ++repeat) {  // what was released is poisoned again
+  for (int repeat = 0; repeat < 2; ++repeat) {  // released memory is poisoned again
     ASSERT_TRUE(memory.commit(address, emulation::Device::page));
     EXPECT_EQ(OwnDevice::read(address + 12345), 0xff);
     memory.fill(address, emulation::Device::page, 0, {memory.device(), 0});
@@ -218,7 +218,7 @@ struct TwoDevices {
   emulation::Device first, second;
 };
 
-/// In how many of 60 orders work of one device comes before work of the other that was queued first.
+/// Returns in how many of 60 orders a device's work runs before work of the other device that was queued first.
 int overtaken(bool ordered) {
   int count = 0;
   for (std::uint64_t seed = 0; seed < 60; ++seed) {
@@ -257,7 +257,7 @@ TEST(EmulatedDevices, AnEventIsRecordedOnItsOwnDevice) {
   const std::uint64_t event = one->event_create();
   EXPECT_THROW(other->event_record(event, 0), CudaError);
   one->event_record(event, 0);
-  other->stream_wait(0, event);  // and waited for by any
+  other->stream_wait(0, event);  // any device may wait for it
   other->event_synchronize(event);
   EXPECT_TRUE(other->event_query(event));
   one->event_destroy(event);
@@ -314,8 +314,8 @@ TEST(EmulatedCopies, OfPinnedMemoryAreLateAndOfPageableMemoryAreNot) {
   memory.unreserve(there, emulation::Device::page);
 }
 
-/// The host writes a pinned block, which is all that the pool may have, lets a device copy it, gives it back, and has
-/// one for something else. Whether the copy ever had that, in 40 orders.
+/// The host writes a pinned block that fills the pool, lets a device copy it, frees it, and reuses it for a new value.
+/// `told`: whether the pool knows of the copy. Returns whether the copy read the new value in any of 40 orders.
 bool host_overtakes_copy(bool told) {
   bool wrong = false;
   for (std::uint64_t seed = 0; seed < 40; ++seed) {

@@ -1,4 +1,4 @@
-// Memory of one device that others use: another device of the machine, and another process.
+// Memory of one device that another device of the machine, or another process, uses too.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -70,7 +70,7 @@ TEST(PeerMemory, WhatWasNotSharedEndsTheProgramWithASentence) {
   memory.unreserve(range, page_size);
 }
 
-/// Lets go of what was exported, as who has sent it does.
+/// Closes exported handles, as a sender does after it has sent them.
 void close_all(const ExportedMemory& exported) {
   for (const ExportedMemory::Handle& handle : exported.handles) ::close(handle.descriptor);
 }

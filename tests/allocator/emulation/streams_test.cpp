@@ -1,4 +1,4 @@
-// Work on the streams of the emulated device runs late and in any order, but never in one that is not allowed.
+// Work on the streams of the emulated device runs late and in every order that events allow.
 #include "allocator/emulation/streams.h"
 
 #include <gtest/gtest.h>
@@ -75,7 +75,7 @@ TEST(EmulatedStreams, AnEventOrdersTwoStreams) {
     streams.enqueue(1, [&] { order += 'b'; });
     streams.wait(2, event);
     streams.enqueue(2, [&] { order += 'x'; });
-    streams.record(event, 1);  // a wait is for what was recorded then
+    streams.record(event, 1);  // a wait covers the work recorded before it
     streams.destroy_event(event);
     streams.synchronize_all();
     ASSERT_LT(order.find('a'), order.find('x')) << order << ", seed " << test_seed() + seed;
@@ -123,7 +123,7 @@ TEST(EmulatedStreams, TooMuchWorkIsNotKept) {
   EXPECT_EQ(done, 5000);
 }
 
-/// What is thrown by an action.
+/// Returns the message that an action throws.
 template <class Action>
 std::string refusal(const Action& action) {
   try {

@@ -1,4 +1,4 @@
-// The free blocks of a thread: exact sizes, the newest first, bounded. The pool can take them back.
+// A magazine keeps a thread's free blocks by exact size, newest first, up to a limit. The pool can reclaim them.
 #include "allocator/front/magazine.h"
 
 #include <thread>
@@ -117,7 +117,7 @@ TEST_P(MagazinesTest, KeepStreamsApart) {
   EXPECT_EQ(pool.statistics().events_recorded, events);
 }
 
-// Half of what malloc gives is at odd multiples of 64 bytes; a magazine must serve what asks for more, as PyTorch does.
+// Half of malloc's addresses are odd multiples of 64 bytes. A magazine must serve requests with PyTorch's alignment.
 TEST_P(MagazinesTest, ServeRequestsOfPyTorchsAlignmentOnEveryThread) {
   CachingAllocator pool(memory(64 * page));
   std::vector<std::thread> threads;
@@ -147,7 +147,7 @@ TEST_P(MagazinesTest, AreDrainedBeforeTheDeviceIsAskedForMore) {
   std::vector<void*> blocks;
   for (int i = 0; i < 16; ++i) blocks.push_back(allocate(pool, page / 16));
   for (void* block : blocks) deallocate(pool, block, page / 16);
-  // All of the budget is committed, and some of it is in the magazine: it has to come back for this to fit.
+  // All of the budget is committed, and the magazine holds some of it. The pool must reclaim it for this request.
   EXPECT_NE(allocate(pool, page), nullptr);
   EXPECT_EQ(pool.statistics().num_device_alloc, 1u);
   EXPECT_EQ(count(pool, BlockState::magazine), 0u);
@@ -162,7 +162,7 @@ TEST_P(MagazinesTest, OfOtherThreadsAreDrainedToo) {
     phase = 1;
     phase.notify_all();
     phase.wait(1);
-    // The cache was taken away and given back: it goes on working.
+    // The cache still works after the pool took it and the thread got it back.
     deallocate(pool, allocate(pool, 1000), 1000);
     deallocate(pool, allocate(pool, 1000), 1000);
   });
@@ -187,7 +187,7 @@ TEST_P(MagazinesTest, ComeBackWhenTheirThreadEnds) {
 }
 
 TEST_P(MagazinesTest, OutliveNeitherTheirPoolNorTheirThread) {
-  // The thread has caches of pools that are gone, and of pools that are made afterwards at the same places.
+  // The thread has caches of destroyed pools and of new pools at the same addresses.
   for (int round = 0; round < 20; ++round) {
     CachingAllocator pool(memory());
     CachingAllocator other(memory());
@@ -266,7 +266,7 @@ TEST_P(MagazinesDeathTest, NameAWrongSizeAndAStreamOfAnotherDevice) {
 }
 
 TEST_P(MagazinesTest, AreTakenAwayWhileTheirOwnersWork) {
-  // Owners enter and leave as fast as they can; another thread drains, looks and resets all the time.
+  // Owner threads start and end as fast as they can, while another thread drains, reads and resets.
   CachingAllocator pool(memory(64 * page));
   std::atomic<bool> done = false;
   std::vector<std::thread> owners;

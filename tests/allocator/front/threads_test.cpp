@@ -71,8 +71,8 @@ TEST(RequestSequences, OfMoreThan65536ThreadsAreApart) {
   EXPECT_EQ(std::ranges::adjacent_find(numbers), numbers.end());
 }
 
-// A hit in front of the pool looks at a block's stream without a lock. The atomics order nothing: only if that is no
-// race by itself is the thread sanitizer content.
+// A cache hit reads a block's stream without a lock. The atomics order nothing, so the thread sanitizer reports any
+// race in this read.
 TEST_P(ThreadsTest, GiveBackBlocksWhoseStreamIsRenamedMeanwhile) {
   auto delayed = std::make_unique<DelayedMemory>(memory(64 * page));
   DelayedMemory* device = delayed.get();
@@ -92,7 +92,7 @@ TEST_P(ThreadsTest, GiveBackBlocksWhoseStreamIsRenamedMeanwhile) {
   wait_for(1);
   pool.stream_destroyed(stream_of(pool, 7));
   EXPECT_EQ(device->unfinished_events(), 1u);
-  pool.trim();  // waits for the work of the stream, after which its blocks are nobody's
+  pool.trim();  // waits for the work of the stream and clears the stream of its blocks
   EXPECT_EQ(device->unfinished_events(), 0u);
   step.store(2, std::memory_order_relaxed);
   wait_for(3);
@@ -102,13 +102,13 @@ TEST_P(ThreadsTest, GiveBackBlocksWhoseStreamIsRenamedMeanwhile) {
   EXPECT_EQ(pool.statistics().reserved_bytes.current, 0u);
 }
 
-// A thread that has used a pool goes on with others, whose caches push its old one out, or ends, while the pool goes.
+// While a pool is destroyed, threads that have used it switch to other pools, whose caches evict its cache, or end.
 TEST_P(ThreadsTest, MayDropTheirCacheOfAPoolThatGoes) {
   constexpr int rounds = 60;
   CachingAllocator other(memory(4 * page));
   for (int round = 0; round < rounds; ++round) {
     auto pool = std::make_unique<CachingAllocator>(memory(64 * page));
-    for (int i = 0; i < 20'000; ++i) allocate(*pool, 1000);  // what it has to go through at its end
+    for (int i = 0; i < 20'000; ++i) allocate(*pool, 1000);  // the thread must release these at its end
     std::atomic<bool> is_done = false;
     std::thread user([&, used = pool.get()] {
       deallocate(*used, allocate(*used, 500), 500);
@@ -161,7 +161,7 @@ TEST_P(ThreadsTest, NeverShareABlock) {
 }
 
 TEST_P(ThreadsTest, StayWithinTheBudgetAndNeverRunOutSpuriously) {
-  // Four threads with at most two pages each fit into eight: nobody may be refused, however the calls interleave.
+  // Four threads with at most two pages each fit into eight, so no request may be refused in any interleaving.
   CachingAllocator pool(memory(64 * page), {.budget = 8 * page});
   std::mutex mutex;
   std::vector<std::string> refused;

@@ -1,4 +1,4 @@
-// What a training run asks of the pool: nothing from the device once warm, and little more than what is live.
+// A warm training run asks the device for no memory, and the pool holds little more than the live bytes.
 #include <unordered_map>
 
 #include "tests/allocator/pool_testing.h"
@@ -31,7 +31,7 @@ class Replay {
 class TrainingStepsTest : public PoolTest {};
 INSTANTIATE_TEST_SUITE_P(Devices, TrainingStepsTest, devices, device_name);
 
-// Pages of GPUs, and of the host.
+// Page sizes of GPUs and of the host.
 constexpr std::size_t page_sizes[] = {page, 64 * KiB};
 
 constexpr TraceModel models[] = {{12, 64, 128, 4, 4, 65},
@@ -76,7 +76,7 @@ TEST_P(TrainingStepsTest, OfATinyModelWasteLittleOnTheHostsSmallPages) {
 }
 
 TEST_P(TrainingStepsTest, FitIntoABudgetCloseToTheLivePeak) {
-  // 3 % above what is live at most: release and growth move pages about, and nothing fails.
+  // The budget is 3 % above the peak of live bytes: release and growth move pages, and no request fails.
   const TraceModel model{8, 512, 256, 6, 4, 256};
   std::size_t peak = 0;
   for (const bool tight : {false, true}) {

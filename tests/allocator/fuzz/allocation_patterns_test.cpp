@@ -1,5 +1,5 @@
-// The patterns of the benchmarks that break allocators, small, on several threads, with every byte range checked. For
-// the thread sanitizer too.
+// Patterns from benchmarks that stress allocators, in small, on several threads, with every byte range checked. Run
+// them under the thread sanitizer too.
 #include <atomic>
 #include <cstring>
 #include <mutex>
@@ -18,7 +18,7 @@ struct Owned {
   unsigned char pattern = 0;
 };
 
-// A pool whose blocks are stamped when they are handed out and looked at when they come back.
+// A pool that stamps each block when it allocates it and checks the stamp when the block is freed.
 class StampedPool {
  public:
   explicit StampedPool(const std::string& kind, AllocatorConfig config = {})
@@ -65,7 +65,7 @@ void on_threads(unsigned count, const Body& body) {
 class AllocationPatterns : public PoolTest {};
 INSTANTIATE_TEST_SUITE_P(Devices, AllocationPatterns, devices, device_name);
 
-// larson: a server whose threads end and hand their connections, full of live objects, to the next generation.
+// larson: a server whose threads end and pass their connections, full of live objects, to the next generation.
 TEST_P(AllocationPatterns, LarsonHandsLiveBlocksFromThreadToThread) {
   StampedPool pool(GetParam());
   constexpr std::size_t objects = 100;
@@ -119,7 +119,7 @@ TEST_P(AllocationPatterns, XmallocFreesWhereItDidNotAllocate) {
   pool.expect_whole();
 }
 
-// mstress: every thread keeps some blocks for long, frees the others soon, and swaps blocks with all through a board.
+// mstress: every thread keeps some blocks for long, frees the others soon, and swaps blocks with the other threads.
 TEST_P(AllocationPatterns, MstressMixesLifetimesAndThreads) {
   StampedPool pool(GetParam());
   std::mutex mutex;
@@ -153,7 +153,7 @@ TEST_P(AllocationPatterns, MstressMixesLifetimesAndThreads) {
   pool.expect_whole();
 }
 
-// sh8bench: waves of many small blocks of a few sizes, freed from the front, from the back, and every other one.
+// sh8bench: waves of many small blocks of a few sizes, freed from the front, from the back, or every other one.
 TEST_P(AllocationPatterns, Sh8FreesWavesInEveryOrder) {
   StampedPool pool(GetParam());
   on_threads(3, [&](unsigned id) {
@@ -173,7 +173,7 @@ TEST_P(AllocationPatterns, Sh8FreesWavesInEveryOrder) {
   pool.expect_whole();
 }
 
-// Everyone else takes memory away while threads work from what they have cached.
+// Other threads trim and read the pool while threads allocate from their caches.
 TEST_P(AllocationPatterns, SurviveTrimmingAndReadersOnTheSide) {
   StampedPool pool(GetParam(), {.budget = 24 * page});
   std::atomic<int> at_work = 3;
@@ -206,7 +206,7 @@ TEST_P(AllocationPatterns, SurviveTrimmingAndReadersOnTheSide) {
   pool.expect_whole();
 }
 
-// What one thread keeps in its cache is memory of the pool: another may not be refused because of it.
+// Memory in one thread's cache belongs to the pool, so it is no reason to refuse another thread.
 TEST_P(AllocationPatterns, CachesOfOtherThreadsAreNoReasonToRefuse) {
   StampedPool pool(GetParam(), {.budget = 4 * page});
   std::atomic<unsigned> filled = 0;
@@ -216,7 +216,7 @@ TEST_P(AllocationPatterns, CachesOfOtherThreadsAreNoReasonToRefuse) {
     for (int i = 0; i < 16; ++i) blocks.push_back(pool.take(page / 4, 0, 1));
     for (const Owned& block : blocks) pool.give(block);
     filled = 1;
-    while (!done) std::this_thread::yield();  // its cache is full, and it does not come back to look
+    while (!done) std::this_thread::yield();  // its cache is full, and it makes no more calls
   });
   while (filled == 0) std::this_thread::yield();
   pool.give(pool.take(4 * page, 1, 2));
@@ -225,8 +225,8 @@ TEST_P(AllocationPatterns, CachesOfOtherThreadsAreNoReasonToRefuse) {
   pool.expect_whole();
 }
 
-// ABA: between two looks at a free list its head was taken, used, and came back. Here events finish late and threads
-// end at the wrong moment, so that the same addresses go around as fast as they can.
+// ABA: between two reads of a free list, another thread takes its head, uses it and puts it back. Late events and
+// ending threads make the same addresses come back as fast as possible.
 TEST_P(AllocationPatterns, TheSameBlockMayGoAroundBetweenThreads) {
   auto delayed = std::make_unique<DelayedMemory>(make_memory(GetParam(), 64 * page));
   DelayedMemory* device = delayed.get();

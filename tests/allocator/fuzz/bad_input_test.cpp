@@ -1,4 +1,4 @@
-// Bad input: one sentence each, and the pool stays as it was or, where memory is corrupt already, the program ends.
+// Bad input gives one sentence, and the pool stays unchanged. Where memory is already corrupt, the program ends.
 #include <cstdlib>
 
 #include "tests/allocator/memory/test_memories.h"
@@ -60,7 +60,7 @@ TEST_P(BadInput, AlignmentsBeyondTheBudgetAreRefusedWithAReport) {
   CachingAllocator pool(memory(), {.budget = 4 * page});
   for (std::size_t alignment = std::size_t{1} << 63; alignment >= std::size_t{1} << 40; alignment /= 2) {
     const auto result = pool.try_allocate({.bytes = 64, .alignment = alignment, .stream = stream_of(pool)});
-    // Addresses are plenty: it may work. If it does, it is aligned.
+    // The address space is large, so the call may succeed. Its result is then aligned.
     if (void* const* pointer = std::get_if<void*>(&result)) {
       EXPECT_EQ(reinterpret_cast<std::uintptr_t>(*pointer) % alignment, 0u);
       pool.deallocate(*pointer, 64, alignment, stream_of(pool));
@@ -114,7 +114,7 @@ TEST_P(BadFreeDeathTest, AForeignPointerIsNamed) {
   EXPECT_DEATH(deallocate(pool, &local, 4), "\\[deallocate\\] foreign pointer");
   EXPECT_DEATH(deallocate(pool, reinterpret_cast<void*>(std::uintptr_t{64}), 4), "\\[deallocate\\] foreign pointer");
   EXPECT_DEATH(deallocate(pool, reinterpret_cast<void*>(~std::uintptr_t{63}), 4), "\\[deallocate\\] foreign pointer");
-  // Inside the window, where no memory was ever committed.
+  // Inside the window, at an address that was never committed.
   EXPECT_DEATH(deallocate(pool, block + 64 * page, 4), "\\[deallocate\\] ");
   if (GetParam() == std::string("host")) {
     void* theirs = allocate(other, 1000);
@@ -155,7 +155,7 @@ TEST_P(BadFreeDeathTest, AStreamOfAnotherDeviceIsNamed) {
   expect_invariants(pool);
 }
 
-// The environment: POOLGRAD_ALLOCATOR as users mistype it.
+// The environment: mistyped values of POOLGRAD_ALLOCATOR.
 
 TEST(AllocatorText, NamesUnknownKeysAndListsTheKnownOnes) {
   for (const char* text : {"bugdet:1GiB", "stitch:on,magazine:on", "BUDGET:1GiB", "poison :on:", ":on"}) {

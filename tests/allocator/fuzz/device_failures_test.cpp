@@ -1,5 +1,5 @@
-// Each call to the device fails once, in a program that uses everything: the shadow agrees with the pool all the same,
-// and at the end everything comes back.
+// Each call to the device fails once in a program that uses every function. The shadow still agrees with the pool, and
+// at the end all memory is released.
 #include "tests/allocator/fuzz/episode.h"
 
 namespace poolgrad::testing {
@@ -11,7 +11,7 @@ Script with_failure_of(std::uint64_t call, const Script& script) {
   return failing;
 }
 
-// Runs the script once for every call to the device, which fails; "" or what went wrong at first.
+// Runs the script once for each call to the device and fails that call. Returns "" or the first error.
 std::string fail_every_call(const PoolSetup& setup, const Script& script) {
   PoolFuzzer whole(setup);
   std::string wrong = whole.run(script);
@@ -34,7 +34,7 @@ void expect_survival(PoolSetup setup, std::uint64_t salt) {
   const Script script = random_script(random, setup, shape, 200);
   const std::string wrong = in_child([&] { return fail_every_call(setup, script); });
   if (wrong.empty()) return;
-  // Show the shortest script for the first call that matters.
+  // Show the shortest script for the first call whose failure has an effect.
   for (std::uint64_t call = 1; call <= 1000; ++call) {
     const auto failure = run_episode(setup, with_failure_of(call, script));
     ASSERT_FALSE(failure) << "call " << call << " of seed " << test_seed() << ": " << failure->text();

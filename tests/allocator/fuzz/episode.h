@@ -1,4 +1,4 @@
-// An episode: one random script on one random pool. What fails is shrunk and shown.
+// An episode runs one random script on one random pool. A failing script is shrunk and shown.
 #pragma once
 
 #include <cstdio>
@@ -13,7 +13,7 @@
 
 namespace poolgrad::testing {
 
-/// POOLGRAD_FUZZ_OPERATIONS where it is set.
+/// Returns POOLGRAD_FUZZ_OPERATIONS if it is set, else `otherwise`.
 inline std::size_t fuzz_operations(std::size_t otherwise) {
   const char* text = std::getenv("POOLGRAD_FUZZ_OPERATIONS");
   return text != nullptr ? std::strtoull(text, nullptr, 0) : otherwise;
@@ -27,13 +27,13 @@ struct Failure {
   std::string text() const { return what + "\non " + to_string(setup) + ", after:\n" + to_string(script); }
 };
 
-/// "" or what went wrong, even if that ends the program.
+/// Returns "" or the error, even if the error ends the program.
 template <class PoolType>
 std::string run_script(const PoolSetup& setup, const Script& script) {
   return in_child([&] { return PoolFuzzer<PoolType>(setup).run(script); });
 }
 
-/// The shortest script found that still goes wrong on this pool, in whatever way.
+/// Returns the shortest script found that still fails on this pool, with any error.
 template <class PoolType>
 Failure shrunk(const PoolSetup& setup, const Script& script, std::size_t attempts = 1500) {
   Failure failure{setup, script, ""};
@@ -43,7 +43,7 @@ Failure shrunk(const PoolSetup& setup, const Script& script, std::size_t attempt
   return failure;
 }
 
-/// Runs one episode; nothing if all is well.
+/// Runs one episode; returns an empty value if it finds no error.
 template <class PoolType = CachingAllocator>
 std::optional<Failure> run_episode(const PoolSetup& setup, const Script& script) {
   if (run_script<PoolType>(setup, script).empty()) return std::nullopt;

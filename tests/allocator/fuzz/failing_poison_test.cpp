@@ -1,4 +1,4 @@
-// A block that cannot be filled with poison is not handed out, and is not lost either.
+// If poisoning a block fails, the pool neither allocates nor loses that block.
 #include "tests/allocator/fuzz/episode.h"
 
 namespace poolgrad::testing {

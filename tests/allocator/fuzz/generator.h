@@ -1,4 +1,4 @@
-// Random setups and random scripts. The same seed gives the same on every machine: only the engine's bits are used.
+// Random setups and random scripts. One seed gives the same result on every machine: only the engine's bits are used.
 #pragma once
 
 #include <algorithm>
@@ -27,7 +27,7 @@ class Random {
   std::mt19937_64 engine_;
 };
 
-/// What a script is made of.
+/// Properties of a script.
 struct Shape {
   std::uint32_t slots = 60;
   std::uint64_t octaves = 22;  // of the largest size
@@ -45,7 +45,7 @@ inline PoolSetup random_setup(Random& random) {
   if (setup.device == std::string("handles")) setup.granularity = random.pick(std::array{page, 256 * KiB});
   setup.config.budget = setup.granularity * (1 + random.below(std::size_t{1} << random.below(8)));
   if (setup.device != std::string("host") && random.one_in(3)) {
-    // Far from the budget handles are large, growth runs ahead, and pages that lie idle are moved.
+    // Far below the budget handles are large, growth is larger than the request, and idle pages are moved.
     if (setup.device == std::string("handles")) setup.granularity = 4 * KiB;
     setup.config.budget = setup.granularity * (512 + random.below(1 << 14));
     setup.capacity = std::max(setup.capacity, setup.config.budget);
@@ -84,7 +84,7 @@ inline Shape random_shape(Random& random, const PoolSetup& setup) {
 
 inline Script random_script(Random& random, const PoolSetup& setup, const Shape& shape, std::size_t operations) {
   using Kind = Operation::Kind;
-  std::array<std::size_t, 6> favourites{};  // sizes that come again and again, as in training steps
+  std::array<std::size_t, 6> favourites{};  // sizes that repeat, as in training steps
   for (std::size_t& size : favourites) size = random.any_size(shape.octaves);
   const auto size = [&]() -> std::size_t {
     const std::size_t granularity = setup.granularity;
@@ -100,7 +100,7 @@ inline Script random_script(Random& random, const PoolSetup& setup, const Shape&
     }
   };
   std::vector<std::uint32_t> empty;
-  std::vector<std::uint32_t> taken;  // as far as known here: refusals are not foreseen
+  std::vector<std::uint32_t> taken;  // as the generator expects: it does not foresee refusals
   for (std::uint32_t slot = 0; slot < shape.slots; ++slot) empty.push_back(slot);
   const auto move_one = [&](std::vector<std::uint32_t>& from, std::vector<std::uint32_t>& to) {
     std::swap(from[random.below(from.size())], from.back());

@@ -1,5 +1,4 @@
-// Runs a function in a child process, so that a pool that ends the program or never comes back is a failure like
-// others.
+// Runs a function in a child process, so that a crash or a hang of a pool is an ordinary test failure.
 #pragma once
 
 #include <sys/wait.h>
@@ -15,8 +14,7 @@
 
 namespace poolgrad::testing {
 
-/// What `work` returned, or how the child ended with what it wrote to stderr. A child that takes more than `seconds` is
-/// ended.
+/// Returns the result of `work`, or how the child ended and its output on stderr. Kills a child after `seconds`.
 inline std::string in_child(const std::function<std::string()>& work, unsigned seconds = 120) {
   std::array<int, 2> ends{};
   if (pipe(ends.data()) != 0) throw std::runtime_error("[in_child] no pipe");

@@ -1,4 +1,4 @@
-// Whatever clients and callbacks do, an allocation ends: with a block or with a refusal.
+// For all clients and callbacks, an allocation ends with a block or with a refusal.
 #include <functional>
 
 #include "tests/allocator/pool_testing.h"
@@ -36,7 +36,7 @@ class LadderLiveness : public PoolTest {
     EXPECT_EQ(pool_.statistics().allocated_bytes.current, 0u);
     expect_invariants(pool_);
   }
-  // The pool is full: says whether one page more was had, and gives it back.
+  // The pool is full: returns whether one more page can be allocated, and frees it.
   bool can_allocate() {
     const auto result = pool_.try_allocate({.bytes = page, .stream = stream_of(pool_)});
     if (void* const* pointer = std::get_if<void*>(&result)) deallocate(pool_, *pointer, page);

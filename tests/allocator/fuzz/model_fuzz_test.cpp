@@ -1,11 +1,11 @@
-// Millions of random operations on random pools, compared with a shadow after each. POOLGRAD_FUZZ_OPERATIONS sets how
-// many there are in all.
+// Millions of random operations on random pools, compared with a shadow after each. POOLGRAD_FUZZ_OPERATIONS sets their
+// total number.
 #include "tests/allocator/fuzz/episode.h"
 
 namespace poolgrad::testing {
 namespace {
 
-// Episodes of random setups until so many operations are done.
+// Runs episodes of random setups until `operations` operations are done.
 void fuzz(std::uint64_t salt, std::size_t operations, std::size_t per_episode, unsigned threads) {
   for (std::size_t done = 0, episode = 0; done < operations; done += per_episode, ++episode) {
     Random random(test_seed() + salt + 1000 * episode);

@@ -1,4 +1,4 @@
-// Pools with one deliberate bug each: what the fuzzer must find.
+// Pools with one deliberate bug each, for the fuzzer to find.
 #pragma once
 
 #include <unordered_map>
@@ -8,7 +8,7 @@
 
 namespace poolgrad::testing {
 
-/// Hands out a part of a live block now and then.
+/// Sometimes allocates a part of a live block.
 class OverlappingPool : public CachingAllocator {
  public:
   using CachingAllocator::CachingAllocator;
@@ -27,7 +27,7 @@ class OverlappingPool : public CachingAllocator {
     CachingAllocator::deallocate(pointer, bytes, alignment, stream);
   }
   bool expand_in_place(void* pointer, std::size_t bytes, std::size_t wanted, Stream stream) {
-    if (pointer == last_) last_ = nullptr;  // what it gives up is no part of a live block any more
+    if (pointer == last_) last_ = nullptr;  // a freed part is no longer inside a live block
     return CachingAllocator::expand_in_place(pointer, bytes, wanted, stream);
   }
 
@@ -36,7 +36,7 @@ class OverlappingPool : public CachingAllocator {
   char* last_ = nullptr;
 };
 
-/// Takes every free as one on the stream of the allocation: blocks that another stream may still use come back at once.
+/// Treats every free as one on the stream of the allocation, so it reuses blocks that another stream may still use.
 class HastyPool : public CachingAllocator {
  public:
   using CachingAllocator::CachingAllocator;
@@ -53,7 +53,7 @@ class HastyPool : public CachingAllocator {
   std::unordered_map<void*, Stream> streams_;
 };
 
-/// Has another budget than it says: `pages` more or, if negative, less.
+/// Has a budget that is `pages` larger than it reports (smaller if negative).
 template <int pages>
 class MisjudgingPool : public CachingAllocator {
  public:
@@ -116,7 +116,7 @@ class DyingPool : public CachingAllocator {
   std::size_t calls_ = 0;
 };
 
-/// A device that never lets a stream wait.
+/// A device that ignores waits of streams for events.
 class DeafMemory : public MemoryAdaptor {
  public:
   using MemoryAdaptor::MemoryAdaptor;
@@ -130,14 +130,14 @@ class RushingPool : public CachingAllocator {
       : CachingAllocator(std::make_unique<DeafMemory>(std::move(memory)), config) {}
 };
 
-/// Does not listen to use().
+/// Ignores use().
 class IgnorantPool : public CachingAllocator {
  public:
   using CachingAllocator::CachingAllocator;
   void use(void*, Stream) {}
 };
 
-/// Does not listen to stream_destroyed().
+/// Ignores stream_destroyed().
 class NostalgicPool : public CachingAllocator {
  public:
   using CachingAllocator::CachingAllocator;

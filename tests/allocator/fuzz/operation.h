@@ -1,5 +1,5 @@
-// What a fuzzed program does to a pool, as data: any subset of the operations is a program too, so a failing list can
-// be shrunk. Blocks live in numbered slots; what a slot cannot do at that moment is skipped.
+// The operations of a fuzzed program, as data. Any subset of them is a program too, so a failing list can be shrunk.
+// Blocks have numbered slots; an operation that its slot does not allow is skipped.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@ namespace poolgrad::testing {
 struct Operation {
   enum class Kind : std::uint8_t {
     allocate,          // `bytes` at `alignment` on `stream` into the empty `slot`
-    free,              // the block of `slot`, on `stream` or, if that is `own_stream`, where it was allocated
+    free,              // frees the block of `slot` on `stream`, or on its allocation's stream if that is `own_stream`
     expand,            // the block of `slot` to `bytes`, on its own stream
     use,               // the block of `slot` by `stream` too
     order,             // `stream` after `slot` taken as a stream

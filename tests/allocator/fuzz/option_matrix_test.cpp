@@ -1,4 +1,4 @@
-// Options do not get in each other's way: every pair of values of two options, in a random program each.
+// Options do not interfere: a random program runs for every pair of values of two options.
 #include "tests/allocator/fuzz/episode.h"
 #include "tests/allocator/fuzz/pairwise.h"
 

@@ -1,4 +1,4 @@
-// Few combinations of many options in which every pair of values of two options occurs.
+// A short list of option combinations that contains every pair of values of two options.
 #pragma once
 
 #include <cstddef>
@@ -24,8 +24,8 @@ inline std::vector<OptionPair> pairs_of(const OptionRow& row) {
   return pairs;
 }
 
-/// `counts` is the number of values of each option. Each row is the best of some random ones, built around a pair that
-/// is still missing.
+/// `counts` is the number of values of each option. Each row is the best of several random rows, built around a missing
+/// pair.
 inline std::vector<OptionRow> pairwise(const std::vector<std::size_t>& counts, std::uint64_t seed) {
   Random random(seed);
   std::set<OptionPair> missing;

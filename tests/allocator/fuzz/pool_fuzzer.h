@@ -1,5 +1,5 @@
-// Runs a script against a pool and a shadow of it, and says at the first difference what is wrong. The pool's type is
-// open so that deliberately broken pools can be run too.
+// Runs a script on a pool and on its shadow, and reports the first difference. The pool's type is a parameter, so
+// deliberately broken pools can be run too.
 #pragma once
 
 #include <cstring>
@@ -28,7 +28,7 @@ class PoolFuzzer {
     };
   }
 
-  /// What went wrong first, "" if nothing did. Ends with all blocks given back, and the pool too.
+  /// Returns the first error, or "" if there is none. Frees all blocks and the pool at the end.
   std::string run(const Script& script) {
     for (std::size_t i = 0; i < script.size(); ++i) {
       const std::string wrong = step(script[i]);
@@ -38,10 +38,10 @@ class PoolFuzzer {
     return wrong.empty() ? "" : "when all is given back: " + wrong;
   }
 
-  /// Allocations that were granted and refused.
+  /// The number of granted and refused allocations.
   std::size_t granted() const { return granted_; }
   std::size_t refused() const { return refused_; }
-  /// Device calls that could have failed, as they stood when the pool was let go.
+  /// The number of device calls that could have failed, at the time the pool was destroyed.
   std::uint64_t calls() const { return calls_; }
 
  private:
@@ -153,11 +153,11 @@ class PoolFuzzer {
     const ShadowBlock block = entry->second;
     if (!intact(block)) return "the bytes of the block have changed";
     const std::uint32_t id = operation.stream == Operation::own_stream ? block.stream : operation.stream;
-    // What outlived its stream may be given back under that name, which then comes to nothing new.
+    // A block that outlived its stream may be freed under the stream's name; that free starts no new work.
     const bool outlived = block.orphaned && clocks().destroyed(id);
     const Stream on = outlived ? Stream{pool_->device(), id} : stream(id);
     if (setup_.detect_races && !outlived && id != block.stream) pool_->order(on, stream(block.stream));
-    // The shadow forgets the block first: a pool may give its pages back at once.
+    // The shadow forgets the block first, because the pool may release its pages at once.
     shadow_.remove(operation.slot, id);
     pool_->deallocate(reinterpret_cast<void*>(block.address), block.bytes, block.alignment, on);
     return "";
@@ -172,7 +172,7 @@ class PoolFuzzer {
     const std::uint64_t calls = device_.failing->calls();
     if (!intact(block)) return "the bytes of the block have changed";
     const bool done = pool_->expand_in_place(pointer, block.bytes, operation.bytes, stream(block.stream));
-    // The rest of a block that others use too, or whose stream is gone, cannot go alone.
+    // The pool cannot free a part of a block that other streams use or whose stream is destroyed.
     if (!done && shrinks && block.uses.empty() && !block.orphaned && !failed_since(calls))
       return "a block cannot be made smaller";
     const std::size_t extent = pool_->usable_size(pointer);
@@ -282,7 +282,7 @@ class PoolFuzzer {
     if (statistics.reserved_bytes.peak < device_.watch->most_committed())
       return "the peak of reserved_bytes is too low";
     if (statistics.requested_bytes.current != shadow_.requested()) return "requested_bytes is not what is live";
-    // A block that was expanded may count as a request of its own.
+    // A block that was expanded may count as one more request.
     if (statistics.requests != requests_ && statistics.requests != requests_ + expanded_)
       return "requests is not the number of allocations asked for";
     if (statistics.num_ooms > refused_) return "num_ooms is more than the number of refusals";

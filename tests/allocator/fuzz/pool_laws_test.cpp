@@ -1,5 +1,5 @@
-// Laws that hold for every size and every order: sizes are monotonic, waste is bounded, what was empty is empty again,
-// and the same program gives the same addresses everywhere.
+// Laws for every size and order: sizes are monotonic, waste is bounded, an emptied pool is empty again, and one program
+// gives the same addresses everywhere.
 #include <algorithm>
 #include <numeric>
 
@@ -40,7 +40,7 @@ TEST_P(PoolLaws, UsableSizeNeverFallsWithTheRequestAndWastesLittle) {
 }
 
 TEST_P(PoolLaws, UsableSizeDoesNotDependOnWhatIsCached) {
-  // Blocks of every other size are cached when the request comes: none is handed out whole for a smaller one.
+  // Blocks of all sizes are cached. A request never gets a much larger one whole.
   CachingAllocator pool(memory());
   std::vector<std::pair<void*, std::size_t>> cached;
   for (const std::size_t bytes : sizes_up_to(256 * KiB)) cached.emplace_back(allocate(pool, bytes), bytes);
@@ -68,7 +68,7 @@ TEST_P(PoolLaws, TheFirstPointerComesBackAfterEverythingIsFree) {
       for (std::size_t i = blocks.size(); i > 1; --i) std::swap(blocks[i - 1], blocks[random.below(i)]);
     }
     for (const auto& [block, bytes] : blocks) deallocate(pool, block, bytes);
-    // One run again: a block as large as all of it starts where the first started, and no page is asked for.
+    // The cache is one range again: a block of its full size starts at the first address and commits no page.
     const Statistics before = pool.statistics();
     void* whole = allocate(pool, before.reserved_bytes.current);
     EXPECT_LE(whole, lowest);
@@ -112,7 +112,7 @@ TEST_P(PoolLaws, ExpandingReachesJustAsFarAsAllocating) {
   expect_invariants(pool);
 }
 
-// The addresses that a script was given, relative to their windows, and the hash of its sequence.
+// A script's addresses relative to their windows, and the hash of its sequence.
 struct Layout {
   std::vector<std::uintptr_t> places;
   std::uint64_t hash = 0;
@@ -198,7 +198,7 @@ TEST(Determinism, TheSameProgramGivesTheSameAddressesOnEveryDevice) {
 }
 
 TEST(Determinism, LateEventsChangeNothingWhenDeterministic) {
-  // The same program, once with events that are finished at once and once with events that never are.
+  // The same program with events that finish at once and with events that never finish.
   const Script script = several_streams(3000);
   const AllocatorConfig config{.budget = 24 * page, .deterministic = true};
   const Layout prompt = layout_of(make_memory("sim", 256 * page), script, config);

@@ -10,7 +10,7 @@ using ::testing::HasSubstr;
 
 const auto is_too_early = AnyOf(HasSubstr("used by another stream"), HasSubstr("may still be using"));
 
-// Pools of few pages and several streams, where every kind of bug has a chance to show.
+// Pools of few pages and several streams, where every kind of bug can show.
 template <class PoolType>
 std::optional<Failure> hunt(std::size_t episodes = 40) {
   for (std::size_t episode = 0; episode < episodes; ++episode) {
@@ -26,7 +26,7 @@ std::optional<Failure> hunt(std::size_t episodes = 40) {
   return std::nullopt;
 }
 
-// Operations that a reader takes in at a glance; hunts start from thousands.
+// Number of operations that are easy to read; searches start from thousands.
 constexpr std::size_t short_script = 32;
 
 #define EXPECT_FOUND(PoolType, matcher)                                 \

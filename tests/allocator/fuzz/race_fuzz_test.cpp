@@ -1,5 +1,5 @@
-// Random programs of several streams on a device that detects races: the pool has none, and a pool that does not wait
-// is found at once.
+// Random programs of several streams on a device that detects races. The pool has no race, and a pool that does not
+// wait fails at once.
 #include "tests/allocator/fuzz/episode.h"
 #include "tests/allocator/fuzz/mutant_pools.h"
 

@@ -1,4 +1,4 @@
-// Whether a request could have been met: what a refusal is checked against.
+// Decides whether a refused request could have been served.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 
 namespace poolgrad::testing {
 
-/// The committed pieces that hold something live: all that could not be given back to the device.
+/// The committed pieces that hold a live block; the device could get back all others.
 class PinnedMemory {
  public:
   PinnedMemory(const Shadow& shadow, const WatchingMemory& watch) {
@@ -26,7 +26,7 @@ class PinnedMemory {
   }
   std::size_t bytes() const { return bytes_; }
 
-  /// Bytes to commit, in pages of `granularity`, before [start, start + bytes) can be used.
+  /// Returns the bytes to commit, in pages of `granularity`, before [start, start + bytes) can be used.
   std::size_t missing(std::uintptr_t start, std::size_t bytes, std::size_t granularity) const {
     const std::uintptr_t from = start / granularity * granularity;
     const std::uintptr_t to = (start + bytes + granularity - 1) / granularity * granularity;
@@ -44,8 +44,8 @@ class PinnedMemory {
   std::size_t bytes_ = 0;
 };
 
-/// How `bytes` could have been had within `limit`, or nothing: in pages of their own or in a gap between live blocks,
-/// with every piece that holds nothing live given back.
+/// Says how `bytes` could be allocated within `limit`, or returns an empty value. Candidates are new pages or a gap
+/// between live blocks, after every piece without live blocks is released.
 inline std::optional<std::string> room_for(std::size_t bytes, std::size_t alignment, std::size_t limit,
                                            const Shadow& shadow, const WatchingMemory& watch) {
   const std::size_t granularity = watch.granularity();
@@ -56,7 +56,7 @@ inline std::optional<std::string> room_for(std::size_t bytes, std::size_t alignm
     return std::to_string(pinned.bytes()) + " bytes are pinned, " + std::to_string(missing) + " more are needed of " +
            std::to_string(limit);
   };
-  // Windows start at multiples of the granularity alone.
+  // Windows are aligned to the granularity only.
   const std::size_t slack = alignment > granularity ? alignment - granularity : 0;
   const std::size_t fresh = (bytes + granularity - 1) / granularity * granularity;
   if (slack == 0 && fits(fresh)) return "in pages of its own: " + numbers(fresh);

@@ -13,7 +13,7 @@
 
 namespace poolgrad::testing {
 
-/// Memory that comes in handles, as on a GPU, whatever it is made of.
+/// Memory that is committed in handles, as on a GPU, over any device.
 class HandleMemory : public MemoryAdaptor {
  public:
   using MemoryAdaptor::MemoryAdaptor;
@@ -21,13 +21,13 @@ class HandleMemory : public MemoryAdaptor {
 };
 
 struct PoolSetup {
-  std::string device = "host";  // "host", "sim", "handles": host memory in handles, or "other": what make_other gives
+  std::string device = "host";  // "host", "sim", "handles" (host memory in handles) or "other" (from make_other)
   std::size_t granularity = page;
   std::size_t capacity = 512 * page;  // of the device
   AllocatorConfig config = {};
-  bool delayed = false;  // events finish when told to
-  std::function<std::unique_ptr<DeviceMemory>(std::size_t capacity)> make_other = nullptr;  // bytes are not looked at
-  bool detect_races = false;  // the device does; streams are ordered before they share a block, as in a correct program
+  bool delayed = false;  // events finish when the test says so
+  std::function<std::unique_ptr<DeviceMemory>(std::size_t capacity)> make_other = nullptr;  // bytes are not checked
+  bool detect_races = false;  // streams are ordered before they share a block, as in a correct program
 };
 
 inline std::string to_string(const PoolSetup& setup) {
@@ -36,7 +36,7 @@ inline std::string to_string(const PoolSetup& setup) {
          (setup.detect_races ? ", race detector" : "") + ", " + setup.config.text();
 }
 
-/// The adaptors in front of a device, innermost last; they live as long as the pool that was given `memory`.
+/// The adaptors before a device, innermost last. They live as long as the pool that owns `memory`.
 struct WatchedDevice {
   std::unique_ptr<DeviceMemory> memory;
   FailingMemory* failing = nullptr;

@@ -1,5 +1,5 @@
-// The reference that a pool is compared with: which addresses are live, and who used the others last. Too simple to be
-// wrong.
+// The reference for a pool: which addresses are live, and which stream used each free address last. It is deliberately
+// simple.
 #pragma once
 
 #include <map>
@@ -14,14 +14,14 @@ namespace poolgrad::testing {
 
 struct ShadowBlock {
   std::uintptr_t address = 0;
-  std::size_t bytes = 0;   // as asked for
+  std::size_t bytes = 0;   // as requested
   std::size_t extent = 0;  // usable
   std::size_t alignment = 0;
   std::uint32_t stream = 0;
   Category category = Category::unknown;
   unsigned char pattern = 0;
   bool orphaned = false;           // its stream was destroyed
-  std::vector<std::size_t> lines;  // whose work may use it until it is freed, see StreamClocks
+  std::vector<std::size_t> lines;  // streams that may use it until it is freed, see StreamClocks
   std::vector<StreamUse> uses;     // by other streams, see CachingAllocator::use()
 
   std::uintptr_t end() const { return address + extent; }
@@ -37,7 +37,7 @@ class Shadow {
   std::size_t requested() const { return requested_; }
   std::size_t requested(Category category) const { return by_category_[static_cast<std::size_t>(category)]; }
 
-  /// Takes the block in; says what is wrong with it, or "".
+  /// Adds the block; returns an error, or "".
   std::string add(std::uint32_t slot, ShadowBlock block) {
     const std::string wrong = take(block.address, block.end(), block.stream);
     if (!wrong.empty()) return wrong;
@@ -50,7 +50,7 @@ class Shadow {
   void remove(std::uint32_t slot, std::uint32_t freeing_stream) {
     const auto entry = blocks_.find(slot);
     ShadowBlock& block = entry->second;
-    // What outlived its stream and is given back on such a name was not used by a new stream of that name.
+    // A block freed under the name of its destroyed stream was not used by a new stream of that name.
     if (!(block.orphaned && clocks_.destroyed(freeing_stream))) {
       block.lines.push_back(clocks_.line_of(freeing_stream));
     }
@@ -59,7 +59,7 @@ class Shadow {
     live_.erase(block.address);
     blocks_.erase(entry);
   }
-  /// A live block now reaches to `extent`; says what is wrong, or "".
+  /// A live block now reaches to `extent`; returns an error, or "".
   std::string resize(std::uint32_t slot, std::size_t bytes, std::size_t extent) {
     ShadowBlock& block = blocks_.at(slot);
     if (extent > block.extent) {
@@ -73,7 +73,7 @@ class Shadow {
     block.extent = extent;
     return "";
   }
-  /// Memory leaves these addresses; says why it must not, or "".
+  /// Removes the memory from these addresses; returns an error if it is in use, or "".
   std::string release(std::uintptr_t start, std::uintptr_t end) {
     if (const auto slot = overlapping(start, end)) return "memory of live slot " + std::to_string(*slot);
     std::string wrong;
@@ -112,7 +112,7 @@ class Shadow {
     for (const std::size_t line : block.lines) uses.push_back(clocks_.use_line(line));
     past_[start] = {end, std::move(uses)};
   }
-  // Shows who used [start, end) before and forgets it.
+  // Calls the visitor with the earlier users of [start, end) and forgets them.
   template <class Visit>
   void visit_past(std::uintptr_t start, std::uintptr_t end, const Visit& visit) {
     auto at = past_.upper_bound(start);
@@ -133,7 +133,7 @@ class Shadow {
   StreamClocks& clocks_;
   std::map<std::uintptr_t, std::uint32_t> live_;
   std::map<std::uint32_t, ShadowBlock> blocks_;
-  std::map<std::uintptr_t, Past> past_;  // disjoint, apart from what is live
+  std::map<std::uintptr_t, Past> past_;  // disjoint, without live blocks
   std::size_t requested_ = 0;
   std::array<std::size_t, category_count> by_category_{};
 };

@@ -1,4 +1,4 @@
-// Delta debugging: the shortest script that still fails, as far as leaving out and simplifying operations goes.
+// Delta debugging: finds a short script that still fails by removing and simplifying operations.
 #pragma once
 
 #include <functional>
@@ -8,7 +8,7 @@
 
 namespace poolgrad::testing {
 
-/// `fails` is asked at most about `attempts` times.
+/// Calls `fails` at most about `attempts` times.
 inline Script shrink(Script script, const std::function<bool(const Script&)>& fails, std::size_t attempts = 2000) {
   const auto try_out = [&](Script candidate) {
     if (attempts == 0) return false;
@@ -17,7 +17,7 @@ inline Script shrink(Script script, const std::function<bool(const Script&)>& fa
     script = std::move(candidate);
     return true;
   };
-  // Leave out ever smaller pieces, from the back, until no single operation can go.
+  // Remove ever smaller pieces, from the back, until no single operation can be removed.
   for (std::size_t piece = (script.size() + 1) / 2; piece > 0 && attempts > 0;) {
     bool shorter = false;
     for (std::size_t end = script.size(); end > 0 && attempts > 0;) {

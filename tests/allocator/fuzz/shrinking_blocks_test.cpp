@@ -1,4 +1,4 @@
-// What expand_in_place() gives back of a block waits for its stream like a block that was freed.
+// The part of a block that expand_in_place() frees waits for its stream like a freed block.
 #include "tests/allocator/fuzz/episode.h"
 
 namespace poolgrad::testing {

@@ -1,5 +1,5 @@
-// Which work of which stream is known to come before which other: vector clocks over the calls that order streams, kept
-// apart from the pool's own so that they can contradict it.
+// Tracks which stream's work is known to precede which other. The vector clocks are independent of the pool's own, so
+// they can contradict it.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 
 namespace poolgrad::testing {
 
-/// A use of memory by a stream. A name that was destroyed and used again is another line of work.
+/// A use of memory by a stream. A destroyed name that is used again gets a new line of work.
 struct StreamUse {
   std::size_t line = 0;
   std::uint64_t tick = 0;
@@ -20,9 +20,9 @@ struct StreamUse {
 
 class StreamClocks {
  public:
-  /// Work is queued on `stream`, which comes into being if it is not there.
+  /// Queues work on `stream`, and creates the stream if it does not exist.
   StreamUse use(std::uint64_t stream) { return use_line(line_of(stream)); }
-  /// The same for a line of work: nothing new can be queued once its stream is destroyed.
+  /// Does the same for a line of work. A line whose stream is destroyed gets no new work.
   StreamUse use_line(std::size_t line) {
     if (!ended_.contains(line)) ++at(clocks_[line], line);
     return {line, at(clocks_[line], line)};
@@ -33,15 +33,15 @@ class StreamClocks {
     return entry->second;
   }
   bool exists(std::uint64_t stream) const { return lines_.contains(stream); }
-  /// Destroyed, and nothing was queued under its name since.
+  /// Returns whether the stream was destroyed and its name not used since.
   bool destroyed(std::uint64_t stream) const { return destroyed_.contains(stream) && !exists(stream); }
 
-  /// Whether what is queued on `stream` from now on runs after `use`.
+  /// Returns whether later work on `stream` runs after `use`.
   bool ordered(StreamUse use, std::uint64_t stream) {
     const std::size_t line = line_of(stream);
     return use.line == line || at(clocks_[line], use.line) >= use.tick || finished(use);
   }
-  /// Whether the host knows that `use` is over.
+  /// Returns whether the host knows that `use` is over.
   bool finished(StreamUse use) { return at(host_, use.line) >= use.tick; }
 
   void record(std::uint64_t stream, EventId event) {

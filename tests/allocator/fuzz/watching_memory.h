@@ -1,5 +1,5 @@
-// Stands between a pool and its device and remembers what is committed where. The first call that breaks a rule is kept
-// as a sentence: memory committed twice or beyond the budget, given back while in use, a torn handle, a lost event.
+// An adaptor between a pool and its device that records the committed addresses. It keeps the first violation as a
+// sentence: memory committed twice or beyond the budget, released while in use, a torn handle, a lost event.
 #pragma once
 
 #include <functional>
@@ -17,15 +17,15 @@ class WatchingMemory : public MemoryAdaptor {
   using MemoryAdaptor::MemoryAdaptor;
   ~WatchingMemory() override { at_end(*this); }
 
-  /// Called when the pool has let go of the device.
+  /// Called after the pool has released the device.
   std::function<void(const WatchingMemory&)> at_end = [](const WatchingMemory&) {};
-  /// Called before memory goes away from an address range; returns what is wrong with that, or "".
+  /// Called before an address range loses its memory; returns an error, or "".
   std::function<std::string(std::uintptr_t, std::size_t)> before_release = [](std::uintptr_t, std::size_t) {
     return std::string();
   };
-  /// Bytes that may be committed at any moment.
+  /// Sets the most bytes that may be committed at one time.
   void set_limit(std::size_t bytes) { limit_ = bytes; }
-  /// The first rule that was broken, "" so far if none.
+  /// The first violation, or "" if there is none.
   const std::string& violation() const { return violation_; }
   std::size_t committed() const { return committed_; }
   std::size_t most_committed() const { return most_committed_; }

@@ -1,5 +1,5 @@
-// Threads that take turns: each runs what it is given while the caller waits, so that a program with several threads
-// (and their thread-local caches) stays deterministic.
+// Threads that take turns: the caller waits while one runs its function. So a program with several threads, and their
+// thread-local caches, is deterministic.
 #pragma once
 
 #include <condition_variable>

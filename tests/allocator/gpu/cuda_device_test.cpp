@@ -1,4 +1,4 @@
-// A real GPU: the contract of device memory, random work of a pool, and the driver's own account of the memory.
+// Tests on a real GPU: the contract of device memory, random work of a pool, and the driver's figures of used memory.
 #include "allocator/memory/cuda_memory.h"
 #include "allocator/memory/latency.h"
 #include "tests/allocator/gpu/device_bytes.h"

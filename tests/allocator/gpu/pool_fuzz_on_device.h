@@ -1,4 +1,4 @@
-// The pool's fuzzer on a device whose streams have ids of their own.
+// The pool's fuzzer on a device with its own stream ids.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 
 namespace poolgrad::testing {
 
-/// The fuzzer's streams 0, 1, ... are these of the device.
+/// Maps the fuzzer's streams 0, 1, ... to these streams of the device.
 class MappedStreams : public MemoryAdaptor {
  public:
   MappedStreams(std::unique_ptr<DeviceMemory> inner, std::vector<std::uint64_t> streams)
@@ -27,8 +27,8 @@ class MappedStreams : public MemoryAdaptor {
   std::vector<std::uint64_t> streams_;
 };
 
-/// Random scripts on pools over the memory that `make` gives, compared with a shadow after each operation: in a child
-/// process, or, as the driver of a GPU does not outlive a fork(), here, where a failure is not shrunk.
+/// Random scripts on pools over the memory of `make`, compared with a shadow after each operation. They run in a child
+/// process or in this one, because a GPU driver does not survive fork(). Only failures in a child are shrunk.
 enum class Isolation { in_children, none };
 inline void fuzz_pool_on(const std::function<std::unique_ptr<DeviceMemory>(std::size_t)>& make, std::size_t episodes,
                          std::size_t operations, Isolation isolation = Isolation::in_children) {

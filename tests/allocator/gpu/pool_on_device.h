@@ -1,5 +1,5 @@
-// Random work on a pool whose blocks hold real bytes: what a block was marked with is still there when it is given
-// back, on whichever stream. Runs on a GPU and on everything that stands in for one.
+// Random work on a pool whose blocks hold real bytes. Each block keeps its mark until it is freed, on any stream. Runs
+// on a GPU and on every stand-in for one.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -43,7 +43,7 @@ class PoolOnDevice {
       if (random_() % 200 == 0) pool_.trim(random_() % workload_.budget);
       EXPECT_LE(pool_.statistics().reserved_bytes.current, workload_.budget);
     }
-    // However the seed falls, the budget is full once.
+    // Fill the budget once for every seed.
     for (int more = 0; more < 64 && refused_ == 0 && !::testing::Test::HasFailure(); ++more)
       allocate(workload_.budget / 32);
     EXPECT_GT(refused_, 0u) << "the budget was never tight";

@@ -1,4 +1,4 @@
-// The tests of the pool on a GPU, on what stands in for one: they can fail here before they can fail there.
+// Runs the GPU tests of the pool on stand-ins for a GPU, so that failures show on machines without one.
 #include "allocator/error.h"
 #include "allocator/memory/cuda_memory.h"
 #include "allocator/memory/race_detector.h"
@@ -34,7 +34,7 @@ TEST(PoolOnStandIns, AgreesWithTheShadowOfTheFuzzer) {
   fuzz_pool_on(make, 6, 1000);
 }
 
-// A driver that breaks, at each of its calls in turn: whoever asked hears of it, and the pool works on.
+// The driver fails at each of its calls in turn: the caller gets the error, and the pool still works.
 TEST(PoolOnStandIns, SurvivesADriverThatFails) {
   constexpr std::size_t block = std::size_t{10} << 20;
   std::size_t failures = 0;

@@ -1,4 +1,4 @@
-// Which free blocks an arena takes, on addresses without memory.
+// The choice of free blocks by an arena, on addresses without memory.
 #include "allocator/heap/arena.h"
 
 #include <gtest/gtest.h>
@@ -22,7 +22,7 @@ class ArenaTest : public ::testing::Test {
  protected:
   ArenaTest() { arena_.add_window(base, 64 * page); }
 
-  /// Blocks side by side from the start of the window.
+  /// Places blocks side by side from the start of the window.
   void lay(const std::vector<Piece>& pieces) {
     std::size_t bytes = 0;
     for (const Piece& piece : pieces) bytes += piece.bytes;
@@ -78,7 +78,7 @@ TEST_F(ArenaTest, TakesTheMixedRunWhoseYoungestBlockIsOldest) {
 
 TEST_F(ArenaTest, CutsAnAlignedBlockOutOfTheFirstThatIsLargeEnoughWhereverItStarts) {
   constexpr std::size_t size = 4096;
-  // The best fit starts 64 bytes behind a multiple of 4096, as does the next, which is just large enough.
+  // The best fit starts 64 bytes behind a multiple of 4096. So does the next block, which just fits.
   lay({{64}, {size, 1}, {4096}, {2 * size - 64, 1}, {page - 64 - 4 * size + 64}});
   Block* block = arena_.take(size, size, 1);
   ASSERT_NE(block, nullptr);

@@ -1,4 +1,4 @@
-// Blocks come by what a call about their handles moves, whatever went in and out meanwhile.
+// The index orders blocks by the bytes that a call about their handles moves, after any inserts and removals.
 #include "allocator/heap/handle_index.h"
 
 #include <gtest/gtest.h>
@@ -24,7 +24,7 @@ TEST(HandleIndex, HasTheMostBytesForACallFirstThenTheOldest) {
   std::mt19937_64 random(test_seed());
   SCOPED_TRACE("seed " + std::to_string(test_seed()));
   std::vector<std::unique_ptr<Block>> blocks;
-  std::vector<Handles> handles;  // of each block, found when they are counted
+  std::vector<Handles> handles;  // of each block, computed when they are counted
   HandleIndex index;
   std::uintptr_t address = std::uintptr_t{1} << 40;
   for (int round = 0; round < 500; ++round) {
@@ -44,7 +44,7 @@ TEST(HandleIndex, HasTheMostBytesForACallFirstThenTheOldest) {
       blocks.erase(blocks.begin() + at);
       handles.erase(handles.begin() + at);
     }
-    if (random() % 3 == 0) continue;  // what is new stays so
+    if (random() % 3 == 0) continue;  // new blocks stay new
     index.update([&](Block* block) {
       const auto known = std::ranges::find(blocks, block, &std::unique_ptr<Block>::get);
       const Handles& its = handles[static_cast<std::size_t>(known - blocks.begin())];

@@ -1,5 +1,5 @@
-// Whole handles and nothing else: how a pool sees what is behind its pages, and what devices look up before they give
-// memory back or move it.
+// Ranges of whole handles: how a pool knows the handles behind its pages, and how devices look them up before they
+// release or move memory.
 #include "allocator/heap/handles.h"
 
 #include <gmock/gmock.h>

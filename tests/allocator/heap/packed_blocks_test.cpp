@@ -1,4 +1,4 @@
-// What is noted about packed blocks is what was noted before, in fewer bytes.
+// Packed blocks keep the same data in fewer bytes.
 #include "allocator/heap/packed_blocks.h"
 
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@ namespace {
 constexpr std::uintptr_t region = std::uintptr_t{1} << 40;
 constexpr unsigned granule_bits = 6;
 
-// Blocks next to each other from the start of the region, and the block that stands for all of them.
+// Adjacent blocks from the start of the region, and the block that represents them.
 struct Row {
   std::vector<LiveBlock> blocks;
   Block node;
@@ -45,9 +45,9 @@ TEST(PackedBlocks, GiveBackWhatWentIn) {
     SCOPED_TRACE("seed " + std::to_string(test_seed()) + ", round " + std::to_string(round));
     Row row;
     const std::uint64_t spread = random() % 64;
-    const std::uint64_t off_percent = random() % 2 * (random() % 60);  // whose numbers are anywhere
+    const std::uint64_t off_percent = random() % 2 * (random() % 60);  // percent of blocks with random numbers
     const std::uint64_t step = random() % 3 * (random() % (std::uint64_t{1} << spread));
-    std::vector<std::uint64_t> streams(1 + random() % 2 * (random() % 20));  // handles, which may be anything
+    std::vector<std::uint64_t> streams(1 + random() % 2 * (random() % 20));  // handles of any value
     for (std::uint64_t& stream : streams) stream = random();
     for (std::size_t left = 1024; left > 0;) {
       const std::size_t granules = std::min<std::size_t>(left, 1 + random() % 40);
@@ -55,7 +55,7 @@ TEST(PackedBlocks, GiveBackWhatWentIn) {
       const auto any = [&](std::uint64_t bits) {
         return random() & ((std::uint64_t{1} << std::min(bits, spread)) - 1);
       };
-      // Numbers that rise or fall from block to block, and those that do not.
+      // Numbers that rise or fall from block to block, or do neither.
       const std::uint64_t way = round % 2 == 0 ? row.blocks.size() : left;
       const std::uint64_t off = random() % 100 < off_percent ? random() % (std::uint64_t{1} << 40) : any(63);
       const std::uint64_t number = (off + way * step) & ((std::uint64_t{1} << 63) - 1);
@@ -71,7 +71,7 @@ TEST(PackedBlocks, GiveBackWhatWentIn) {
       ASSERT_EQ(packed->lower_bound(row.blocks[i].address), i);
       ASSERT_EQ(packed->lower_bound(row.blocks[i].address + 1), i + 1);
       expect_equal(packed->at(i, &row.node), row.blocks[i]);
-      // What is before one that is gone ends with the block that stands for it.
+      // The range before a removed block ends with the block that represents it.
       Block node = row.node;
       node.size = row.blocks[i].end() - node.address;
       expect_equal(packed->at(i, &node), row.blocks[i]);
@@ -106,7 +106,7 @@ TEST(PackedBlocks, TakeOthersInThePlaceOfThoseThatAreGone) {
     const Tag tag{Category::parameter, 7};
     const std::uint64_t slacks = round % 2 == 0 ? 1 : 64;
     for (std::uint64_t i = 0; i < 500; ++i) {
-      const std::uint64_t slack = i < 2 ? i * (slacks - 1) : random() % slacks;  // the least and the most are there
+      const std::uint64_t slack = i < 2 ? i * (slacks - 1) : random() % slacks;  // includes the least and the most
       row.add(1 + random() % 3, slack, number += 1 + random() % 2, tag);
     }
     PackedBlocks::Owner packed = PackedBlocks::make(row.blocks, region, granule_bits);
@@ -179,8 +179,8 @@ TEST(PackedBlocks, KnowTheirStreamsByTheirPresentNames) {
   };
   rename(1001, std::uint64_t{1} << 63);
   rename(1002, std::uint64_t{1} << 63);
-  rename(7, 8);  // nobody's
-  // Others in the place of those that are gone.
+  rename(7, 8);  // no block has this stream
+  // New blocks replace the removed ones.
   for (std::size_t i = 0; i < 90; i += 7) {
     row.blocks[i].stream = i % 2 == 0 ? 1000 : std::uint64_t{1} << 63;
     row.blocks[i].number = 1000000 + i;
@@ -195,7 +195,7 @@ TEST(PackedBlocks, KnowTheirStreamsByTheirPresentNames) {
   EXPECT_EQ(PackedBlocks::make(alone.blocks, region, granule_bits)->only_stream(), 4u);
 }
 
-// The bytes that blocks take beyond those of a single one.
+// Returns the bytes that blocks take beyond the bytes of a single one.
 std::size_t bytes_of(std::size_t blocks, const std::function<LiveBlock(std::size_t)>& block) {
   const auto bytes = [&](std::size_t count) {
     Row row;

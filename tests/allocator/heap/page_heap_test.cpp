@@ -1,4 +1,4 @@
-// Memory comes and goes in handles, and moves to where it is needed.
+// Memory is committed and released in handles, and moves to the addresses that need it.
 #include <algorithm>
 #include <array>
 #include <chrono>
@@ -23,10 +23,10 @@ struct Calls {
   std::size_t decommits = 0;
   std::size_t moves = 0;
   std::vector<void*> decommitted;
-  std::function<void()> during_decommit = [] {};  // the next one
+  std::function<void()> during_decommit = [] {};  // called in the next decommit
 };
 
-/// Notes the calls; moves only if it can.
+/// Records the calls; moves pages only if the device can.
 class Watch : public MemoryAdaptor {
  public:
   Watch(std::unique_ptr<DeviceMemory> inner, Calls& calls, bool movable)
@@ -134,7 +134,7 @@ TEST(Handles, AreGivenBackWhole) {
   void* block = allocate(pool, 64 * page);  // handles of four pages
   deallocate(pool, block, 64 * page);
   void* wall = allocate(pool, 100);
-  // The first handle is pinned by the wall, and a page alone cannot be had.
+  // The wall pins the first handle, and a single page cannot be released.
   EXPECT_EQ(pool.trim(page), 4 * page);
   EXPECT_EQ(pool.trim(), 56 * page);
   EXPECT_EQ(pool.statistics().reserved_bytes.current, 4 * page);
@@ -144,7 +144,7 @@ TEST(Handles, AreGivenBackWhole) {
 }
 
 TEST(Handles, AreOfBlocksThatFillTheirPagesAlone) {
-  // Every other block goes, and its memory with it.
+  // Every other block is freed and its memory is released.
   CachingAllocator pool(make_memory("sim", 64 * 1024 * MiB));
   std::vector<void*> blocks;
   for (int i = 0; i < 1000; ++i) blocks.push_back(allocate(pool, 2 * page));
@@ -179,7 +179,7 @@ TEST(Handles, ThatCannotAllBeHadAreGivenBackAtOnce) {
   EXPECT_NO_THROW(allocate(pool, 10 * page));
 }
 
-/// Where the blocks of a random program lie, as offsets into the pool's windows.
+/// Returns the addresses of a random program's blocks as offsets into the pool's windows.
 std::vector<std::size_t> places(std::unique_ptr<DeviceMemory> memory, AllocatorConfig config) {
   CachingAllocator pool(std::move(memory), config);
   std::vector<std::pair<void*, std::size_t>> live;
@@ -260,7 +260,7 @@ TEST_P(PageHeapTest, MovesOnlyWhatTheBudgetDoesNotAllowToCommit) {
 }
 
 TEST_P(PageHeapTest, MovesWhatLiesIdleBeforeItGrowsByTheRest) {
-  // There is budget for all of it, but 60 pages lie idle.
+  // The budget fits all blocks, but 60 pages are idle.
   make_pool({.stitch_idle = true}, true, 64 * 1024 * MiB);
   void* idle = allocate(*pool_, 40 * page);
   void* wall = allocate(*pool_, page);
@@ -291,7 +291,7 @@ TEST_P(PageHeapTest, MovesWhatTakesTheFewestCalls) {
   make_pool({.stitch_idle = true}, true, 64 * 1024 * MiB);
   void* idle = allocate(*pool_, 40 * page);
   void* wall = allocate(*pool_, page);
-  const auto kept = comb(40);  // given back first
+  const auto kept = comb(40);  // released first
   deallocate(*pool_, idle, 40 * page);
   void* large = allocate(*pool_, 45 * page);
   EXPECT_EQ(calls_.moves, 1u + 5u);
@@ -340,7 +340,7 @@ TEST_P(PageHeapTest, TradesSmallRunsWithoutMoving) {
 }
 
 TEST_P(PageHeapTest, NeverFailsWhileThePagesSuffice) {
-  // Large blocks of changing sizes in a budget that they fill: pages are all that counts, wherever they are.
+  // Large blocks of changing sizes fill a budget: only the number of pages matters, not their place.
   make_pool({.budget = 64 * page});
   std::vector<std::pair<void*, std::size_t>> live;
   std::size_t held = 0;
@@ -388,7 +388,7 @@ TEST_P(PageHeapTest, GivesBackWhatHasNotBeenUsedForLong) {
   expect_invariants(*pool_);
 }
 
-// Pages given back `age` allocations and frees ago, looked at when the pool is next asked for something it has.
+// Frees 8 pages. `gone`: whether the cache hit after `age` more allocations and frees releases them.
 void expect_decay_at(CachingAllocator& pool, std::uint64_t age, bool gone) {
   void* block = allocate(pool, 8 * page);
   void* wall = allocate(pool, page / 2);
@@ -550,7 +550,7 @@ TEST_P(PageHeapTest, SeesWhatComesAndGoesWhileItReleases) {
   expect_invariants(*pool_);
 }
 
-// 2^40 bytes of addresses would hold one window for each of the first few only.
+// 2^40 bytes of addresses would hold one window for each of only the first few.
 TEST(PageHeap, GivesAddressesBackThatNothingIsBehind) {
   constexpr std::size_t GiB = 1024 * MiB;
   for (const std::size_t first : {std::size_t{70}, std::size_t{130}}) {
@@ -571,7 +571,7 @@ TEST(PageHeap, GivesAddressesBackThatNothingIsBehind) {
   }
 }
 
-// Of a device that has no addresses, the report says so.
+// On a device without free addresses, the report says so.
 TEST(PageHeap, SaysThatAddressesAreOut) {
   CachingAllocator pool(std::make_unique<SimulatedMemory>(0, std::size_t{1} << 41));
   const auto result = pool.try_allocate({.bytes = (std::size_t{1} << 40) + 1, .stream = stream_of(pool)});

@@ -110,7 +110,7 @@ TEST_F(PointerTableTest, NeedsNoMemoryForAsMuchAsThereWas) {
 }
 
 TEST_F(PointerTableTest, NeedsNoMemoryForMoreThanThereWasWhereMoreIsExpected) {
-  // As many as fit, whatever that is.
+  // Inserts until the table is full.
   std::size_t most = 0;
   for (const std::size_t before = held_; held_ == before; ++most) table_.set(most << 15, &things_[most]);
   table_.erase(--most << 15);
@@ -135,7 +135,7 @@ TEST_F(PointerTableTest, ChangesNothingForWantOfMemory) {
   EXPECT_EQ(table_.find(std::uint64_t{24} << 15), nullptr);
 }
 
-// What another thread finds for a key that stays is right or, rarely, nothing.
+// A lookup of a stable key by another thread finds the right value or, rarely, no value.
 TEST_F(PointerTableTest, IsLookedIntoWhileItChanges) {
   constexpr std::size_t own = 64;
   for (std::size_t i = 0; i < own; ++i) table_.set(i * 7, &things_[i]);

@@ -1,5 +1,5 @@
-// The real driver of one device, on functions of CUDA that stand in for the libraries' and keep to their rules of
-// contexts: a call of the runtime with no context current makes one on device 0.
+// The real driver of one device, on stand-ins for CUDA's functions that keep its rules of contexts: a runtime call
+// without a current context makes one on device 0.
 #include "allocator/memory/cuda_memory.h"
 
 #include <cuda.h>
@@ -14,11 +14,11 @@
 
 namespace {
 
-std::set<int> contexts;                 // devices that have one
+std::set<int> contexts;                 // devices with a context
 thread_local std::vector<int> current;  // a stack, the current one last
-std::vector<int> called_on;             // the device of each call that is about one
+std::vector<int> called_on;             // the device of each call that concerns one
 cudaError_t next_result = cudaSuccess;  // of the next such call
-char object;                            // what pointers of CUDA point to
+char object;                            // target of CUDA's pointers
 cudaError_t count_result = cudaSuccess;
 int driver_version = 13000;
 int capability = 90;
@@ -131,7 +131,7 @@ cudaError_t find(const char* symbol, void** function, cudaDriverEntryPointQueryR
 
 }  // namespace
 
-// What the program has comes before what its libraries have.
+// The program's symbols precede those of its libraries.
 extern "C" {
 cudaError_t cudaGetLastError() { return cudaSuccess; }
 cudaError_t cudaGetDeviceCount(int* count) {
@@ -203,7 +203,7 @@ class CudaDriverTest : public ::testing::Test {
   }
   ~CudaDriverTest() override { current.clear(); }
 
-  // Every call that a driver has, one by one.
+  // Makes every call of a driver, one by one.
   static void call_each(const std::function<void(const char*)>& after) {
     const auto driver = make_cuda_driver(1);
     after("make_cuda_driver");
@@ -346,7 +346,7 @@ TEST_F(UnusableDevice, HasADriverThatIsOlderThanTheRuntime) {
       "with an older toolkit, is needed");
   EXPECT_EQ(error_of_device(0),
             "[allocator] cuda:0 cannot be used: " + cuda_unavailable_reason() + "; use cpu or sim:N");
-  driver_version = 0;  // no driver at all says the same
+  driver_version = 0;  // same result as without a driver
   EXPECT_THAT(cuda_unavailable_reason(), ::testing::StartsWith("no CUDA device: "));
   EXPECT_THAT(contexts, IsEmpty());
 }

@@ -1,4 +1,4 @@
-// CudaMemory on a driver that keeps a record: what it calls, in which order, and what it takes back when a call fails.
+// CudaMemory on a driver that records calls: which calls it makes, in which order, and which it undoes after a failure.
 #include "allocator/memory/cuda_memory.h"
 
 #include <gmock/gmock.h>
@@ -74,7 +74,7 @@ TEST_F(CudaMemoryTest, MapsTheNewPlaceBeforeItLeavesTheOldOne) {
   memory_->decommit(range_ + 8 * page, 3 * page);
 }
 
-// Whatever call fails, and however: nothing has changed, nothing is left over, and the next call works.
+// After every kind of failure of every call, no state has changed, no object leaks, and the next call works.
 TEST_F(CudaMemoryTest, UndoesACommitThatFails) {
   const std::size_t objects = driver_->objects();
   for (const Failure failure : {Failure::out_of_memory, Failure::error}) {
@@ -160,7 +160,7 @@ TEST_F(CudaMemoryTest, RefusesToCommitTwice) {
 }
 
 TEST(CudaMemory, DestroysItsEvents) {
-  // The driver dies with the memory and leaves its record behind.
+  // The driver is destroyed with the memory; its record remains.
   struct Recording : FakeCudaDriver {
     explicit Recording(std::vector<std::string>& log) : FakeCudaDriver(capacity), log_(log) {}
     ~Recording() override { log_ = calls(); }
@@ -176,7 +176,7 @@ TEST(CudaMemory, DestroysItsEvents) {
                                "event_destroy"));
 }
 
-// cudaStreamPerThread is one handle for many streams, and only its own thread can name its own.
+// cudaStreamPerThread is one handle for many streams, and each thread can name only its own.
 class PerThreadStream : public ::testing::Test {
  protected:
   PerThreadStream() {
@@ -187,7 +187,7 @@ class PerThreadStream : public ::testing::Test {
                                                AllocatorConfig{.budget = 2 * page});
   }
 
-  // All that the pool has.
+  // Allocates all of the pool's memory.
   void* allocate() { return pool_->allocate(2 * page, 64, own_); }
   void give_back(void* block) { pool_->deallocate(block, 2 * page, 64, own_); }
   std::vector<std::string> calls_of(const std::function<void()>& function) {
@@ -201,7 +201,7 @@ class PerThreadStream : public ::testing::Test {
   std::unique_ptr<CachingAllocator> pool_;
 };
 
-// Runs what it is told in a thread of its own.
+// Runs functions in a thread of its own.
 class Worker {
  public:
   ~Worker() { end(); }
@@ -295,7 +295,7 @@ TEST(CudaMemory, RefusesAnImpossibleIndex) {
 }
 
 TEST(CudaMemory, SaysWhyADeviceCannotBeUsed) {
-  // An index that no machine has: the reason is the missing device, the missing driver or the missing CUDA.
+  // No machine has this index: the reason is a missing device, driver or CUDA build.
   try {
     make_cuda_driver(255);
     FAIL();
@@ -307,7 +307,7 @@ TEST(CudaMemory, SaysWhyADeviceCannotBeUsed) {
   }
 }
 
-// Memory of the host that is pinned.
+// Pinned host memory.
 
 TEST(PinnedMemoryTest, IsRegisteredAsItIsCommitted) {
   auto made = std::make_unique<FakeCudaDriver>(capacity);

@@ -24,9 +24,9 @@ struct MemoryKind {
   static constexpr std::size_t capacity = std::size_t{32} << 20;
 
   const char* name;
-  /// Memory of `capacity` bytes in all, none committed. May skip the test by throwing Unavailable.
+  /// Returns memory with a capacity of `capacity` bytes, none committed. May throw Unavailable to skip the test.
   std::function<std::unique_ptr<DeviceMemory>()> make;
-  /// The byte at an address; nullptr where there are none.
+  /// Returns the byte at an address; nullptr for memory without bytes.
   std::function<unsigned char(const unsigned char*)> read;
 };
 
@@ -61,13 +61,13 @@ class DeviceMemoryContract : public ::testing::TestWithParam<MemoryKind> {
 
   unsigned char* at(std::size_t granules) { return window_ + granules * granule_; }
   Stream stream(std::uint64_t id = 0) const { return Stream{memory_->device(), id}; }
-  // A few bytes stand for all, where writing all would take its time.
+  // Offsets of a few bytes to check, because all bytes would take too long.
   static std::array<std::size_t, 3> samples(std::size_t bytes) { return {0, bytes / 2 + 1, bytes - 1}; }
   void write(unsigned char* address, std::size_t bytes, unsigned char value) {
     for (const std::size_t offset : samples(bytes)) memory_->fill(address + offset, 1, value, stream());
   }
   void write(unsigned char* address, unsigned char value) { write(address, granule_, value); }
-  // Mappings change at once, so the work that uses them has to be done.
+  // Mappings change at once, so the work that uses them must be done.
   void finish() { memory_->synchronize(memory_->record_event(stream())); }
   void expect_bytes(const unsigned char* address, std::size_t bytes, unsigned char value) {
     finish();
@@ -231,7 +231,7 @@ TEST_P(DeviceMemoryContract, ServesManyThreads) {
     running.emplace_back([&, thread] {
       unsigned char* start = window_ + thread * share;
       for (std::size_t round = 0; round < rounds; ++round) {
-        // There is memory for all of them at any time, and everybody's bytes stay what they are.
+        // The memory suffices for all threads at any time, and each thread's bytes stay unchanged.
         ASSERT_TRUE(memory_->commit(start, granule_));
         const unsigned char value = value_of(thread, round);
         write(start, value);

@@ -1,4 +1,4 @@
-// Every device memory that needs no GPU keeps the contract, plain and through every adaptor.
+// Every device memory that needs no GPU keeps the contract, directly and through every adaptor.
 #include "allocator/memory/device_memory.h"
 
 #include <algorithm>
@@ -81,7 +81,7 @@ TEST(HostMemory, KeepsTheAddressesThatMemoryWasMovedFrom) {
   memory.unreserve(range, 4 * page);
 }
 
-// Pages that were moved are mappings of their own; a range across them moves in one call, whatever its past.
+// Moved pages have mappings of their own. A range of such pages still moves in one call.
 TEST(HostMemory, MovesARangeThatWasPutTogetherFromManyMoves) {
   HostMemory memory(0, small_page);
   constexpr std::size_t pieces = 64;
@@ -129,7 +129,7 @@ TEST(HostMemoryDeathTest, FaultsOnReservedMemoryThatIsNotCommitted) {
   memory.unreserve(at(0), 4 * page);
 }
 
-// The kernel gives a process 65,530 mappings: threads, libraries and other allocators need them, too.
+// The kernel limits a process to 65,530 mappings, and threads, libraries and other allocators need some of them.
 std::ptrdiff_t mappings() {
   std::ifstream maps("/proc/self/maps");
   return std::count(std::istreambuf_iterator<char>(maps), {}, '\n');
@@ -173,7 +173,7 @@ TEST(HostMemory, LeavesTheProcessItsMappingsHoweverScatteredWhatComesBack) {
   memory.unreserve(range, pages * small_page);
 }
 
-// A file of the system; "" where there is none.
+// Returns the text of a system file, or "" if there is no such file.
 std::string text_of(const std::string& path) {
   std::ifstream file(path);
   return {std::istreambuf_iterator<char>(file), {}};
@@ -198,7 +198,7 @@ TEST(HostMemory, HasNoMoreThanItsControlGroupsAllow) {
   };
   const std::string mounted = root.string();
   EXPECT_EQ(memory_limit_of_groups("0::/job/7\n", mounted), SIZE_MAX);
-  // Version 2: the least on the way up.
+  // Version 2: the smallest limit of a group and its parents.
   write("job/7/memory.max", "max\n");
   EXPECT_EQ(memory_limit_of_groups("0::/job/7\n", mounted), SIZE_MAX);
   write("job/memory.max", "1048576\n");
@@ -206,17 +206,17 @@ TEST(HostMemory, HasNoMoreThanItsControlGroupsAllow) {
   write("job/7/memory.max", "65536\n");
   EXPECT_EQ(memory_limit_of_groups("0::/job/7\n", mounted), 65536u);
   EXPECT_EQ(memory_limit_of_groups("0::/job\n", mounted), 1048576u);
-  // The path of the machine outside a container means nothing inside.
+  // The machine's path outside a container does not exist inside.
   write("memory.max", "4096\n");
   EXPECT_EQ(memory_limit_of_groups("0::/elsewhere/9\n", mounted), 4096u);
-  // Version 1, which says a huge number where there is no limit, and both side by side.
+  // Version 1, which reports a huge number for no limit, and both versions side by side.
   write("memory/job/memory.limit_in_bytes", "2048\n");
   write("memory/memory.limit_in_bytes", "9223372036854771712\n");
   EXPECT_EQ(memory_limit_of_groups("3:cpu,memory:/job\n1:pids:/\n", mounted), 2048u);
   EXPECT_EQ(memory_limit_of_groups("3:memory:/\n", mounted), 9223372036854771712u);
   EXPECT_EQ(memory_limit_of_groups("3:memory:/job\n0::/\n", mounted), 2048u);
   EXPECT_EQ(memory_limit_of_groups("nonsense\n3:pids:/job\n", mounted), SIZE_MAX);
-  // What is asked for, and what is there, where that is less.
+  // The requested memory, or the available memory where that is less.
   write("of_process", "0::/job/7\n");
   const ControlGroups groups{(root / "of_process").string(), mounted};
   EXPECT_EQ(HostMemory(0, 4096, groups).info().total, 4096u);

@@ -1,6 +1,6 @@
-// A CUDA driver without a GPU. Handles are ranges of a file in memory and mappings are mappings of it, so that memory
-// that is moved or mapped twice behaves as on a device, bytes and all. It keeps the rules of the real one (CudaError
-// where they are broken), records every call, and fails the one that it is told to.
+// A CUDA driver without a GPU. Handles are ranges of a file in memory and mappings are mappings of it, so memory that
+// is moved or mapped twice behaves as on a device, including its bytes. It throws CudaError where a rule of the real
+// driver is broken, records every call, and fails a chosen one.
 #pragma once
 
 #include <sys/mman.h>
@@ -22,30 +22,30 @@ namespace poolgrad::testing {
 class FakeCudaDriver : public CudaDriver {
  public:
   static constexpr std::size_t page = std::size_t{2} << 20;
-  /// Of the device; of the host, where the text of an error was to be made.
+  /// The device is out of memory; an error; the host is out of memory while it makes the text of an error.
   enum class Failure { out_of_memory, error, no_text };
 
   explicit FakeCudaDriver(std::size_t capacity, std::size_t granularity = page)
       : capacity_(capacity), granularity_(granularity), file_(memfd_create("fake_cuda", 0)) {}
   ~FakeCudaDriver() override { close(file_); }
 
-  /// Call number `call` from now on, counted from 1, is refused or throws; 0: none.
+  /// Makes call number `call` from now on, counted from 1, return a refusal or throw. 0: none.
   void fail_call(std::size_t call, Failure failure) {
     const std::lock_guard lock(mutex_);
     countdown_ = call;
     failure_ = failure;
   }
-  /// Work that events mark is not done before somebody waits for it; done from the start otherwise.
+  /// Work before an event is not done until a wait for the event. Without this call, work is done at once.
   void delay_events() {
     const std::lock_guard lock(mutex_);
     delayed_ = true;
   }
-  /// "event_record 7": the calls so far that name a stream, with its handle.
+  /// Returns the calls so far that name a stream, with its handle, as "event_record 7".
   std::vector<std::string> stream_calls() const {
     const std::lock_guard lock(mutex_);
     return stream_calls_;
   }
-  /// Names of the calls so far.
+  /// Returns the names of the calls so far.
   std::vector<std::string> calls() const {
     const std::lock_guard lock(mutex_);
     return calls_;
@@ -55,7 +55,7 @@ class FakeCudaDriver : public CudaDriver {
     calls_.clear();
     stream_calls_.clear();
   }
-  /// Handles, mappings, reservations, segments and events that exist.
+  /// Returns the number of handles, mappings, reservations, segments and events that exist.
   std::size_t objects() const {
     const std::lock_guard lock(mutex_);
     return handles_.size() + mappings_.size() + reserved_.size() + segments_.size() + events_.size() +
@@ -97,7 +97,7 @@ class FakeCudaDriver : public CudaDriver {
     if (!allowed("create") || bytes > capacity_ - committed_) return std::nullopt;
     demand(bytes % granularity_ == 0, "create");
     committed_ += bytes;
-    const std::uint64_t handle = end_of_file_ + 1;  // its place in the file; 0 is none
+    const std::uint64_t handle = end_of_file_ + 1;  // its place in the file; 0 means no handle
     end_of_file_ += bytes;
     demand(ftruncate(file_, static_cast<off_t>(end_of_file_)) == 0, "create");
     handles_[handle] = bytes;
@@ -222,7 +222,7 @@ class FakeCudaDriver : public CudaDriver {
   static void demand(bool kept, const char* rule) {
     if (!kept) throw CudaError("[" + std::string(rule) + "] a rule of the driver is broken");
   }
-  // Records a call; false if it is to be refused.
+  // Records a call; returns false if the call must be refused.
   bool allowed(const char* name) {
     calls_.emplace_back(name);
     if (countdown_ == 0 || --countdown_ != 0) return true;

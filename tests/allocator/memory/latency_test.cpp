@@ -1,5 +1,5 @@
-// Latency tables: those that are compiled in, files by path, and hostile files; and calibration, which measures every
-// call of a driver once per size and leaves nothing behind.
+// Latency tables: compiled in, read from files by path, and hostile files. Calibration measures every call of a driver
+// once per size and leaks nothing.
 #include "allocator/memory/latency.h"
 
 #include <gmock/gmock.h>
@@ -78,7 +78,7 @@ TEST(LatencyTable, ComesBackFromItsText) {
   EXPECT_EQ(again.text(), table.text());
 }
 
-// With the comma of many languages before fractions, in C and in C++.
+// With a locale of C and C++ whose decimal separator is a comma.
 TEST(LatencyTable, IsWrittenAndReadInTheCLocale) {
   struct Comma : std::numpunct<char> {
     char do_decimal_point() const override { return ','; }
@@ -184,7 +184,7 @@ TEST(Calibration, GivesATableThatTheSimulatorReads) {
   EXPECT_NEAR(again.create.of(page), table.create.of(page), 0.1);
 }
 
-// A driver whose cudaMalloc takes long, and longer for more: the line through two sizes shows it.
+// A driver whose cudaMalloc takes longer for more bytes: the line through two sizes shows both costs.
 TEST(Calibration, TellsTheCostOfACallFromThatOfItsSize) {
   struct Slow : FakeCudaDriver {
     using FakeCudaDriver::FakeCudaDriver;

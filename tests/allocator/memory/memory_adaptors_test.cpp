@@ -1,4 +1,4 @@
-// What each adaptor does beyond handing calls on: it fails them, delays events, limits memory, keeps a log.
+// Each adaptor's additions to the calls that it forwards: failures, delayed events, a memory limit, a log.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -88,7 +88,7 @@ TEST(LimitedMemory, TakesNothingForACallThatFails) {
   EXPECT_TRUE(memory.commit(range + page, page));
 }
 
-// One thread asks for more than there is, over and over; the small requests of another always fit.
+// One thread repeatedly requests more than the limit; the small requests of another thread always succeed.
 TEST(LimitedMemory, NeverLetsATooLargeRequestTakeRoomFromASmallOne) {
   LimitedMemory memory(sim(), 4 * page);
   auto* range = static_cast<char*>(memory.reserve(16 * page));

@@ -1,4 +1,4 @@
-// The race detector finds what is not ordered, names both sides, and is silent otherwise.
+// The race detector reports unordered uses, names both sides, and is silent otherwise.
 #include "allocator/memory/race_detector.h"
 
 #include <gmock/gmock.h>
@@ -23,7 +23,7 @@ using ::testing::HasSubstr;
 class RaceDetectorTest : public ::testing::Test {
  protected:
   Stream stream(std::uint64_t id) const { return Stream{memory_.device(), id}; }
-  // The text of the race, or nothing.
+  // Returns the text of the race, or "".
   std::string touch(std::size_t offset, std::size_t bytes, std::uint64_t id,
                     std::source_location by = std::source_location::current(), Access access = Access::writes) {
     try {
@@ -186,7 +186,7 @@ TEST_F(RaceDetectorTest, FindsMemoryThatMovesWhileAStreamUsesIt) {
   EXPECT_TRUE(memory_.move(range_, range_ + page, page));
 }
 
-// What is ordered, from the definition: operations are nodes, and one is before another if a path leads there.
+// Computes the order by definition: operations are nodes, and a path from one to another orders them.
 class Program {
  public:
   explicit Program(std::size_t slots) : last_use_(slots, none) {}
@@ -204,7 +204,7 @@ class Program {
     before_[static_cast<std::size_t>(node)].push_back(recorded);
     last_wait_ = node;
   }
-  /// Whether using the slots is a race.
+  /// Returns whether using the slots is a race.
   bool use(std::size_t stream, std::size_t first, std::size_t last) {
     const int node = operation(stream);
     std::set<int> ordered;
@@ -282,7 +282,7 @@ TEST_F(RaceDetectorTest, FindsExactlyTheRacesOfRandomPrograms) {
     }
     ASSERT_LE(memory.races(), races);
   }
-  // The programs hold both kinds.
+  // The programs with and without races both occur.
   EXPECT_GT(races, 100u);
   EXPECT_GT(ordered_changes, 100u);
 }
@@ -301,7 +301,7 @@ TEST(RaceDetectorOfAPool, HearsOfEveryUse) {
   };
   void* block = pool.allocate(5000, 64, stream(1));
   EXPECT_THAT(use(block, 2, Access::reads), HasSubstr("stream 2 of sim:0"));
-  for (const std::uint64_t reader : {3u, 4u}) pool.order(stream(reader), stream(2));  // whose memory it is since
+  for (const std::uint64_t reader : {3u, 4u}) pool.order(stream(reader), stream(2));  // stream 2 owns the memory now
   EXPECT_EQ(use(block, 3, Access::reads), "");
   EXPECT_EQ(use(block, 4, Access::reads), "") << "two may read";
   EXPECT_THAT(use(block, 4, Access::writes), HasSubstr("stream 3 of sim:0"));
@@ -317,7 +317,7 @@ TEST(RaceDetectorOfAPool, HearsOfWhatABlockGrowsBy) {
   void* next = pool.allocate(1024, 64, stream(1));
   pool.order(stream(2), stream(1));
   pool.memory().touch(next, 1024, stream(2), std::source_location::current(), Access::reads);
-  pool.deallocate(next, 1024, 64, stream(1));  // which stream 2 may be reading still, and the pool was not told
+  pool.deallocate(next, 1024, 64, stream(1));  // stream 2 may still read it, without a use() call
   EXPECT_THROW(pool.expand_in_place(block, 1024, 2048, stream(1)), DeviceError);
   pool.order(stream(1), stream(2));
   EXPECT_TRUE(pool.expand_in_place(block, 1024, 2048, stream(1)));

@@ -1,4 +1,4 @@
-// The simulated device beyond the contract: addresses, the clock, what calls cost, and the sentences for misuse.
+// The simulated device beyond the contract: addresses, the clock, costs of calls, and the messages for misuse.
 #include "allocator/memory/simulated_memory.h"
 
 #include <gmock/gmock.h>
@@ -64,7 +64,7 @@ TEST(SimulatedMemory, LetsCallsTakeNoTimeWithoutATable) {
   EXPECT_EQ(memory.calls().create.calls, 1u);
 }
 
-// The calls that a CUDA driver would see: a commit is three, a decommit two and a move three for each handle.
+// Calls of a CUDA driver for each handle: three for a commit, two for a decommit and three for a move.
 TEST(SimulatedMemory, CountsTheCallsOfADriverAndTheirTime) {
   SimulatedMemory memory(0, capacity, {.latency = LatencyTable::named("unit")});
   const Stream stream{memory.device(), 0};

@@ -1,4 +1,4 @@
-// Memories that tests look at a pool through: to delay events, to fail calls, to have a part of a device.
+// Memory adaptors for the pool's tests: they delay events, fail calls, or limit memory.
 #pragma once
 
 #include <atomic>
@@ -16,8 +16,8 @@
 
 namespace poolgrad {
 
-/// Events that finish when the caller says so, to look at what a pool does while other streams are still at work: an
-/// event is unfinished until finish_events() or synchronize() has been called after it was recorded.
+/// Events that finish when the caller says so, to test the pool while other streams still work. An event is unfinished
+/// until a later call of finish_events() or synchronize().
 class DelayedMemory : public GuardedAdaptor {
  public:
   using GuardedAdaptor::GuardedAdaptor;
@@ -27,12 +27,12 @@ class DelayedMemory : public GuardedAdaptor {
     const std::lock_guard lock(mutex_);
     unfinished_.clear();
   }
-  /// Events recorded and neither finished, spent nor discarded.
+  /// Returns the number of events that are recorded but not finished, spent or discarded.
   std::size_t unfinished_events() const {
     const std::lock_guard lock(mutex_);
     return unfinished_.size();
   }
-  /// How often a stream was made to wait for an unfinished event.
+  /// Returns how often a stream had to wait for an unfinished event.
   std::size_t waits() const {
     const std::lock_guard lock(mutex_);
     return waits_;
@@ -77,21 +77,21 @@ class DelayedMemory : public GuardedAdaptor {
   std::size_t waits_ = 0;
 };
 
-/// Fault injection. Counts the calls that can fail, from 1, and fails those that are due: reserve() gives nullptr,
-/// commit() and move() false, the others throw DeviceError; with fail_by(), all do what it says. Nothing fails until
-/// fail_call() is used.
+/// Fault injection. Counts the calls that can fail, from 1, and fails the chosen ones: reserve() returns nullptr,
+/// commit() and move() return false, the others throw DeviceError. With fail_by(), all run its function instead. No
+/// call fails before fail_call().
 class FailingMemory : public MemoryAdaptor {
  public:
   using MemoryAdaptor::MemoryAdaptor;
 
-  /// Calls number `first` to `first + count - 1` fail.
+  /// Makes calls number `first` to `first + count - 1` fail.
   void fail_call(std::uint64_t first, std::uint64_t count = 1) {
     first_ = first;
     count_ = count;
   }
-  /// A call that is due throws what `raise` throws. Not while calls are made.
+  /// Makes a failing call throw the exception of `raise`. Must not run while other calls run.
   void fail_by(std::function<void()> raise) { raise_ = std::move(raise); }
-  /// Calls that could have failed so far.
+  /// Returns how many calls could have failed so far.
   std::uint64_t calls() const { return calls_; }
 
   void* reserve(std::size_t bytes) override { return due() ? nullptr : inner().reserve(bytes); }
@@ -134,8 +134,8 @@ class FailingMemory : public MemoryAdaptor {
   std::function<void()> raise_;
 };
 
-/// A part of a device: what several pools share, or what a program may use of a GPU that others use too. Commits at
-/// most `limit` bytes; info() speaks of that part alone.
+/// A part of a device: several pools share it, or a program limits its use of a GPU. Commits at most `limit` bytes;
+/// info() reports that part alone.
 class LimitedMemory : public MemoryAdaptor {
  public:
   LimitedMemory(std::unique_ptr<DeviceMemory> inner, std::size_t limit)
@@ -147,8 +147,7 @@ class LimitedMemory : public MemoryAdaptor {
     return {.free = left < whole.free ? left : whole.free, .total = limit_ < whole.total ? limit_ : whole.total};
   }
   bool commit(void* address, std::size_t bytes) override {
-    // Never added first and taken back after: a request that is too large would make a small one of another thread
-    // fail.
+    // Check before adding: a count that includes a too large request would make another thread's small request fail.
     std::size_t committed = committed_.load();
     do {
       if (bytes > limit_ - committed) return false;

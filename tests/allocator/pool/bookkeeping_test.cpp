@@ -1,5 +1,4 @@
-// What the pool keeps account with: it is little, counted, and given back; and nobody can tell whether live blocks are
-// packed.
+// The pool's bookkeeping is small, counted and freed. Packing of live blocks has no visible effect.
 #include <malloc.h>
 
 #include <algorithm>
@@ -16,8 +15,8 @@
 
 namespace {
 
-std::atomic<std::size_t> heap_bytes = 0;     // that operator new has given out
-thread_local std::uint64_t failing_new = 0;  // which call from now on throws, in this thread; 0: none
+std::atomic<std::size_t> heap_bytes = 0;     // from operator new
+thread_local std::uint64_t failing_new = 0;  // this call from now on throws in this thread; 0: none
 
 void* counted_new(std::size_t bytes, std::size_t alignment) {
   if (failing_new != 0 && --failing_new == 0) throw std::bad_alloc();
@@ -35,7 +34,7 @@ void counted_delete(void* memory) noexcept {
 }  // namespace
 
 [[gnu::noinline]] void* operator new(std::size_t bytes) { return counted_new(bytes, alignof(std::max_align_t)); }
-// As the standard library has it; a sanitizer's would not go through the one above.
+// As in the standard library. A sanitizer's version would not call the operator above.
 [[gnu::noinline]] void* operator new[](std::size_t bytes) { return operator new(bytes); }
 [[gnu::noinline]] void* operator new(std::size_t bytes, std::align_val_t alignment) {
   return counted_new(bytes, static_cast<std::size_t>(alignment));
@@ -57,10 +56,10 @@ void counted_delete(void* memory) noexcept {
 namespace poolgrad::testing {
 namespace {
 
-// One thread, one stream, whatever the sizes: indices of free blocks, caches, first pages of tables.
+// One thread and one stream with any sizes: indices of free blocks, caches, first pages of tables.
 constexpr std::size_t floor_bytes = 128 * KiB;
 constexpr std::size_t each_further_stream = 20 * KiB;
-// A pool of less is small: this takes a good part of 2 % of it.
+// For a smaller pool, this constant is a large part of 2 %.
 constexpr std::size_t small_bytes = 48 * MiB;
 
 struct Held {
@@ -86,10 +85,10 @@ std::vector<Held> fill(CachingAllocator& pool, const Sizes& sizes, std::uint64_t
   return held;
 }
 
-// What is asked for, and how.
+// The sizes of requests and their options.
 struct Load {
   Sizes sizes;
-  std::uint64_t streams = 1;  // which take turns
+  std::uint64_t streams = 1;  // used in turn
   std::size_t alignment = 64;
   Category category = Category::parameter;
   AllocatorMode mode = AllocatorMode::standard;
@@ -113,8 +112,8 @@ class BookkeepingTest : public ::testing::TestWithParam<Load> {
     return {allocate(pool, bytes, category, stream, alignment), bytes, stream};
   }
 
-  // 2 %; of sizes from 1 to 64 bytes 2.5, for their roundings alone are 6 bits each, and of those up to 256 where
-  // blocks were replaced: numbers without order come on top. A free block between others takes a Block of 128 bytes.
+  // 2 %. Sizes from 1 to 64 bytes need 2.5 % because their roundings take 6 bits each. So do sizes up to 256 where
+  // blocks were replaced, because their numbers have no order. A free block between others takes a Block of 128 bytes.
   static void expect_little(const CachingAllocator& pool, bool replaced) {
     const Statistics statistics = pool.statistics();
     const std::uint64_t reserved = statistics.reserved_bytes.current;
@@ -165,7 +164,7 @@ TEST_P(BookkeepingTest, TakesAFiftiethOfWhatIsReservedAtAnyTime) {
     if (held.size() % (blocks / 20) != 0) continue;
     ASSERT_NO_FATAL_FAILURE(expect_little(pool, false)) << held.size();
   }
-  // Where a fifth is replaced, block by block.
+  // Replaces a fifth of the blocks one by one.
   for (std::size_t i = 1; i <= held.size() / 5; ++i) {
     Held& block = held[random_() % held.size()];
     free_one(block);
@@ -185,7 +184,7 @@ TEST_P(BookkeepingTest, TakesAFiftiethOfWhatIsReservedAtAnyTime) {
 
 void expect_counted(const CachingAllocator& pool, std::size_t heap) {
   const auto counted = static_cast<double>(pool.statistics().bookkeeping_bytes);
-  // Pages of tables do not come from the heap, what malloc() rounds up is not counted.
+  // Pages of tables do not come from the heap, and malloc()'s rounding is not counted.
   EXPECT_NEAR(counted, static_cast<double>(heap), 0.05 * counted + 64 * KiB);
 }
 
@@ -233,7 +232,7 @@ TEST(Bookkeeping, OfARecordedStepAndItsPlanIsCounted) {
   allocate_all();
   ASSERT_EQ(pool.statistics().planned_hits, requests);
   expect_counted(pool, heap_bytes - before);
-  // A place for each request, and an entry of the live map; what was recorded is gone.
+  // A place for each request, and an entry of the live map; the recorded steps are freed.
   EXPECT_LE(bookkeeping(), requests * (sizeof(Block) + 64 + 48) + floor_bytes);
   free_all();
   pool.trim();
@@ -296,11 +295,11 @@ TEST(Bookkeeping, IsInTheNamedStatistics) {
   EXPECT_GT(statistics.bookkeeping_bytes, sizeof(Block));
 }
 
-// Two pools, one of which packs, do the same at random: all that can be asked about them is the same at every moment.
+// Two pools, one of them packing, make the same random calls: every query gives equal answers at every moment.
 class PackingTwins {
  public:
   PackingTwins(std::uint64_t seed, AllocatorConfig config) : turns_(seed % 5 < 2 ? 1 : 10), random_(seed) {
-    config.deterministic = true;  // both wait for the same
+    config.deterministic = true;  // both wait for the same work
     for (const bool packing : {true, false}) {
       config.packing = packing;
       pools_.push_back(std::make_unique<CachingAllocator>(make_memory("sim", 256 * MiB, 64 * KiB), config));
@@ -331,7 +330,7 @@ class PackingTwins {
     compare();
     compare_traces();
   }
-  /// The least part of the other's book-keeping that the one that packs has had, in percent.
+  /// Returns the smallest bookkeeping of the packing pool in percent of the other's.
   std::uint64_t least() const { return least_; }
 
  private:
@@ -345,7 +344,7 @@ class PackingTwins {
   Pair& any() { return held_[random_() % held_.size()]; }
 
   void allocate_one() {
-    // Small blocks, many of them alike, and now and then a large one.
+    // Small blocks, many of equal size, and sometimes a large one.
     const std::size_t bytes = one_in(200) ? random_() % (512 * KiB) : one_in(8) ? random_() % (8 * KiB) : 512;
     Pair pair{{}, bytes, one_in(turns_) ? random_() % 3 : 0};
     const auto category = static_cast<Category>(one_in(3) ? random_() % category_count : 10);
@@ -452,14 +451,14 @@ class PackingTwins {
     std::size_t compared = 0;
     ASSERT_EQ(trace.events.size(), other.events.size());
     for (std::size_t i = 0; i < trace.events.size(); ++i) {
-      if (trace.events[i].kind == TraceKind::rung) continue;  // has times
+      if (trace.events[i].kind == TraceKind::rung) continue;  // contains times
       ASSERT_EQ(key(trace.events[i]), key(other.events[i]));
       ++compared;
     }
     EXPECT_EQ(compared != 0, pools_[0]->config().trace != 0);
   }
 
-  const std::uint64_t turns_;  // one request in so many may be of any stream
+  const std::uint64_t turns_;  // one request in this many may use any stream
   std::mt19937_64 random_;
   std::vector<std::unique_ptr<CachingAllocator>> pools_;
   std::vector<Pair> held_;

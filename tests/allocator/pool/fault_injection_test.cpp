@@ -1,5 +1,5 @@
-// Every call to the device fails once, in every place, by a refusal or by an exception of any type, and so does every
-// request for memory of the program's own: nothing leaks, and the next call works.
+// Every call to the device fails once at every place, by a refusal or by an exception of any type. So does every
+// allocation of host memory by the program. Nothing leaks, and the next call works.
 #include <array>
 #include <cstdlib>
 #include <functional>
@@ -13,9 +13,9 @@
 
 namespace {
 
-// Which call of operator new from now on throws, in this thread; 0: none.
+// This call of operator new from now on throws in this thread; 0: none.
 thread_local std::uint64_t failing_new = 0;
-thread_local bool all_fail = false;  // from then on
+thread_local bool all_fail = false;  // all later calls fail too
 
 void* counted_new(std::size_t bytes, std::size_t alignment) {
   if (failing_new != 0 && --failing_new == 0) throw std::bad_alloc();
@@ -28,7 +28,7 @@ void* counted_new(std::size_t bytes, std::size_t alignment) {
 }  // namespace
 
 [[gnu::noinline]] void* operator new(std::size_t bytes) { return counted_new(bytes, alignof(std::max_align_t)); }
-// As the standard library has it; a sanitizer's would not go through the one above.
+// As in the standard library. A sanitizer's version would not call the operator above.
 [[gnu::noinline]] void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
   try {
     return operator new(bytes);
@@ -47,7 +47,7 @@ void* counted_new(std::size_t bytes, std::size_t alignment) {
 namespace poolgrad::testing {
 namespace {
 
-// A device whose events take no memory of the program's, and which knows whose work was over when memory went.
+// A device whose events allocate no host memory. It knows whose work was done when memory was released.
 class WatchedMemory : public MemoryAdaptor {
  public:
   struct Seen {
@@ -157,7 +157,7 @@ TEST_P(FaultInjectionTest, SurvivesTheFailureOfAnyOneCall) {
     ASSERT_FALSE(HasFatalFailure());
     if (k == 0) calls = device->calls();
     device->fail_call(0, 0);
-    // Everything comes back, and the whole budget is usable.
+    // All memory is released, and the whole budget can be allocated.
     pool.set_budget(7 * page);
     void* all = allocate(pool, 7 * page);
     deallocate(pool, all, 7 * page);
@@ -180,7 +180,7 @@ TEST_P(FaultInjectionTest, FailsCleanlyWhenTheDeviceRefusesEverything) {
   expect_invariants(pool);
 }
 
-// Counts the calls to move pages that threw.
+// Counts the page moves that threw.
 class FailingMoves : public FailingMemory {
  public:
   FailingMoves(std::unique_ptr<DeviceMemory> inner, int& failed) : FailingMemory(std::move(inner)), failed_(failed) {}
@@ -195,7 +195,7 @@ class FailingMoves : public FailingMemory {
   int& failed_;
 };
 
-// A program that reaches every call of the device from every function that makes one; whatever is thrown reaches it.
+// A program that makes every device call from every function that uses one, and sees each exception.
 class AnyExceptionTest : public PoolTest {
  protected:
   struct Live {
@@ -206,7 +206,7 @@ class AnyExceptionTest : public PoolTest {
 
   static constexpr std::size_t granularity = 64 * KiB;
 
-  // What `call` throws ends here.
+  // Catches the exceptions of `call`.
   template <class Call>
   void attempt(Call call) {
     failing_new = due_;
@@ -220,7 +220,7 @@ class AnyExceptionTest : public PoolTest {
     failing_new = 0;
   }
 
-  // Six steps of training-like work on three streams, with some of everything in between.
+  // Six steps like those of training on three streams, with calls of every kind between them.
   void run_script(CachingAllocator& pool) {
     std::mt19937_64 random(7);
     int thrown_before = 0;
@@ -248,7 +248,7 @@ class AnyExceptionTest : public PoolTest {
         }
         if (step >= 3 && i % 7 == 0) attempt([&] { pool.order(stream(1), stream(2)); });
         if (live.size() > 8) give_back(pool, live, step < 3 ? 0 : random());
-        // Each takes longer than the step.
+        // Each check takes longer than the step.
         if (std::exchange(thrown_before, thrown_) != thrown_ || i % 4 == 3) expect_invariants(pool);
         if (HasFatalFailure()) return;
       }
@@ -261,7 +261,7 @@ class AnyExceptionTest : public PoolTest {
 
   static constexpr std::size_t moved_from = 16 * MiB;
 
-  // Every second MiB lies idle, and a budget of all allows no other.
+  // Every second MiB is idle, and the budget allows no further one.
   void move_pages(CachingAllocator& pool) {
     std::vector<void*> blocks;
     blocks.reserve(moved_from / MiB);
@@ -282,8 +282,8 @@ class AnyExceptionTest : public PoolTest {
     attempt([&] { deallocate(pool, block.pointer, block.bytes, chance % 3 == 0 ? chance % 2 : block.stream); });
   }
 
-  // The device and the program are well again: everything comes back, no thread is waited for that is not there, and
-  // steps are planned as if nothing had been.
+  // Without failures, all memory is released, the pool waits for no thread that does not exist, and steps are planned
+  // as usual.
   void expect_usable(CachingAllocator& pool) {
     pool.set_budget(48 * granularity);
     EXPECT_THROW(allocate(pool, 49 * granularity), OutOfMemoryError);
@@ -294,7 +294,7 @@ class AnyExceptionTest : public PoolTest {
     EXPECT_EQ(pool.statistics().reserved_bytes.current, 0u);
     if (pool.config().mode != AllocatorMode::planned) return;
     const std::uint64_t hits = pool.statistics().planned_hits;
-    for (int step = 0; step < 140; ++step) {  // a useless plan is tried again after up to 64 steps
+    for (int step = 0; step < 140; ++step) {  // a useless plan is retried after up to 64 steps
       pool.begin_step();
       for (int i = 0; i < 4; ++i) deallocate(pool, allocate(pool, 40 * KiB), 40 * KiB);
     }
@@ -302,7 +302,7 @@ class AnyExceptionTest : public PoolTest {
     pool.trim();
   }
 
-  // Runs the script with the k-th failure, for every k until none is met; `arm` and `disarm` make and end it.
+  // Runs the script with the k-th failure, for every k until no call fails; `arm` and `disarm` set and clear it.
   void survive(const AllocatorConfig& config, const std::function<void(FailingMemory&, std::uint64_t)>& arm,
                bool moves_only = false) {
     std::uint64_t last = 0;
@@ -335,7 +335,7 @@ class AnyExceptionTest : public PoolTest {
             {.budget = budget, .mode = AllocatorMode::planned}};
   }
 
-  std::uint64_t due_ = 0;  // operator new fails at this one of the calls that the pool makes
+  std::uint64_t due_ = 0;  // number of the pool's call of operator new that fails
   bool counts_news_ = false;
   int thrown_ = 0;
   int failed_moves_ = 0;
@@ -345,7 +345,8 @@ INSTANTIATE_TEST_SUITE_P(Devices, AnyExceptionTest, devices, device_name);
 TEST_P(AnyExceptionTest, FromAnyDeviceCallLeavesThePoolAsItWas) {
   const std::vector<std::function<void()>> raises = {
       [] { throw std::bad_alloc(); }, [] { throw CudaError("[device] out of order"); }, [] { throw 42; }};
-  // Each call fails by each of them in turn; in a brief run by one, as the seed says, and its neighbours by the others.
+  // Each call fails with each exception in turn. In a brief run it fails with one, chosen by the seed, and neighboring
+  // calls fail with the others.
   const std::size_t first = is_brief() ? test_seed() % raises.size() : 0;
   for (std::size_t turn = first; turn < (is_brief() ? first + 1 : raises.size()); ++turn) {
     const auto arm = [&](FailingMemory& device, std::uint64_t k) {

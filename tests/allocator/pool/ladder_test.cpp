@@ -17,7 +17,7 @@ constexpr std::array ids = {RungId::poll,   RungId::other_streams, RungId::magaz
                             RungId::commit, RungId::stitch,        RungId::release,       RungId::synchronise,
                             RungId::borrow, RungId::wait,          RungId::derived_cache, RungId::offload};
 
-// Named "a", "b", ... from the lowest up.
+// Names are "a", "b", ... in ascending order.
 Rung rung(const std::string& name, std::vector<std::string>& visited, std::size_t estimate, std::size_t yield) {
   return {ids[static_cast<std::size_t>(name[0] - 'a')], name, [estimate](Need&) { return estimate; },
           [&visited, name, yield](Need&) {
@@ -175,7 +175,7 @@ class Cache : public ReclaimClient {
   std::vector<std::pair<void*, std::size_t>> blocks_;
 };
 
-// What is said where `bytes` cannot be had.
+// Returns the message of a refused request for `bytes`.
 std::string refusal(CachingAllocator& pool, std::size_t bytes) {
   const auto result = pool.try_allocate({.bytes = bytes, .stream = stream_of(pool)});
   EXPECT_TRUE(std::holds_alternative<std::string>(result));
@@ -204,7 +204,7 @@ TEST_P(ReclaimClientTest, IsAskedLastWhereItsPriceIsNoNumber) {
   };
   const std::array blocks = {allocate(pool, page), allocate(pool, page)};
   EXPECT_THAT(asked(), ElementsAre(false, true, true));
-  // A limit on prices leaves it out.
+  // A limit on cost excludes it.
   const auto refused = pool.try_allocate(
       {.bytes = page, .stream = stream_of(pool), .tag = {Category::activation, 0}, .priority = 1e300});
   EXPECT_TRUE(std::holds_alternative<std::string>(refused));
@@ -223,7 +223,7 @@ TEST_P(ReclaimClientTest, IsEmptiedByTrimWhereItIsADerivedCache) {
     pool.add_client(client);
     client->keep(page);
   }
-  derived->while_reclaiming = [&] { pool.trim(); };  // asks nobody again
+  derived->while_reclaiming = [&] { pool.trim(); };  // asks no client again
   pool.trim(page);
   EXPECT_EQ(derived->asked(), 0u) << "for some pages only";
   pool.trim();
@@ -314,7 +314,7 @@ TEST_P(ReclaimClientTest, MayAllocateWhileItReclaims) {
   pool.add_client(cache);
   for (int i = 0; i < 4; ++i) cache->keep(page);
   int refused = 0;
-  // Nothing is left at this moment: the nested request fails at once and never asks the client again.
+  // No memory is left at this moment: the nested request fails at once and does not ask the client again.
   cache->while_reclaiming = [&] {
     try {
       deallocate(pool, allocate(pool, page), page);
@@ -328,7 +328,7 @@ TEST_P(ReclaimClientTest, MayAllocateWhileItReclaims) {
   deallocate(pool, block, page);
 }
 
-// Whose answers are what the test says, and who allocates before it gives one.
+// A client with the test's answers that allocates before it answers.
 class Asker : public ReclaimClient {
  public:
   std::string name() const override { return "asker"; }
@@ -419,7 +419,7 @@ TEST_P(ReclaimClientTest, AppearsInTheReport) {
   CachingAllocator pool(memory(), {.budget = 3 * page});
   const auto cache = std::make_shared<Cache>(pool, "rope tables", 0.0);
   pool.add_client(cache);
-  // Half a page stays behind what was in front of it, and two pages and a half fit before it no more than after it.
+  // The second half of a page stays in use. Two and a half pages fit neither before nor after it.
   void* front = allocate(pool, page / 2);
   void* block = allocate(pool, page / 2);
   deallocate(pool, front, page / 2);
@@ -573,7 +573,7 @@ TEST_P(CallbackTest, IsAskedLastAndMayMakeRoom) {
   CachingAllocator pool(memory(), {.budget = 3 * page});
   const auto client = std::make_shared<Cache>(pool, "client", 1.0);
   pool.add_client(client);
-  // In the second half of a page: what is wanted would fit beside it, but neither before nor after it.
+  // In the second half of a page: the request fits beside it, but neither before nor after it.
   void* front = allocate(pool, page / 2);
   void* mine = allocate(pool, page / 2);
   deallocate(pool, front, page / 2);
@@ -583,7 +583,7 @@ TEST_P(CallbackTest, IsAskedLastAndMayMakeRoom) {
     EXPECT_EQ(bytes, wanted);
     EXPECT_EQ(client->estimate(), 0u);
     attempts.push_back(attempt);
-    // Nothing is given up at first: the second time helps.
+    // The first attempt frees nothing; the second frees a block.
     if (attempt == 1) deallocate(pool, mine, page / 2);
     return true;
   });
@@ -613,7 +613,7 @@ TEST_P(CallbackTest, IsAskedEightTimesAtMost) {
   EXPECT_EQ(attempts, 0);
 }
 
-// Memory of a pool that its owner can do without.
+// Pool memory that its owner can spare.
 class Spare {
  public:
   Spare(CachingAllocator& pool, std::size_t bytes) : pool_(pool), block_(allocate(pool, bytes)), bytes_(bytes) {}

@@ -1,4 +1,4 @@
-// Wrong frees end the program with a sentence; poison shows reads of memory that is not yours.
+// Wrong frees end the program with a message; poison shows reads of freed or uninitialized memory.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -41,7 +41,7 @@ TEST_P(MisuseDeathTest, NamesAWrongSize) {
   EXPECT_DEATH(deallocate(pool, block, 999), "wrong size for .* it has 1000 bytes, not 999");
 }
 
-// Looks at memory in the moment after it was filled, since nobody may look once it is free.
+// Reads memory right after it was filled, because free memory must not be read.
 class FillWatch : public MemoryAdaptor {
  public:
   using MemoryAdaptor::MemoryAdaptor;

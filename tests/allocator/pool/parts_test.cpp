@@ -1,4 +1,4 @@
-// The parts of a pool without the pool: each with those that it stands on, and nothing else.
+// The parts of a pool without the pool, each only with the parts that it depends on.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -32,19 +32,19 @@ struct Parts {
     return need;
   }
   Stream stream(std::uint64_t id) const { return {ground.settings.device, id}; }
-  /// A busy block with new pages behind it.
+  /// A busy block on new pages.
   Block* commit(PoolLock& lock, std::size_t bytes, Category category = Category::activation) {
     Need wanted = need(bytes, 0, category);
     EXPECT_EQ(pages.commit(lock, wanted), bytes);
     return wanted.block;
   }
-  /// As at the end of an allocation.
+  /// Does the last step of an allocation.
   Block* hand_out(Block* block) {
     Arena::mark_live(block);
     ground.accounts.handed_out(*block);
     return block;
   }
-  /// As at the beginning of a free.
+  /// Does the first step of a free.
   Block* withdraw(Block* block) {
     Arena::clear_live(block);
     ground.accounts.given_back(*block);
@@ -180,7 +180,7 @@ TEST(PageSupply, LeavesNothingReservedWhereTheDeviceRefuses) {
   EXPECT_EQ(parts.arenas.free_bytes(), 0u);
 }
 
-// A device whose addresses are limited, as those of a process are by ulimit -v.
+// A device with few addresses, as for a process under ulimit -v.
 class FewAddresses : public MemoryAdaptor {
  public:
   FewAddresses(std::unique_ptr<DeviceMemory> memory, std::size_t addresses)
@@ -329,7 +329,7 @@ TEST(StreamLedger, GivesABlockToAnotherStreamBehindOneEvent) {
     ASSERT_NE(need.block, nullptr);
     EXPECT_EQ(need.block->stream, 5u);
     EXPECT_EQ(parts.ground.accounts.events_recorded, events);
-    need.block->stream = 0;  // as if it had come back before the event was recorded
+    need.block->stream = 0;  // as if it had been freed before the event was recorded
     need.block->ticket = 1;
     parts.arenas.of(need.block).put(need.block);
   }

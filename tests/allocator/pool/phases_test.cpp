@@ -1,4 +1,4 @@
-// Phases that come again: each finds the pool as it did before.
+// Phases that repeat: each finds the pool in the same state.
 #include <array>
 #include <random>
 #include <utility>
@@ -10,7 +10,7 @@
 namespace poolgrad::testing {
 namespace {
 
-/// Requests and frees of one phase, with nothing left in the end.
+/// Requests and frees of one phase; no block is live at its end.
 class Script {
  public:
   explicit Script(std::mt19937_64& random) {
@@ -31,7 +31,7 @@ class Script {
     while (!live.empty()) free_one();
   }
 
-  /// The addresses, in order. Frees everything and throws where a request does not fit.
+  /// Returns the addresses, in order. Frees all blocks and throws if a request does not fit.
   std::vector<void*> run(CachingAllocator& pool) const {
     std::vector<std::pair<void*, std::size_t>> blocks;
     std::vector<void*> addresses;
@@ -119,7 +119,7 @@ TEST_P(PhasesTest, FitForEverWhereTheyFitOnceAfterTheBudgetHasRefusedPages) {
       };
       try {
         fill(*limited, scripts[1]);
-        // The first time, cached pages of earlier phases may still be there; from then on the budget has refused some.
+        // In the first run, pages cached by earlier phases may remain; later, the budget has refused some.
         for (int i = 0; i < 2; ++i)
           for (const std::size_t which : {0u, 1u}) known[which] = run(which);
       } catch (const OutOfMemoryError&) {

@@ -1,4 +1,4 @@
-// Random operations against a model that is too simple to be wrong: a map of the intervals that are live.
+// Random operations against a deliberately simple model: a map of the live intervals.
 #include <map>
 #include <random>
 #include <set>
@@ -94,7 +94,7 @@ void run(const std::string& kind, const Shape& shape, std::uint64_t seed, int op
       if (void* const* pointer = std::get_if<void*>(&result)) {
         shadow.add(*pointer, bytes, stream, shape.budget);
       } else {
-        // A refusal must be honest: even with every page released that holds nothing live, there was no room.
+        // Check a refusal: even after the release of every page without live bytes, the request does not fit.
         const std::size_t fresh = (bytes + shape.granularity - 1) / shape.granularity * shape.granularity;
         ASSERT_GT(pinned_pages(pool) + fresh, shape.budget) << std::get<std::string>(result);
       }
@@ -136,7 +136,7 @@ TEST_P(PropertyTest, HoldsForSmallPages) {
 }
 
 TEST_P(PropertyTest, PlacesBlocksAlikeOnEveryDevice) {
-  // The same operations give the same layout: addresses differ by the base of their window alone.
+  // The same operations give the same layout: addresses differ only by the base of their window.
   const auto layout = [](const std::string& kind) {
     CachingAllocator pool(make_memory(kind, 256 * page), {.budget = 32 * page});
     std::mt19937_64 random(7);

@@ -1,5 +1,5 @@
-// While a stream is being recorded, nothing can be known of its work: the device refuses events on it. What it has
-// cached is left where it is; what others have can be had all the same.
+// During a capture of a stream, the pool cannot know the state of its work: the device refuses events on it. Its cached
+// blocks stay, and blocks of other streams can still be used.
 #include <array>
 
 #include "allocator/memory/memory_adaptor.h"
@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::uint64_t recorded = 1;
 
-// Refuses events as CudaMemory does. Meanwhile nobody's work comes to its end by itself.
+// Refuses events as CudaMemory does. During a capture no event finishes without a wait.
 class RecordingMemory : public MemoryAdaptor {
  public:
   using MemoryAdaptor::MemoryAdaptor;

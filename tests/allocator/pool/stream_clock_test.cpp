@@ -1,4 +1,4 @@
-// StreamOrder alone: who may reuse what, by tickets and clocks.
+// StreamOrder alone: which stream may reuse a block, by tickets and clocks.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -30,7 +30,7 @@ std::uint64_t retire(StreamOrder& order, const StreamEvent& event) {
   return name;
 }
 
-// The event taken; 0 if there is none.
+// Returns the event taken; 0 if there is none.
 EventId taken(StreamOrder& order, Stamp covered) {
   StreamEvents events;
   return order.take_event(covered, events) ? events.front().id : 0;
@@ -134,7 +134,7 @@ TEST(StreamOrder, StartsTheClockOfARetiredNameAnew) {
   EXPECT_TRUE(order.covered(1, other));
   retire(order, recorded(order, 1, 7));
   EXPECT_FALSE(order.covered(1, other));
-  // Whoever waited for the old stream has not waited for the new one.
+  // A wait for the old stream is no wait for the new one.
   EXPECT_FALSE(order.covered(2, stamp(order, 1)));
 }
 

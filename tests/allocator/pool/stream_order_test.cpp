@@ -1,4 +1,4 @@
-// A block given back on one stream reaches another stream only behind an event.
+// A block freed on one stream reaches another stream only after an event.
 #include <array>
 #include <functional>
 #include <map>
@@ -62,7 +62,7 @@ TEST_P(StreamOrderTest, HoldsABlockBackThatAnotherStreamMayStillUse) {
   EXPECT_EQ(pool_->statistics().active_bytes.current, page);
   EXPECT_EQ(pool_->statistics().events_recorded, 0u);
   expect_invariants(*pool_);
-  // Not even the stream that owns it gets it while stream 2 is at work, except behind that work.
+  // While stream 2 works, even the owner stream gets the block only with a wait for that work.
   EXPECT_EQ(allocate(*pool_, page, Category::activation, 1), block);
   EXPECT_EQ(device_->waits(), 1u);
   EXPECT_EQ(pool_->statistics().active_bytes.current, page);
@@ -72,7 +72,7 @@ TEST_P(StreamOrderTest, HoldsABlockBackThatAnotherStreamMayStillUse) {
 TEST_P(StreamOrderTest, AsksForFinishedWorkBeforeItWaits) {
   void* block = allocate(*pool_, page, Category::activation, 1);
   deallocate(*pool_, block, page, 2);
-  void* large = allocate(*pool_, 2 * page, Category::activation, 1);  // polls in vain
+  void* large = allocate(*pool_, 2 * page, Category::activation, 1);  // polls without result
   EXPECT_EQ(pool_->statistics().events_recorded, 1u);
   device_->finish_events();
   EXPECT_EQ(allocate(*pool_, page, Category::activation, 1), block);
@@ -172,7 +172,7 @@ TEST_P(StreamOrderTest, HoldsABlockBackForEveryStreamThatUsesIt) {
   EXPECT_EQ(pool_->statistics().active_bytes.current, page);
   EXPECT_EQ(allocate(*pool_, page, Category::activation, 1), block);
   EXPECT_EQ(device_->waits(), 2u);
-  // The uses are over: the next time it comes back at once.
+  // The uses are over: the next free makes it available at once.
   deallocate(*pool_, block, page, 1);
   EXPECT_EQ(pool_->statistics().active_bytes.current, 0u);
 }
@@ -211,7 +211,7 @@ TEST_P(StreamOrderTest, HandsABlockOfADestroyedStreamOnToTheNewOneOfItsName) {
   EXPECT_EQ(pool_->statistics().active_bytes.current, 0u);
 }
 
-// Does something when an event has been recorded, and knows which streams exist.
+// Calls a function after each recorded event, and knows which streams exist.
 class HookedMemory : public MemoryAdaptor {
  public:
   using MemoryAdaptor::MemoryAdaptor;
@@ -240,7 +240,7 @@ class HookedMemory : public MemoryAdaptor {
 
   bool unfinished = false;
   bool refuses_waits = false;
-  std::uint64_t broken = UINT64_MAX;  // a stream of which nothing can be waited for
+  std::uint64_t broken = UINT64_MAX;  // waits for this stream fail
   std::set<std::uint64_t> destroyed;
   std::function<void()> after_record;
   std::map<EventId, std::uint64_t> streams;
@@ -316,7 +316,7 @@ TEST_P(StreamHooksTest, ABlockThatOutlivesItsStreamComesBack) {
     void* block = allocate(*pool_, page, Category::activation, 1);
     pool_->stream_destroyed(stream_of(*pool_, 1));
     device_->destroyed.insert(1);
-    if (finished) pool_->trim();  // the pool hears that the stream's last work is done
+    if (finished) pool_->trim();  // the pool learns that the stream's last work is done
     deallocate(*pool_, block, page, 1);
     EXPECT_EQ(allocate(*pool_, page, Category::activation, 2), block);
     deallocate(*pool_, block, page, 2);
@@ -428,7 +428,7 @@ TEST_P(StreamOrderTest, HandsTheBlocksOfADestroyedStreamToOthersBehindItsLastWor
   EXPECT_EQ(pool_->statistics().events_recorded, 1u);
   EXPECT_EQ(allocate(*pool_, page, Category::activation, 2), first);
   EXPECT_EQ(device_->waits(), 1u);
-  // The wait covers all that the stream has left behind, and no event can be recorded on it any more.
+  // The wait covers all earlier work of the stream, and no more events can be recorded on it.
   EXPECT_EQ(allocate(*pool_, page, Category::activation, 2), second);
   EXPECT_EQ(device_->waits(), 1u);
   EXPECT_EQ(pool_->statistics().events_recorded, 1u);
@@ -499,7 +499,7 @@ TEST_P(StreamOrderTest, ForgetsStreamsThatComeAndGo) {
     const std::size_t before = come_and_go(2, 100);
     const std::size_t after = come_and_go(100, 3100);
     EXPECT_LE(after, before + (outlived ? 3000 * 32 : 0));
-    // Its stream is one of those, and a new one of the name is another.
+    // Its stream was destroyed, and a new stream of that name is another one.
     if (outlived) deallocate(pool, block, 4 * KiB, 1);
     EXPECT_EQ(pool.statistics().active_bytes.current, 0u);
     EXPECT_LE(come_and_go(3100, 3200), before);
@@ -510,7 +510,7 @@ TEST_P(StreamOrderTest, ForgetsStreamsThatComeAndGo) {
   }
 }
 
-// Tickets of a name go on where it comes again, or others would take new work for what they have waited for.
+// The tickets of a reused name continue; otherwise a stream would take new work for work it has waited for.
 TEST(StreamOrder, StartsANameThatComesAgainBehindWhatOthersKnowOfIt) {
   StreamOrder order;
   for (int i = 0; i < 5; ++i) order.wait(2, order.begin_event(1));
@@ -529,7 +529,7 @@ TEST(StreamOrder, StartsANameThatComesAgainBehindWhatOthersKnowOfIt) {
 }
 
 TEST_P(StreamOrderTest, NeverLooksAtTheClockWhenDeterministic) {
-  // Whether the work of stream 2 is over makes no difference, except for an order that the caller has given.
+  // Whether the work of stream 2 is over makes no difference, except for orders given by the caller.
   for (const bool finished : {false, true}) {
     auto delayed = std::make_unique<DelayedMemory>(memory(8 * page));
     DelayedMemory* device = delayed.get();

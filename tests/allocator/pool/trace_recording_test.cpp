@@ -1,4 +1,4 @@
-// What a pool records about itself.
+// The pool's records of its own calls.
 #include <algorithm>
 #include <map>
 #include <set>
@@ -23,7 +23,7 @@ using ::testing::ElementsAre;
 
 TEST_P(TraceRecordingTest, TellsTheLifeOfABlock) {
   CachingAllocator pool(memory());
-  deallocate(pool, allocate(pool, 1000), 1000);  // warm: nothing of the device is needed below
+  deallocate(pool, allocate(pool, 1000), 1000);  // warm up: the calls below need no device call
   pool.start_trace();
   EXPECT_TRUE(pool.tracing());
   const MemoryScope scope("traced", Category::gradient);
@@ -114,7 +114,7 @@ TEST_P(TraceRecordingTest, NumbersScratchApart) {
   deallocate(pool, tensor, 500);
 }
 
-// Made before its thread's caches, and so destroyed after them: then it is served without one.
+// Constructed before its thread's caches, so it is destroyed after them and allocates without a cache.
 struct LastWords {
   CachingAllocator* pool = nullptr;
   ~LastWords() {

@@ -1,4 +1,4 @@
-// Each line of advice is true: with the setting it names, the same history ends well.
+// Each line of advice is true: with the setting it names, the same requests succeed.
 #include "allocator/replay/advice.h"
 
 #include <gmock/gmock.h>
@@ -93,10 +93,10 @@ TEST_F(AdviceTest, KnowsTheAlignmentOfTheRequest) {
   EXPECT_THAT(report, HasSubstr("a budget of 8.00 MiB (8388608 B) would have held this request"));
 }
 
-// The same program is run again with each setting that is named.
+// The same program runs again with each named setting.
 TEST_F(AdviceTest, IsTrueWhateverWasAligned) {
   struct Act {
-    std::size_t block, bytes, alignment;  // 0 bytes: it is given back
+    std::size_t block, bytes, alignment;  // 0 bytes: free
     Category category;
   };
   std::size_t pieces = 0;

@@ -1,4 +1,4 @@
-// Offline packing: never two live blocks on the same bytes, and how close to the least possible.
+// Offline packing: live blocks never share bytes, and the result is close to the lower bound.
 #include "allocator/replay/packer.h"
 
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@ namespace poolgrad {
 namespace {
 
 bool live_together(const PackItem& a, const PackItem& b) {
-  // By definition, moment by moment of the two.
+  // Checks the definition: compares the two at every moment.
   const auto live = [](const PackItem& item, std::uint32_t time) {
     return item.end > item.begin ? time >= item.begin && time < item.end : time >= item.begin || time < item.end;
   };

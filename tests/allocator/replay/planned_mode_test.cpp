@@ -1,4 +1,5 @@
-// Mode `planned` of the pool: steps that repeat are served from the plan, others as ever, and memory is never shared.
+// Mode `planned` of the pool: the plan serves steps that repeat, the pool serves other requests, and live blocks never
+// share memory.
 #include <atomic>
 #include <chrono>
 #include <cstring>
@@ -144,7 +145,7 @@ TEST_P(PlannedModeTest, KeepsBlocksThatOtherStreamsUseOutOfSlabs) {
     pool.begin_step();
     void* a = allocate(pool, 4 * MiB, Category::activation, 0);
     void* b = allocate(pool, 4 * MiB, Category::activation, 1);
-    // From the fourth step on, what was planned is suddenly used elsewhere.
+    // From the fourth step on, a planned block is used on another stream.
     if (step >= 3) pool.use(a, stream_of(pool, 1));
     expect_invariants(pool);
     deallocate(pool, a, 4 * MiB, 0);
@@ -206,7 +207,7 @@ TEST(PlannedMode, NeverMixesUpTheValuesOfTwoBlocks) {
   for (int step = 0; step < 40; ++step) {
     pool.begin_step();
     for (std::size_t i = 0; i < sizes.size(); ++i) {
-      // Mostly the same; sometimes one more, one less, another order of release, or none.
+      // Mostly the same; sometimes one more, one fewer, another order of frees, or no free.
       if (below(40) == 0) continue;
       const std::size_t size = below(40) == 0 ? 1 + below(300 * KiB) : sizes[i];
       const std::uint64_t stream = i % 7 == 0 ? 1 : 0;

@@ -1,4 +1,4 @@
-// The measuring loop, the smallest capacity, and the policies that are not models of other allocators.
+// The measuring loop, the smallest capacity, and the policies that do not model other allocators.
 #include "allocator/replay/replay.h"
 
 #include <gmock/gmock.h>
@@ -120,7 +120,7 @@ TEST(Replay, EndsAtTheFirstFailureAndSaysInWhichStep) {
   }
   const Workload workload = out.take("growing", "");
   for (const PolicyEntry& policy : policies()) {
-    if (policy.name == "planned") continue;  // fails at once: it takes all of it
+    if (policy.name == "planned") continue;  // fails at once: it takes the whole capacity
     const ReplayResult result = replay(workload, policy, {.capacity = 8 * MiB});
     ASSERT_TRUE(result.out_of_memory) << policy.name;
     EXPECT_LE(*result.out_of_memory, 5u);
@@ -186,7 +186,7 @@ TEST(PolicyParameters, OfPytorchFreeOneLargeBlockBeforeAllOfTheCache) {
 }
 
 TEST(PolicyParameters, OfThePoolAreItsConfiguration) {
-  // Scattered pages, and a block for which they can come together.
+  // Scattered pages, and a block that needs them stitched.
   WorkloadBuilder out;
   std::vector<std::uint32_t> blocks;
   for (int i = 0; i < 64; ++i) blocks.push_back(out.allocate(4 * MiB, Category::activation));
@@ -299,7 +299,7 @@ TEST(Planned, WaitsForStreamsThatUsedOrFreedABlock) {
   };
   EXPECT_EQ(waits_after(true), 1u) << "used by stream 1";
   EXPECT_EQ(waits_after(false), 1u) << "given back on stream 1";
-  // One event is behind all that a stream had.
+  // One event covers all earlier work of a stream.
   WorkloadBuilder out;
   const std::uint32_t parts[] = {out.allocate(100, Category::activation, 1),
                                  out.allocate(100, Category::activation, 1)};

@@ -1,4 +1,4 @@
-// The planner by itself, with a slab of made-up addresses and a pool that only counts upwards.
+// The planner alone, with a slab of made-up addresses and a pool whose addresses only rise.
 #include "allocator/replay/step_planner.h"
 
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@ constexpr std::uintptr_t slab_base = 0x100000;
 
 class StepPlannerTest : public ::testing::Test {
  protected:
-  /// From the plan if it has a place, else from the "pool".
+  /// Returns a place of the plan if there is one, else one of the "pool".
   Block* allocate(std::size_t size, std::uint64_t stream = 0, std::size_t alignment = 64) {
     Block* block = planner_.take(size, alignment, stream);
     if (block == nullptr) {
@@ -36,7 +36,7 @@ class StepPlannerTest : public ::testing::Test {
     const bool planned = planned_.erase(block->address) != 0;
     EXPECT_EQ(planner_.give_back(block, elsewhere), planned);
   }
-  /// True if a plan was made; it is put into force.
+  /// Returns true if a plan was made, and activates it.
   bool begin_step() {
     if (!planner_.begin_step()) return false;
     std::vector<Block*> blocks;
@@ -98,7 +98,7 @@ TEST_F(StepPlannerTest, FindsItsWayBackWhenRequestsAreLeftOut) {
   begin_step();
   step();
   begin_step();
-  Block* b = allocate(128);  // the first did not come
+  Block* b = allocate(128);  // the first was not requested
   Block* c = allocate(512);
   EXPECT_TRUE(planned(b) && planned(c));
   free(b);
@@ -112,7 +112,7 @@ TEST_F(StepPlannerTest, NeverHandsOutWhatIsStillLive) {
   begin_step();
   Block* a = allocate(640);
   Block* b = allocate(128);
-  Block* c = allocate(512);  // planned for the place of the first, which is not given back yet
+  Block* c = allocate(512);  // planned for the place of the first, which is not freed yet
   EXPECT_FALSE(planned(c));
   free(b);
   free(c);
@@ -153,8 +153,8 @@ TEST_F(StepPlannerTest, PlansBlocksThatAreGivenBackInTheNextStep) {
 TEST_F(StepPlannerTest, DoesNotPlanBlocksThatStayOrThatOtherStreamsUse) {
   begin_step();
   allocate(64);                  // stays
-  free(allocate(128), true);     // used elsewhere
-  free(allocate(256, 0, 4096));  // more aligned than a place
+  free(allocate(128), true);     // used on another stream
+  free(allocate(256, 0, 4096));  // more strictly aligned than a place
   free(allocate(512));
   begin_step();
   ASSERT_TRUE(begin_step());
@@ -217,7 +217,7 @@ TEST_F(StepPlannerTest, TellsWhatIsLiveInASlab) {
   free(b);
 }
 
-// A program that says once that a step begins, and never again, is a step without end.
+// A program that begins a step once and never again has a step without end.
 TEST_F(StepPlannerTest, GivesUpAStepThatDoesNotEnd) {
   Block block;
   block.address = 0x1000;
@@ -234,7 +234,7 @@ TEST_F(StepPlannerTest, GivesUpAStepThatDoesNotEnd) {
   EXPECT_EQ(planner_.bookkeeping_bytes(), before) << "what was recorded is forgotten, and nothing more is";
   begin_step();  // records again
   Block* kept = allocate(640);
-  begin_step();  // in which the other may come back
+  begin_step();  // the other may come back in this step
   go_on();
   EXPECT_EQ(planner_.bookkeeping_bytes(), before);
   free(kept);

@@ -1,4 +1,4 @@
-// From recorded traces to workloads: what was there before, what is left out, and files that make no sense.
+// From recorded traces to workloads: blocks older than the trace, omitted events, and contradictory files.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -104,7 +104,7 @@ TEST(WorkloadOf, LearnsTheSizeOfAnOlderBlockFromItsRelease) {
   Recorder recorder;
   recorder.add(TraceKind::stream_use, 0x1000, 0, 1);
   recorder.free(0x1000, 640);
-  recorder.add(TraceKind::stream_use, 0x2000, 0, 1);  // never said how large
+  recorder.add(TraceKind::stream_use, 0x2000, 0, 1);  // its size is never recorded
   const Workload workload = recorder.workload();
   ASSERT_THAT(kinds(workload), ElementsAre(A, OperationKind::use, F));
   EXPECT_EQ(workload.operations[0].bytes, 640u);
@@ -150,7 +150,7 @@ TEST(WorkloadOf, HoldsABlockForAStreamThatTheTraceDoesNotName) {
   recorder.allocate(0x3000, 30);
   EXPECT_THAT(kinds(recorder.workload()), ElementsAre(A, A, F, A));
 
-  recorder.trace.events[1].stream = 1;  // named: the policy waits by its own rules
+  recorder.trace.events[1].stream = 1;  // ignored: the policy waits by its own rules
   EXPECT_THAT(kinds(recorder.workload()), ElementsAre(A, F, A, A));
 }
 
@@ -170,14 +170,14 @@ TEST(WorkloadOf, LetsTheProgramsTimePassAroundABlockThatIsHeld) {
   EXPECT_EQ(workload.operations[3].think, 100u);
 }
 
-// As many as a small file can have: reading them is no work in proportion to their square.
+// The most that a small file can have: reading it must not take quadratic time.
 TEST(WorkloadOf, FindsTheStreamOfManyBlocksAmongManyStreams) {
   constexpr std::uint64_t count = 300'000;
   Recorder recorder;
   for (std::uint64_t i = 0; i < count; ++i) {
     recorder.trace.streams.push_back(1000 + i);
     recorder.trace.blocks.push_back({.address = 64 * (i + 1), .size = 64, .state = BlockState::live, .requested = 64});
-    recorder.trace.blocks.back().stream = i % 2 == 0 ? 1000 : 999;  // which the trace does not have
+    recorder.trace.blocks.back().stream = i % 2 == 0 ? 1000 : 999;  // a stream missing from the trace
   }
   const Workload workload = recorder.workload();
   EXPECT_EQ(workload.blocks, count);

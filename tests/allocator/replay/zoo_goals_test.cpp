@@ -1,5 +1,5 @@
-// How tight the pool is over the trace zoo, and how long it keeps the device busy, compared with the best of the other
-// policies and with what is possible. The figures are printed.
+// Peak memory of the pool over the trace zoo, and its device time, compared with the best other policy and with the
+// lower bound. The figures are printed.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -16,7 +16,7 @@ namespace {
 
 const PolicyEntry& pool() { return policy_named("poolgrad"); }
 
-/// figure(workload), by the name of the workload, for the whole zoo; printed.
+/// Returns and prints figure(workload) by name of the workload, for the whole zoo.
 std::map<std::string, double> of_the_zoo(const std::function<double(const Workload&)>& figure) {
   std::map<std::string, double> figures;
   for (const ZooEntry& entry : trace_zoo()) {
@@ -57,7 +57,7 @@ TEST(ZooGoals, SmallestCapacityIsWithinHalfAPercentOfTheLowerBoundOnAverageAndOn
   std::map<std::string, std::string> beaten_by;
   const auto smallest = of_the_zoo([&](const Workload& workload) {
     const std::size_t needed = smallest_capacity(workload, pool()).value();
-    // What others need is not searched for: it is enough that they fail with 1 % less.
+    // Instead of a search for the other policies' smallest capacity, check that they fail with 1 % less.
     const auto less =
         static_cast<std::size_t>(static_cast<double>(needed) / 1.01) / ModelDevice::page * ModelDevice::page;
     for (const PolicyEntry& other : policies()) {
@@ -72,7 +72,7 @@ TEST(ZooGoals, SmallestCapacityIsWithinHalfAPercentOfTheLowerBoundOnAverageAndOn
 }
 
 TEST(ZooGoals, DeviceTimeIsAtMostThatOfExpandableSegmentsAnd330Milliseconds) {
-  // 80 GiB is what the largest workload takes, twice: there handles are smaller than where nothing is scarce.
+  // 80 GiB is twice the need of the largest workload. Handles are smaller there than with plenty of memory.
   for (const std::size_t gibibytes : {80u, 1024u}) {
     const std::size_t capacity = gibibytes << 30;
     const double time = sum(device_time_of(pool(), capacity));

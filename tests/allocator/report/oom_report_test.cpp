@@ -19,7 +19,7 @@ std::string failing_report(CachingAllocator& pool, std::size_t bytes, Tag tag = 
   return std::get<std::string>(result);
 }
 
-// Without the times of the rungs and the line that asked, which differ from run to run and edit to edit.
+// Removes the stage times and the source line of the request, which differ between runs and edits.
 std::string golden(const std::string& report) {
   return std::regex_replace(report, std::regex(" in [0-9]+ us|\n  asked for by [^\n]*"), "");
 }
@@ -132,7 +132,7 @@ TEST(OomReport, ChecksItsAdviceByReplayWhereATraceIsRecorded) {
   EXPECT_THAT(report, HasSubstr("\n  alignment:64 would have served it"));
   EXPECT_THAT(report, HasSubstr("\n  budget:10MiB would have served it"));
   EXPECT_THAT(report, Not(HasSubstr("stitch:")));
-  // With the advice followed it succeeds.
+  // With the advised setting it succeeds.
   CachingAllocator other(make_memory("sim", 64 * MiB), {.budget = 8 * MiB, .alignment = 64});
   for (int i = 0; i < 8; ++i) allocate(other, 1000);
   EXPECT_NO_THROW(allocate(other, MiB));

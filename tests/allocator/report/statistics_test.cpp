@@ -1,4 +1,4 @@
-// Figures under PyTorch's names, figures of several threads, and hashes that do not depend on who came first.
+// Figures under PyTorch's names, figures of several threads, and hashes that do not depend on the order of threads.
 #include "allocator/report/statistics.h"
 
 #include <functional>
@@ -63,7 +63,7 @@ std::uint64_t bytes_moved(const CachingAllocator& pool) {
 }
 
 TEST_P(StatisticsTest, ARetryIsOneWhereWhatIsCachedMovesInPlaceOfGoing) {
-  constexpr std::size_t part = 8 * MiB;  // the least that is moved
+  constexpr std::size_t part = 8 * MiB;  // the smallest move
   CachingAllocator pool(memory(), {.budget = 4 * part});
   void* low = allocate(pool, 2 * part);
   void* wall = allocate(pool, part);
@@ -79,7 +79,7 @@ TEST_P(StatisticsTest, ARetryIsOneWhereWhatIsCachedMovesInPlaceOfGoing) {
 }
 
 TEST_P(StatisticsTest, MovingWhatLiesIdleByChoiceIsNoRetry) {
-  // Every other one of these goes: they are more than a pool leaves idle.
+  // Every other block is freed: they exceed the pool's limit of idle bytes.
   constexpr std::size_t part = 8 * MiB;
   CachingAllocator pool(memory(), {.stitch_idle = true});
   std::vector<void*> parts;
@@ -126,7 +126,7 @@ TEST_P(StatisticsTest, HaveTheExactPeaksOfOneThread) {
   EXPECT_EQ(pool.statistics().active_bytes.peak, peak / 200 * 256);
 }
 
-// Does something while it is asked for memory, and counts what it gives and takes back.
+// Calls a function on each request for memory, and counts commits and releases.
 class CountingMemory : public MemoryAdaptor {
  public:
   using MemoryAdaptor::MemoryAdaptor;
@@ -183,7 +183,7 @@ TEST_P(StatisticsTest, HaveThePeaksOfHotPathsByCategory) {
   const Statistics before = pool.statistics();
   EXPECT_EQ(before.requested_bytes.peak, 0u);
   for (int i = 0; i < 200; ++i) step();
-  deallocate(pool, allocate(pool, 500, Category::temp), 500);  // lower, and looked at before it is added up
+  deallocate(pool, allocate(pool, 500, Category::temp), 500);  // lower, and read before it is summed
   const Statistics after = pool.statistics();
   EXPECT_GT(after.magazine_hits, before.magazine_hits + 500);
   EXPECT_EQ(after.allocation.peak, 3u);

@@ -1,4 +1,4 @@
-// What the C interface looks for in PyTorch's libraries, as libraries of the same names have it in tests.
+// Stand-ins for PyTorch's libraries with the symbols that the C interface looks up, under the same names.
 #pragma once
 
 #include <cstdint>
@@ -22,14 +22,14 @@ class Error : public std::exception {
 
   const char* what() const noexcept override;
   const char* function() const { return function_.c_str(); }
-  /// Errors that live now.
+  /// Returns the number of live errors.
   static int alive();
 
  private:
   std::string function_, what_;
 };
 
-/// As PyTorch has it: in no library but those that throw or catch it, and without a constructor that others can find.
+/// As in PyTorch: defined only in libraries that throw or catch it, without an exported constructor.
 class OutOfMemoryError : public Error {
   using Error::Error;
 };

@@ -1,4 +1,4 @@
-// The functions that PyTorch calls, on two emulated devices: what each of them does to the pools behind it.
+// The functions that PyTorch calls, on two emulated devices, and their effects on the pools.
 #include "allocator/c_api.h"
 
 #include <gmock/gmock.h>
@@ -36,7 +36,7 @@ CachingAllocator& pool_of(int device) { return allocator_for({DeviceType::cuda, 
 std::uint64_t reserved(int device) { return pool_of(device).statistics().reserved_bytes.current; }
 void* stream(std::uintptr_t id) { return reinterpret_cast<void*>(id); }
 
-/// Each test begins with pools that hold nothing and may have all.
+/// Each test begins with empty pools without a limit.
 class TorchInterface : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -135,7 +135,7 @@ TEST_F(TorchInterface, KeepsWhatAGraphWasRecordedWithInAPoolOfItsOwn) {
   constexpr ssize_t size = 5000;
   std::function<bool(void*)> filter = [captured = stream(1)](void* asked) { return asked == captured; };
   poolgrad_torch_begin_pool(0, graph, &filter);
-  filter = nullptr;  // what was given was copied
+  filter = nullptr;  // the pool has a copy
   const auto allocate = [&](std::uintptr_t id) { return poolgrad_torch_malloc(size, 0, stream(id)); };
   const auto release = [&](void* block, std::uintptr_t id) { poolgrad_free(block, size, 0, stream(id)); };
   void* mine = allocate(1);
@@ -160,7 +160,7 @@ TEST_F(TorchInterface, KeepsWhatAGraphWasRecordedWithInAPoolOfItsOwn) {
   EXPECT_THROW(poolgrad_torch_begin_pool(9, graph, &filter), std::runtime_error);
 }
 
-/// A private pool for what is allocated on any stream.
+/// Makes a private pool for allocations on any stream.
 void begin_pool(poolgrad_pool_id id) {
   std::function<bool(void*)> all;
   poolgrad_torch_begin_pool(0, id, &all);
@@ -191,14 +191,14 @@ TEST_F(TorchInterface, ReusesNoBlockOfAPrivatePoolBeforeOtherStreamsAreDone) {
   }
 }
 
-/// What is queued on stream 1, and on stream 2 which waits for it, is recorded by another than the pools' owner.
+/// A capture by another owner than the pools' of work on stream 1, and on stream 2, which waits for it.
 class ForeignRecording {
  public:
   ForeignRecording() {
     driver_->begin_capture(1);
     join(2, 1);
   }
-  /// Throws where a rule was broken.
+  /// Throws if a rule was broken.
   void finish() {
     join(1, 2);
     driver_->graph_destroy(driver_->end_capture(1));

@@ -24,7 +24,7 @@ std::vector<json> of_phase(const json& events, const std::string& phase) {
   return found;
 }
 
-// The value of a counter at the end.
+// Returns the last value of a counter.
 json last(const json& events, const std::string& name) {
   json found;
   for (const json& event : events)

@@ -1,5 +1,5 @@
-// Snapshots come from outside: whatever their bytes are, reading them ends with a trace or with a FileError that says
-// where, after work in proportion to their size.
+// Snapshots come from outside. For any bytes, reading ends with a trace or with a FileError that names the place, after
+// work linear in the file's size.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -36,7 +36,7 @@ std::string u32(std::uint32_t value) {
   return bytes;
 }
 
-// Reads a file that may be damaged, and does with it what programs do.
+// Reads a file that may be damaged, and processes it as the programs do.
 void use(const std::string& bytes) {
   try {
     check_snapshot(bytes, "evil");
@@ -188,7 +188,7 @@ TEST(HostilePickle, DepthCostsNoStack) {
   nested += std::string(deep, 'l') + ".";
   EXPECT_THAT(refusal_of_read(pickle(nested)),
               HasSubstr("more lists and dictionaries than a snapshot of this size has"));
-  // Few enough containers for the size of the file, one in the other.
+  // Not too many containers for the size of the file, but nested.
   std::string padded;
   for (std::size_t i = 0; i < deep; ++i) padded += "(K\x01K\x01K\x01K\x01";
   for (std::size_t i = 0; i < deep; ++i) padded += 't';
@@ -201,7 +201,7 @@ TEST(HostilePickle, AListThatContainsItselfIsAnError) {
 }
 
 TEST(HostilePickle, AListIsExpandedOnce) {
-  // A list of blocks that a thousand segments share; 2^n of them could be described in n steps.
+  // A thousand segments share a list of blocks; n steps could describe 2^n of them.
   const std::string block = "}(" + text("size") + "K\x01" + text("state") + text("inactive") + "u";
   std::string program = "](}(" + text("total_size") + "K\x01" + text("blocks") + "](" + block + "eq\x01u";
   program += "}(" + text("total_size") + "K\x01" + text("blocks") + "h\x01ue.";
@@ -220,7 +220,7 @@ TEST(HostilePickle, LongTextsAreNotCopiedAgainAndAgain) {
   EXPECT_THAT(refusal_of_read(program + "eeu."), HasSubstr("texts that are repeated too often"));
 }
 
-// One long list, which a few bytes name for each of many devices: what it says takes as long as the list.
+// A few bytes name one long list for each of many devices; the work must not grow with their number.
 TEST(HostilePickle, FramesThatDevicesShareAreReadOnce) {
   constexpr int depth = 100, devices = 64;
   std::string program = "}(" + text("device_traces") + "](";

@@ -42,7 +42,7 @@ std::uint64_t fnv_of_words(std::string payload) {
 
 struct Section {
   std::string name;
-  std::size_t header;  // offset of its name; the payload is 24 bytes behind
+  std::size_t header;  // offset of its name; the payload follows 24 bytes later
   std::size_t size;
 };
 
@@ -55,7 +55,7 @@ std::vector<Section> sections_of(const std::string& bytes) {
   return sections;
 }
 
-// As a malicious writer would make it: what is inside is wrong, the checksum is right.
+// As a malicious writer would make it: the contents are wrong, the checksum is right.
 void repair_checksums(std::string& bytes) {
   for (const Section& section : sections_of(bytes))
     write_u64(bytes, section.header + 16, fnv_of_words(bytes.substr(section.header + 24, section.size)));
@@ -132,7 +132,7 @@ TEST(Pgt, DamageUnderRightChecksumsIsReadOrRefused) {
         std::string bytes = damaged;
         repair_checksums(bytes);
         const Trace trace = decode_pgt(bytes, "file");
-        // Whatever was read is safe to look up.
+        // All values read are safe to look up.
         for (const TraceEvent& event : trace.events) {
           ASSERT_TRUE(event.stream < trace.streams.size() || event.stream == 0);
           ASSERT_TRUE(event.scope < trace.scopes.size() || event.scope == 0);

@@ -1,4 +1,4 @@
-// Snapshots that Python has written (data/make_snapshots.py) become the traces that they describe.
+// Snapshots written by Python (data/make_snapshots.py) become the traces that they describe.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -34,7 +34,7 @@ void expect_native(const Trace& trace) {
   EXPECT_EQ(trace.start_us, 1000u);
   EXPECT_EQ(trace.lost, 0u);
   EXPECT_THAT(trace.streams, ElementsAre(0u, side));
-  // Blocks 1 and 2 were there before: one is freed first, the other never.
+  // Blocks 1 and 2 are older than the trace: one is freed first, the other never.
   EXPECT_THAT(
       told(trace),
       ElementsAre("free_requested 512 700 0 #1 s0", "free_completed 512 700 0 #1 s0", "allocate 512 1000 10 #3 s0",
@@ -45,7 +45,7 @@ void expect_native(const Trace& trace) {
                   "segment_map 134217728 2097152 52 #0 s0", "segment_unmap 134217728 2097152 53 #0 s0",
                   "out_of_memory 12345678 85899345920 54 #0 s0", "free_requested 1536 2000 60 #4 s0"));
 
-  // The innermost frame of a Python file, or else the innermost of all.
+  // The innermost Python frame, or else the innermost frame.
   const TraceLocation python{"/home/user/model.py", "forward", 12}, native{"conv.cpp", "cudnn::run", 7};
   EXPECT_EQ(trace.locations.at(trace.events[2].location), python);
   EXPECT_EQ(trace.locations.at(trace.events[5].location), native);

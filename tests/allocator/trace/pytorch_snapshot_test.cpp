@@ -1,4 +1,4 @@
-// What is written as a memory snapshot keeps the rules of its viewers and says the same when it is read back.
+// A written memory snapshot keeps the rules of its viewers and gives the same trace when it is read back.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -25,7 +25,7 @@ Trace read_one(const std::string& bytes) {
   return traces.empty() ? Trace{} : std::move(traces[0]);
 }
 
-// The events that the format has a place for.
+// Returns the events that the format can hold.
 std::vector<TraceEvent> shown(const Trace& trace) {
   std::vector<TraceEvent> events;
   for (const TraceEvent& event : trace.events)
@@ -56,7 +56,7 @@ TEST(PytorchSnapshot, SaysTheSameWhenItIsReadBack) {
     EXPECT_EQ(back.start_us, trace.start_us);
     const std::vector<TraceEvent> expected = shown(trace);
     ASSERT_EQ(back.events.size(), expected.size());
-    // Steps stand first in their microsecond, the other events keep their order.
+    // Steps come first in their microsecond, the other events keep their order.
     std::vector<TraceEvent> got = back.events, wanted = expected;
     const auto is_step = [](const TraceEvent& event) { return event.kind == TraceKind::step; };
     std::stable_partition(got.begin(), got.end(), is_step);
@@ -176,7 +176,7 @@ TEST(PytorchSnapshot, TextsOfAnyBytesCanBeRead) {
   }
 }
 
-// What is left of a destroyed stream has a name that numbers of a viewer do not reach.
+// Blocks of a destroyed stream get a name beyond the numbers of a viewer.
 TEST(PytorchSnapshot, StreamsWithLargeNamesKeepApart) {
   Trace trace = synthetic_trace(12, 200);
   trace.streams = {7, (std::uint64_t{1} << 63) + 1, (std::uint64_t{1} << 63) + 2, 1};
@@ -188,7 +188,7 @@ TEST(PytorchSnapshot, StreamsWithLargeNamesKeepApart) {
   }
 }
 
-// As many as a small file can have. To look each up among all others would take minutes.
+// The most that a small file can have. A linear search for each would take minutes.
 TEST(PytorchSnapshot, ManyStreamsWithLargeNamesKeepApart) {
   constexpr std::uint32_t count = 300'000;
   Trace trace = synthetic_trace(13, 200);
@@ -202,12 +202,12 @@ TEST(PytorchSnapshot, ManyStreamsWithLargeNamesKeepApart) {
   EXPECT_THAT(back.streams, ::testing::Each(::testing::Le(count)));
 }
 
-// Opcodes that the viewer's pickle machine knows, and that lists are filled in batches which it can spread.
+// Uses only opcodes of the viewer's pickle machine, and fills lists in batches that it can spread.
 TEST(PytorchSnapshot, PicklesUseProtocolTwoAndShortBatches) {
   const std::string bytes = encode_pytorch_snapshot(synthetic_trace(10, 5000), SnapshotEncoding::pickle);
   EXPECT_EQ(bytes.substr(0, 2), "\x80\x02");
   EXPECT_EQ(bytes.back(), '.');
-  EXPECT_THAT(check_snapshot(bytes, "file"), IsEmpty());  // which looks at both
+  EXPECT_THAT(check_snapshot(bytes, "file"), IsEmpty());  // checks both
 }
 
 TEST(PytorchSnapshot, WritesFramesOnce) {

@@ -1,4 +1,4 @@
-// What a real pool records is a trace without contradictions, and its snapshot keeps the rules of viewers.
+// A real pool's records are a trace without contradictions, and its snapshot keeps the rules of viewers.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -24,7 +24,7 @@ struct Live {
   std::uint64_t stream;
 };
 
-// Random allocations and frees on three streams, with everything else that a trace tells of.
+// Makes random allocations and frees on three streams, with all other events of a trace.
 void run(CachingAllocator& pool, std::uint64_t seed, int operations, bool alone) {
   std::mt19937_64 random(seed);
   std::vector<Live> live;
@@ -66,7 +66,7 @@ void expect_consistent(const CachingAllocator& pool) {
   for (const SnapshotEncoding encoding : {SnapshotEncoding::pickle, SnapshotEncoding::json})
     EXPECT_THAT(check_snapshot(encode_pytorch_snapshot(std::span(&cut, 1), encoding), "file"), IsEmpty());
   EXPECT_TRUE(trace.lost > 0 || cut.before.empty());
-  // The sums that viewers show are the pool's counters.
+  // The sums in viewers equal the pool's counters.
   const Statistics statistics = pool.statistics();
   std::uint64_t reserved = 0, active = 0;
   for (const BlockSnapshot& block : cut.trace.blocks) {
@@ -77,13 +77,13 @@ void expect_consistent(const CachingAllocator& pool) {
   EXPECT_EQ(active, statistics.active_bytes.current);
 }
 
-class RecordedTrace : public ::testing::TestWithParam<std::size_t> {};  // events that a ring holds
+class RecordedTrace : public ::testing::TestWithParam<std::size_t> {};  // number of events in a ring
 
 TEST_P(RecordedTrace, OfOneThreadIsConsistent) {
   const std::uint64_t seed = seed_or(1);
   for (std::uint64_t round = 0; round < 4; ++round) {
     SCOPED_TRACE("seed " + std::to_string(seed) + ", round " + std::to_string(round));
-    // A budget that is too small for all: the ladder is climbed to its end.
+    // The budget is too small for all blocks: all stages of the emergency ladder run.
     CachingAllocator pool(poolgrad::testing::make_memory("sim", 128 * page),
                           {.budget = (round % 2 == 0 ? 96 : 24) * page, .trace = GetParam()});
     run(pool, seed + round, 4000, true);

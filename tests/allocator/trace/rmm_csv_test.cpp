@@ -52,7 +52,7 @@ TEST(RmmCsv, ReadsALog) {
   EXPECT_EQ(trace.events[4].size, 99'999'999'999u);
   EXPECT_EQ(trace.events[4].time, 1'400'000'000u);
 
-  // What is still live lies in pages that were always there.
+  // The live blocks lie in pages committed before the trace.
   ASSERT_THAT(trace.blocks, SizeIs(3));
   EXPECT_EQ(trace.blocks[0].address, 0x7f0000000000u);
   EXPECT_EQ(trace.blocks[1].state, BlockState::live);
@@ -70,8 +70,8 @@ TEST(RmmCsv, BlocksFromBeforeTheLogAreThere) {
   EXPECT_EQ(cut.before[0].requested, 64u);
 }
 
-// Seconds that it takes to read a log of blocks at these addresses, given back in the order in which they came, each on
-// a stream of its own where `streams` is not 0; without streams, also to make a workload of it.
+// Returns the seconds to read a log of blocks at these addresses, freed in order of allocation, each on its own stream
+// where `streams` is not 0. Without streams, the time includes making a workload.
 double seconds_to_read(std::uint64_t count, std::uint64_t step, std::uint64_t streams) {
   std::string log;
   for (const char* action : {"allocate", "free"})
@@ -91,7 +91,7 @@ double seconds_to_read(std::uint64_t count, std::uint64_t step, std::uint64_t st
 }
 
 TEST(RmmCsv, NumbersThatAreChosenToMeetInATableCostNoMoreThanOthers) {
-  // The inverse of the golden ratio's multiplier modulo 2^64: products are small numbers, whose high halves are 0.
+  // The inverse of the golden ratio's multiplier modulo 2^64: products are small numbers whose high halves are 0.
   std::uint64_t inverse = 1;
   for (int i = 0; i < 6; ++i) inverse *= 2 - 0x9e3779b97f4a7c15u * inverse;
   ASSERT_EQ(inverse * 0x9e3779b97f4a7c15u, 1u);
@@ -99,8 +99,8 @@ TEST(RmmCsv, NumbersThatAreChosenToMeetInATableCostNoMoreThanOthers) {
   const auto seconds = [&](std::uint64_t step, std::uint64_t streams) {
     return std::min(seconds_to_read(count, step, streams), seconds_to_read(count, step, streams));
   };
-  const double usual = seconds(4096, 3);  // neither number meets any other
-  // Tables of the standard library have these many places, as they grow.
+  const double usual = seconds(4096, 3);  // neither number collides with any other
+  // Bucket counts of the standard library's tables as they grow.
   for (const std::uint64_t chosen : {std::uint64_t{42043}, std::uint64_t{85229}, inverse}) {
     EXPECT_LT(seconds(16 * chosen, 0), 10 * usual) << chosen;
     EXPECT_LT(seconds(4096, chosen), 10 * usual) << chosen;
@@ -132,7 +132,7 @@ TEST(RmmCsv, BringsAllocationsAndFreesBack) {
   std::vector<TraceEvent> got;
   for (const TraceEvent& event : back.events)
     if (event.kind == TraceKind::allocate || event.kind == TraceKind::free_requested) got.push_back(event);
-  // The blocks that were there before are allocated first.
+  // Blocks older than the trace are allocated first.
   std::size_t before = 0;
   for (const BlockSnapshot& block : window.before) {
     if (block.state != BlockState::live) continue;

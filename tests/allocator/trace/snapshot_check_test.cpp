@@ -1,4 +1,4 @@
-// The checker finds each kind of violation, and nothing in a snapshot that keeps the rules.
+// The checker finds each kind of violation, and none in a snapshot that keeps the rules.
 #include "allocator/trace/trace_file.h"
 
 #include <gmock/gmock.h>
@@ -20,7 +20,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-// One segment of cudaMalloc and one of mapped pages; a block that stays, one that waits, one that has come and gone.
+// One segment of cudaMalloc and one of mapped pages; a live block, a pending one, and a freed one.
 json good() {
   return json::parse(R"({
     "segments": [
@@ -54,7 +54,7 @@ json good() {
 
 std::vector<std::string> check(const json& snapshot) { return check_snapshot(snapshot.dump(), "file"); }
 
-/// The first violation after `change`.
+/// Returns the first violation after `change`.
 std::string violation(const std::function<void(json& snapshot)>& change) {
   json snapshot = good();
   change(snapshot);

@@ -1,4 +1,4 @@
-// snapshot_writer FOLDER: writes synthetic traces as memory snapshots, for programs in other languages to look at.
+// snapshot_writer FOLDER: writes synthetic traces as memory snapshots, for tests in other languages.
 #include <cstdio>
 #include <string>
 

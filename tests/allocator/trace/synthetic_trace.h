@@ -1,4 +1,4 @@
-// Makes traces without a pool: a simulated sequence of commits, allocations and frees that never contradicts itself.
+// Makes traces without a pool: a simulated, consistent sequence of commits, allocations and frees.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +13,7 @@
 
 namespace poolgrad::testing_support {
 
-/// What a synthetic trace is made of. Each page has 32 places of 64 KiB, and each block is in one of them.
+/// Parameters of a synthetic trace. Each page has 32 places of 64 KiB, and each block is in one of them.
 struct SyntheticShape {
   std::size_t windows = 2;
   std::size_t pages = 16;  // of 2 MiB, for each window
@@ -54,7 +54,7 @@ class SyntheticTrace {
 
   std::size_t below(std::size_t bound) { return static_cast<std::size_t>(random_() % bound); }
   bool chance(double share) { return static_cast<double>(random_() >> 11) * 0x1p-53 < share; }
-  // Windows are 1 GiB apart, but for the second, which follows the first without a gap.
+  // Windows are 1 GiB apart; only the second follows the first without a gap.
   std::uint64_t address_of(std::size_t place) const {
     const std::size_t window = place / places_per_page / shape_.pages;
     const std::uint64_t base =
@@ -143,7 +143,7 @@ class SyntheticTrace {
     record(TraceKind::segment_unmap, address_of(page_index * places_per_page), page);
   }
 
-  // The end of the trace, from its events alone: the last action may have been cut off in the middle.
+  // Computes the end of the trace from its events alone: the last action may be incomplete.
   void replay_ends() {
     std::fill(committed_.begin(), committed_.end(), false);
     for (Held& held : held_) held.state = BlockState::free;
@@ -219,7 +219,7 @@ inline Trace synthetic_trace(std::uint64_t seed, std::size_t events, SyntheticSh
   return SyntheticTrace(seed, events, shape).take();
 }
 
-/// A ring that has overwritten the first `lost` events.
+/// Returns the trace of a ring that has overwritten the first `lost` events.
 inline Trace without_beginning(Trace trace, std::size_t lost) {
   trace.events.erase(trace.events.begin(), trace.events.begin() + static_cast<std::ptrdiff_t>(lost));
   trace.lost += lost;

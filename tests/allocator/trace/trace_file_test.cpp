@@ -93,7 +93,7 @@ TEST(TraceFile, RefusesAFileLargerThanTheMemoryOfTheMachine) {
   const TemporaryFolder folder;
   const auto refusal = [&](const std::string& begin) {
     write_bytes(folder.file("sparse"), begin);
-    std::filesystem::resize_file(folder.file("sparse"), std::uintmax_t{1} << 42);  // no bytes of the disk
+    std::filesystem::resize_file(folder.file("sparse"), std::uintmax_t{1} << 42);  // uses no disk space
     return error_of<FileError>([&] { load_trace(folder.file("sparse")); });
   };
   const std::string path = "[read] " + folder.file("sparse") + ": ";
@@ -163,7 +163,7 @@ TEST(TraceFile, RefusesATraceThatContradictsItself) {
   EXPECT_THAT(pgt([](Trace& t) { t.blocks.back().size = UINT64_MAX; }), HasSubstr("a block ends beyond 2^63"));
 }
 
-// The reader of an export accepts each trace that the reader of its source accepted.
+// The reader of an export accepts the trace of each source file that its reader accepted.
 TEST(TraceFile, ReadsAgainWhatItExportedOfADamagedTrace) {
   const TemporaryFolder folder;
   const std::uint64_t seed = seed_or(1);

@@ -98,7 +98,7 @@ TEST(TraceClock, MeasuresNanoseconds) {
   const TraceClock::Scale scale = clock.scale();
   const auto elapsed = static_cast<double>(std::chrono::nanoseconds(end - begin).count());
   const auto measured = static_cast<double>(scale(last) - scale(first));
-  // What the ticks enclose lies inside what the steady clock encloses, up to the exactness of the calibration.
+  // The interval in ticks lies inside the steady clock's interval, up to the accuracy of the calibration.
   EXPECT_GE(measured, 20e6 * 0.999);
   EXPECT_LE(measured, elapsed * 1.001);
 }

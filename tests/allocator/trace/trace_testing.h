@@ -1,4 +1,4 @@
-// What the tests of traces share: comparing traces, and the seed of random ones.
+// Shared by the tests of traces: comparing traces, and the seed of random ones.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@
 
 namespace poolgrad {
 
-// Found by GoogleTest and by comparisons of vectors.
+// Used by GoogleTest and by comparisons of vectors.
 inline bool operator==(const BlockSnapshot& a, const BlockSnapshot& b) {
   const auto fields = [](const BlockSnapshot& block) {
     return std::make_tuple(block.address, block.size, block.state, block.stream, block.epoch, block.window,
@@ -33,7 +33,7 @@ inline void PrintTo(const BlockSnapshot& block, std::ostream* out) {
 
 namespace testing_support {
 
-/// Index of the first difference; says nothing of the millions that are equal.
+/// Index of the first difference; prints no equal items, as there may be millions.
 template <typename Items>
 void expect_same_items(const Items& actual, const Items& expected, const char* what) {
   ASSERT_EQ(actual.size(), expected.size()) << what;

@@ -13,7 +13,7 @@ namespace {
 
 using namespace testing_support;
 
-// What is live, waits and is committed after the first `count` events of a trace that begins with nothing.
+// The live, pending and committed addresses after the first `count` events of a trace that starts empty.
 struct Oracle {
   std::map<std::uint64_t, std::uint64_t> live, pending;  // address -> request
   std::uint64_t committed = 0;
@@ -62,7 +62,7 @@ TEST(CutTrace, FindsTheStateAtBothEndsByTakingEventsBack) {
     const Trace trace = synthetic_trace(random(), 1 + random() % 2000);
     const std::size_t a = random() % (trace.events.size() + 1), b = random() % (trace.events.size() + 1);
     const std::size_t from = std::min(a, b), to = std::max(a, b);
-    // A ring that has lost events before `from` knows as much.
+    // A ring that has lost events before `from` gives the same answers.
     const std::size_t lost = random() % (from + 1);
     const WindowedTrace cut = cut_trace(without_beginning(trace, lost), {.from = from - lost, .to = to - lost});
 

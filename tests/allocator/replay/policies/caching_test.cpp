@@ -49,7 +49,7 @@ TEST(TensorflowBfc, TakesWhatTheLimitLeaves) {
 }
 
 TEST(TensorflowBfc, AsksForLessAndLessWhenTheDeviceRefuses) {
-  Model model(make_tensorflow_bfc, 5 * MiB);  // of which the device can give two pages of 2 MiB
+  Model model(make_tensorflow_bfc, 5 * MiB);  // the device can give two pages of 2 MiB
   EXPECT_TRUE(model.allocate(2 * MiB));
   EXPECT_TRUE(model.allocate(1 * MiB));
   EXPECT_EQ(model.reserved(), 4 * MiB);

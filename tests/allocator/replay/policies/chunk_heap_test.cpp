@@ -1,4 +1,4 @@
-// The heaps that the models stand on, against a map that is too simple to be wrong.
+// The heaps of the models, against a deliberately simple map.
 #include "allocator/replay/policies/chunk_heap.h"
 #include "tests/test_seed.h"
 
@@ -26,7 +26,7 @@ class ChunkHeapTest : public ::testing::Test {};
 using Heaps = ::testing::Types<ChunkHeap, FirstFitHeap>;
 TYPED_TEST_SUITE(ChunkHeapTest, Heaps);
 
-// Where the block must be that take_fit() returns; 0 if there is none.
+// Returns the expected address of take_fit()'s block; 0 if there is none.
 std::uintptr_t expected_fit(const std::map<std::uintptr_t, Interval>& blocks, std::uint64_t list, std::size_t size,
                             bool best) {
   std::uintptr_t found = 0;

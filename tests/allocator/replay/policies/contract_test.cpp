@@ -1,4 +1,4 @@
-// What holds for every modelled allocator, whatever its rules.
+// Properties of every modelled allocator.
 #include <cstdlib>
 #include <random>
 #include <string>
@@ -48,7 +48,7 @@ INSTANTIATE_TEST_SUITE_P(Models, PolicyContract, ::testing::ValuesIn(models),
 
 using Step = std::tuple<bool, std::size_t, std::size_t>;  // served, reserved, active
 
-// Random operations under a capacity; checks each state, and returns all of them.
+// Makes random operations under a capacity; checks each state and returns all of them.
 std::vector<Step> run(Model& model, std::size_t capacity, std::uint16_t streams, int operations) {
   std::mt19937_64 random(seed_or(20));
   struct Live {
@@ -84,7 +84,7 @@ std::vector<Step> run(Model& model, std::size_t capacity, std::uint16_t streams,
   }
   for (const Live& block : live) model.free(block.block, block.stream);
   model.finish_work();
-  // Some notice at the next operation only that nothing is left to wait for.
+  // Some policies notice only at the next operation that no work is pending.
   if (const auto last = model.allocate(1)) model.free(last);
   check(true);
   return steps;
@@ -156,7 +156,7 @@ TEST_P(PolicyContract, UsesOneBlockAgainAndAgain) {
 }
 
 TEST_P(PolicyContract, RecoversWhatOtherStreamsGiveBack) {
-  // One block fills most of the capacity; each round it goes from one stream to the other.
+  // One block fills most of the capacity; in each round it moves to the other stream.
   Model tested = model(200 * MiB, 2);
   for (int i = 0; i < 50; ++i) {
     const auto stream = static_cast<std::uint16_t>(i % 2);

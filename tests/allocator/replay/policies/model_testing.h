@@ -25,11 +25,11 @@ class Model {
     workload_.streams = streams;
     policy_ = make({.capacity = capacity, .latency = &latency_, .workload = &workload_});
   }
-  /// "pytorch:max_split=20MiB"
+  /// `policy` is a name with options, as "pytorch:max_split=20MiB".
   Model(const char* policy, std::size_t capacity, std::uint16_t streams = 1)
       : Model(policy_named(policy).make, capacity, streams) {}
 
-  /// The number of the block; nothing if the policy refuses.
+  /// Returns the number of the block, or an empty value if the policy refuses.
   std::optional<std::uint32_t> allocate(std::size_t bytes, std::uint16_t stream = 0) {
     const auto block = static_cast<std::uint32_t>(blocks_.size());
     blocks_.push_back({bytes, stream});
@@ -45,12 +45,12 @@ class Model {
   void use(std::optional<std::uint32_t> block, std::uint16_t stream) {
     policy_->use(operation(OperationKind::use, block.value(), stream));
   }
-  /// Later work of `stream` waits for that of `other` so far.
+  /// Makes later work of `stream` wait for the earlier work of `other`.
   void order(std::uint16_t stream, std::uint16_t other) {
     policy_->order({.block = other, .stream = stream, .kind = OperationKind::order});
   }
   void step() { policy_->step(); }
-  /// All work that streams have been given is done.
+  /// Finishes all queued work of the streams.
   void finish_work() { policy_->advance(1e9); }
 
   std::size_t reserved() const { return policy_->reserved(); }

@@ -149,10 +149,10 @@ TEST(PytorchNative, TakesLargeSegmentsOfTheSizeThatIsSet) {
   EXPECT_EQ(model.reserved(), 68 * MiB);
 }
 
-// The capacity is 100 MiB, of which half is the threshold. The ages are requests for large blocks since the free.
+// The capacity is 100 MiB and the threshold half of it. An age counts requests for large blocks since the free.
 class PytorchGarbage : public ::testing::Test {
  protected:
-  // A cached segment of so many bytes.
+  // Adds a cached segment of `bytes`.
   void cache(std::size_t bytes) { model_.free(model_.allocate(bytes)); }
   Model model_{"pytorch:garbage_collection_threshold=0.5", 100 * MiB};
 };
@@ -255,7 +255,7 @@ TEST(PytorchExpandable, UnmapsFreePagesUnderPressureOnly) {
   EXPECT_EQ(model.counters().frees, 0u);
   EXPECT_TRUE(model.allocate(100));  // 2 MiB are left for small pages
   EXPECT_EQ(model.counters().frees, 0u);
-  EXPECT_TRUE(model.allocate(30 * MiB));  // behind the block that stays, in pages taken from both of its sides
+  EXPECT_TRUE(model.allocate(30 * MiB));  // after the remaining block, in pages taken from both of its sides
   EXPECT_EQ(model.counters().frees, 2u);
   EXPECT_EQ(model.reserved(), 62 * MiB);
   model.free(second);
@@ -271,7 +271,7 @@ TEST(PytorchExpandable, UnmapsPagesInTheMiddleOfAFreeBlock) {
   EXPECT_TRUE(model.allocate(1 * MiB));
   EXPECT_EQ(model.counters().frees, 1u);
   EXPECT_EQ(model.reserved(), 24 * MiB);
-  EXPECT_TRUE(model.allocate(10 * MiB));  // what was left of the first page
+  EXPECT_TRUE(model.allocate(10 * MiB));  // the rest of the first page
 }
 
 TEST(PytorchExpandable, MapsTheLowestHoleAgain) {
@@ -355,7 +355,7 @@ TEST(Gmlake, HandsOutAStitchedBlockOfUpToTenTimesTheSize) {
   EXPECT_EQ(model.active(), 4 * MiB);
 }
 
-// What a request of 6 MiB gets where 12 MiB, stitched of six chunks, are free.
+// Returns the block for a request of 6 MiB where 12 MiB, stitched of six chunks, are free.
 std::size_t granted(const char* policy) {
   Model model(policy, 1 * GiB);
   std::vector<std::optional<std::uint32_t>> chunks;

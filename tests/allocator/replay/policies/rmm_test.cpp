@@ -61,7 +61,7 @@ TEST(RmmPool, NeverGivesMemoryBack) {
   Model model(make_rmm_pool, 64 * MiB);
   for (int i = 0; i < 8; ++i) model.free(model.allocate(8 * MiB + static_cast<std::size_t>(i) * MiB));
   const std::size_t reserved = model.reserved();
-  EXPECT_FALSE(model.allocate(60 * MiB));  // nothing is live, but the pool is in pieces
+  EXPECT_FALSE(model.allocate(60 * MiB));  // no block is live, but the pool is fragmented
   EXPECT_EQ(model.reserved(), reserved);
   EXPECT_EQ(model.counters().frees, 0u);
 }
@@ -114,7 +114,7 @@ TEST(RmmArena, GivesEachStreamItsSuperblocks) {
   Model model(make_rmm_arena, 2 * MiB, 3);
   EXPECT_TRUE(model.allocate(256, 0));
   EXPECT_TRUE(model.allocate(256, 1));
-  EXPECT_FALSE(model.allocate(256, 2));  // two superblocks of 1 MiB were all there was
+  EXPECT_FALSE(model.allocate(256, 2));  // the pool had only two superblocks of 1 MiB
   EXPECT_TRUE(model.allocate(512 * KiB, 0));
 }
 
