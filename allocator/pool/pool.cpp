@@ -135,6 +135,14 @@ Block* Pool::take(const Need& need, ThreadCache* cache) {
   if (block == nullptr && cache != nullptr && front_.drain(*cache) != 0) {
     block = arena.take(need.size, need.alignment, need.stream.id);
   }
+  // Pages that lie idle among what lives long serve transients before new ones do.
+  if (block == nullptr && !is_long_lived(need.tag.category)) {
+    constexpr std::size_t most_idle = std::size_t{64} << 20, most_idle_share = 32;  // of what is reserved
+    Arena& other = arenas_.other_than(need.tag);
+    if (other.free_bytes() >
+        std::max<std::size_t>(most_idle, ground_.accounts.reserved_bytes.current / most_idle_share))
+      block = other.take(need.size, need.alignment, need.stream.id);
+  }
   // A plan is given up for what the budget would not allow beside it.
   if (block == nullptr && plan_.is_possible() && pages_.page_deficit(need) > pages_.unused_budget() &&
       plan_.drop(true)) {

@@ -315,6 +315,23 @@ TEST_P(PageHeapTest, TakesPagesOfTheOtherArena) {
   expect_invariants(*pool_);
 }
 
+TEST_P(PageHeapTest, PutsTransientsIntoTheOtherArenaWhereMuchLiesFree) {
+  make_pool({});
+  void* wall = allocate(*pool_, page, Category::parameter);
+  void* parameter = allocate(*pool_, 64 * page, Category::parameter);
+  deallocate(*pool_, parameter, 64 * page);
+  void* long_lived = allocate(*pool_, page, Category::parameter);
+  const std::size_t reserved = pool_->statistics().reserved_bytes.current;
+  std::vector<void*> blocks;
+  for (int i = 0; i < 31; ++i) blocks.push_back(allocate(*pool_, page));
+  EXPECT_EQ(pool_->statistics().reserved_bytes.current, reserved) << "more than 64 MiB lie free there";
+  blocks.push_back(allocate(*pool_, 2 * page));
+  EXPECT_GT(pool_->statistics().reserved_bytes.current, reserved) << "the last 64 MiB stay";
+  expect_invariants(*pool_);
+  deallocate(*pool_, long_lived, page);
+  deallocate(*pool_, wall, page);
+}
+
 TEST_P(PageHeapTest, ReleasesAndCommitsWhereMemoryCannotMove) {
   make_pool({.budget = 12 * page}, false);
   const auto kept = comb(6);
