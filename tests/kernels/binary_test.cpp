@@ -32,7 +32,7 @@ TEST_P(Binary, AgreesWithItsDefinition) {
       TestArray x(dtype, shape), y(dtype, shape), out(definition.truth ? DType::boolean : dtype, shape);
       x.random(random, low);
       y.random(random);
-      for (std::int64_t i = 0; i < x.count(); i += 3) y.set(i, x[i]);  // so that equality is not rare
+      for (std::int64_t i = 0; i < x.count(); i += 3) y.set(i, x[i]);  // makes equality frequent
       binary({}, definition.op, out, x, y);
       expect_elements(
           out, [&](std::int64_t i) { return static_cast<double>(definition.value(x[i], y[i])); }, tolerance(dtype),
@@ -153,7 +153,7 @@ TEST(BinarySpecialValues, IntegerDivisionByZeroIsZeroAndTruncatesOtherwise) {
   EXPECT_EQ(out[0], 3);
   EXPECT_EQ(out[1], -3);
   EXPECT_EQ(out[2], 0);
-  EXPECT_EQ(out[3], -9223372036854775808.0);  // wraps, and does not trap
+  EXPECT_EQ(out[3], -9223372036854775808.0);  // wraps around
 }
 
 TEST(BinarySpecialValues, RestsHaveTheSignOfOneOperandAndOfIntegersByZeroAreTheFirst) {

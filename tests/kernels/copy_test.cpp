@@ -39,7 +39,7 @@ TEST(Copy, GivesIntegersTheNearestThatTheyCanHoldAndZeroForNaN) {
   for (const DType from : {DType::f64, DType::f32, DType::bf16})
     for (const auto& [to, least, most] :
          {std::tuple(DType::u8, 0.0, 255.0), std::tuple(DType::i32, -0x1p31, 0x1p31 - 1),
-          std::tuple(DType::i64, -0x1p63, 0x1p63)}) {  // 2^63 - 1, as a double
+          std::tuple(DType::i64, -0x1p63, 0x1p63)}) {  // 2^63 - 1 as a double
       TestArray x(from, {count}), out(to, {count});
       x.fill([&](std::int64_t i) { return numbers[static_cast<std::size_t>(i)]; });
       copy({}, out, x);
@@ -169,7 +169,7 @@ TEST(Arange, OfIntegersIsExact) {
   };
   expect(ArithmeticSequence::of_integers(first, 2), [&](std::int64_t i) { return first + 2 * i; });
   expect(ArithmeticSequence::of_integers(-first, -1), [&](std::int64_t i) { return -first - i; });
-  // Between bounds whose difference no i64 has, cut towards 0.
+  // Rounds towards 0; the difference of the bounds exceeds i64.
   __extension__ using Wide = __int128;
   const std::pair<std::int64_t, std::int64_t> bounds[] = {
       {INT64_MIN, INT64_MAX}, {INT64_MAX, INT64_MIN}, {-7, 5}, {5, -7}, {first, first + 3}, {-first, -first - 3}};

@@ -35,7 +35,7 @@ TEST(Dispatch, EveryKernelOfTheCpuIsThere) {
 }
 
 TEST(Dispatch, TheClockOfASimulatedDeviceAdvancesByTheCost) {
-  float nothing = 0;  // is touched
+  float nothing = 0;  // a sim device does not access it
   const auto fill_elements = [&](std::int64_t count) { fill(sim, View{&nothing, DType::f32, 1, {count}, {1}}, 1); };
   const std::uint64_t start = device_clock(sim.device);
   fill_elements(0);

@@ -65,15 +65,15 @@ TEST(HalfTypes, EveryBitPatternHasTheValueOfItsFormat) {
   }
 }
 
-/// Of the two neighbours, the nearer one, and of equally near ones the even one: by the values alone.
+/// Returns the nearer of the two neighbors; on a tie, the even one. Compares values alone.
 template <class S, class From>
 void rounds_to_nearest_even(From x, int exponent_bits, int fraction_bits) {
   const S rounded = narrowed<S>(x);
-  const long double exact = std::abs(static_cast<long double>(x));  // has 64 bits: every i64 too
+  const long double exact = std::abs(static_cast<long double>(x));  // 64 significant bits: exact for every i64
   ASSERT_EQ(rounded.bits >> 15, std::signbit(static_cast<long double>(x))) << x;
   const std::uint16_t bits = rounded.bits & 0x7fff,
                       infinity = static_cast<std::uint16_t>(0x8000 - (1 << fraction_bits));
-  const auto magnitude = [&](int pattern) {  // infinity stands for the next number that a wider exponent would give
+  const auto magnitude = [&](int pattern) {  // infinity stands for the next number of a wider exponent
     if (pattern < infinity) return value_of(static_cast<std::uint16_t>(pattern), exponent_bits, fraction_bits);
     return std::ldexp(1.0, 1 << (exponent_bits - 1));
   };
@@ -99,7 +99,7 @@ TEST(HalfTypes, ConversionRoundsToTheNearestEvenNeighbour) {
   for (int i = 0; i < 200000; ++i) {
     const float x = std::bit_cast<float>(static_cast<std::uint32_t>(random()));
     if (!std::isnan(x)) rounds_to_nearest_even<BFloat16>(x, 8, 7);
-    // Exponents around those of binary16, so that subnormal and overflowing results are frequent.
+    // Exponents close to those of binary16: subnormal and overflowing results are frequent.
     const float y = std::ldexp(std::copysign(1.0f + 0x1p-23f * static_cast<float>(random() % (1 << 23)), x),
                                static_cast<int>(random() % 48) - 28);
     rounds_to_nearest_even<Half>(y, 5, 10);
@@ -109,7 +109,8 @@ TEST(HalfTypes, ConversionRoundsToTheNearestEvenNeighbour) {
   }
 }
 
-/// A double near a number with so many bits, or near the middle of two: a float in between would decide.
+/// A double close to a number with `bits` bits, or to the midpoint of two. Rounding to f32 first may give a wrong
+/// result.
 double near_tie(std::mt19937_64& random, int bits, int least_exponent, int exponents) {
   const double tie = 1.0 + std::ldexp(static_cast<double>(random() % (std::uint64_t{1} << bits)), -bits);
   const double off[] = {0, 0x1p-52, -0x1p-52, 0x1p-30, -0x1p-30, 0x1p-25, -0x1p-25, 0x1p-24, -0x1p-24, 0x1p-23};
@@ -125,7 +126,7 @@ TEST(HalfTypes, ConversionFromDoubleAndIntegersRoundsOnce) {
     const double any = std::bit_cast<double>(random());
     if (!std::isnan(any)) rounds_to_nearest_even<BFloat16>(any, 8, 7);
     if (!std::isnan(any)) rounds_to_nearest_even<Half>(any, 5, 10);
-    // Middles of two numbers of bf16, and their neighbours.
+    // Midpoints of two bf16 numbers, and their neighbors.
     const int shift = 8 + static_cast<int>(random() % 47);
     const auto middle = static_cast<std::int64_t>((256 + 2 * (random() % 128) + 1) << shift >> 1);
     const std::int64_t integer = (random() & 1 ? 1 : -1) * (middle + static_cast<std::int64_t>(random() % 3) - 1);

@@ -1,4 +1,4 @@
-// The naive definitions that elementwise kernels are compared with, written apart from kernels/definition.
+// Naive definitions of the elementwise operations, independent of kernels/definition.
 #pragma once
 
 #include <algorithm>
@@ -11,8 +11,8 @@
 
 namespace poolgrad::kernels::testing {
 
-/// out[i] = Op(x[i]) for the element with row-major index i; both views have the same shape and elements of type T.
-/// What a GPU's thread does.
+/// out[i] = Op(x[i]) for the element with row-major index i, as one GPU thread computes it. Both views have the same
+/// shape and elements of type T.
 template <template <class> class Op, class T>
 struct PointwiseUnary {
   View out, x;
@@ -25,7 +25,7 @@ struct PointwiseUnary {
 
 using Real = long double;
 
-/// An operation, its derivative, and the interval on which random points are drawn. `on_integers`: defined for them.
+/// An operation, its derivative, and the interval of random points. `on_integers`: defined for integers.
 struct UnaryDefinition {
   UnaryOp op;
   Real (*value)(Real x, Real a, Real b);

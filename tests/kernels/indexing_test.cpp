@@ -29,7 +29,7 @@ std::int64_t row_major(const View& view, const std::vector<std::int64_t>& at) {
   for (int d = 0; d < view.rank; ++d) i = i * view.shape[d] + at[static_cast<std::size_t>(d)];
   return i;
 }
-/// Element i of `of`, with its coordinate along `dim` replaced, as a row-major index into `into`.
+/// Row-major index into `into` of element i of `of`, with its coordinate along `dim` replaced.
 std::int64_t moved(const View& of, std::int64_t i, int dim, std::int64_t to, const View& into) {
   std::vector<std::int64_t> at = coordinates(of, i);
   at[static_cast<std::size_t>(dim)] = to < 0 ? to + into.shape[dim] : to;
@@ -128,7 +128,7 @@ TEST(IndexAdd, AddsSlicesInOrder) {
       }
 }
 
-/// The index of gather and scatter: of x's shape, but `picks` long along dim and shorter elsewhere where it may be.
+/// The index shape of gather and scatter: x's shape, but `picks` along dim and shorter elsewhere where possible.
 Shape index_shape(const Case& c) {
   Shape shape = c.shape;
   for (std::int64_t& size : shape) size = std::max<std::int64_t>(std::min<std::int64_t>(size, 1), size - 1);

@@ -52,7 +52,7 @@ TEST(Launch, CoversAnyNumberOfElementsWithinTheLimits) {
 }
 
 TEST(Pointwise, TheFunctorThatTheGpuRunsFollowsStridesOnTheCpu) {
-  // given a transposed input and a broadcast row
+  // A transposed input and a broadcast row.
   std::vector<float> x(6), out(6, -1.0f);
   for (std::size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>(i) - 2.5f;
   const View in{x.data(), DType::f32, 2, {2, 3}, {1, 2}};

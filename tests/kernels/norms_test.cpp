@@ -14,7 +14,7 @@ const std::vector<Shape> norm_shapes = {{0, 5},   {1, 1},    {1, 33},    {33, 1}
                                         {31, 33}, {5, 1025}, {1030, 48}, {4, 9, 130}};
 constexpr double epsilon = 1e-5;
 
-/// A norm with all its operands, and the definition in f64. `centered`: LayerNorm, otherwise RMSNorm.
+/// A norm with its operands and its f64 definition. `centered`: LayerNorm, otherwise RMSNorm.
 struct Norm {
   bool centered, affine;
   std::int64_t rows = 1, n;
@@ -74,7 +74,7 @@ struct Norm {
   }
   double expected_out(std::int64_t i) const { return h(i) * w(i) + (affine && centered ? bias[i % n] : 0); }
   double expected_dx(std::int64_t i) {
-    if (i % n == 0) {  // called in order
+    if (i % n == 0) {  // elements are visited in order
       u = uh = 0;
       for (std::int64_t j = i; j < i + n; ++j) {
         u += grad[j] * w(j);
@@ -121,7 +121,7 @@ TEST_P(Norms, GradientsAgreeWithTheDefinition) {
       Norm norm(std::get<0>(GetParam()), std::get<1>(GetParam()), dtype, shape, random);
       norm.forward();
       norm.backward();
-      // With one column and a mean the gradient is 0 but for epsilon: nothing to be relative to.
+      // With one column and a mean, the gradient is 0 but for epsilon: there is no relative error.
       const double error = 6 * tolerance(dtype), absolute = shape.back() == 1 ? 400 * error : 20 * error;
       expect_elements(
           norm.dx, [&](std::int64_t i) { return norm.expected_dx(i); }, error, absolute);
@@ -154,7 +154,7 @@ TEST_P(Norms, ThreadsDoNotChangeABit) {
     expect_same_bits_for_any_thread_count(*result, run);
 }
 
-/// By the definition on the row divided by its scale.
+/// Expected values: the definition on the row divided by its scale.
 TEST(Norms, HoldForRowsWhoseSquaresTheDtypeDoesNot) {
   std::mt19937_64 random(test_seed());
   const auto check = [&](DType dtype, int exponent, bool centered, std::int64_t n) {
@@ -217,7 +217,7 @@ TEST(Rope, RotatesPairsByTheirAngle) {
           const double c = static_cast<double>(std::cos(angle)), s = static_cast<double>(std::sin(angle));
           return i % d < half ? x[i] * c - x[i + half] * s : x[i] * c + x[i - half] * s;
         };
-        // An f64 angle of 1e5 radians is itself only good to 1e-11.
+        // An f64 angle of 1e5 radians has an error of 1e-11.
         const double error = tolerance(dtype) + 1e-15 * static_cast<double>(position);
         expect_elements(out, expected, error, 4 * error);
         expect_elements(

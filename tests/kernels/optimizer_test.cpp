@@ -59,7 +59,7 @@ TEST(Sgd, FollowsItsRuleWithAndWithoutMomentum) {
       for (const bool nesterov : {false, true})
         for (const std::int64_t n : sizes) {
           const DType exact = compute_dtype(dtype);
-          TestArray parameter(dtype, {n}), gradient(dtype, {n}), buffer(exact, {n});  // the buffer begins as NaN
+          TestArray parameter(dtype, {n}), gradient(dtype, {n}), buffer(exact, {n});  // the buffer starts as NaN
           parameter.random(random);
           for (int step = 0; step < 3; ++step) {
             gradient.random(random);
@@ -166,7 +166,7 @@ TEST(RmsProp, FollowsItsRuleCenteredAndWithMomentum) {
 TEST(AddGradient, LosesNoAddendOfAHalfType) {
   for (const DType dtype : {DType::f16, DType::bf16})
     for (const std::int64_t n : sizes) {
-      TestArray sum(dtype, {n}), gradient(dtype, {n}), exact(DType::f32, {n});  // the state begins as NaN
+      TestArray sum(dtype, {n}), gradient(dtype, {n}), exact(DType::f32, {n});  // the state starts as NaN
       sum.fill([](std::int64_t) { return 1.0; });
       gradient.fill([](std::int64_t i) { return 1.0 / static_cast<double>(1 << (i % 4)); });
       for (int step = 0; step < 599; ++step)
@@ -208,7 +208,7 @@ TEST(AdamW, ThreadsDoNotChangeABit) {
   });
 }
 
-/// One call of each kernel that takes a gradient scale, of the number or of what `there` points at.
+/// Calls each kernel that takes a gradient scale, with the number or with the scale at `there`.
 std::vector<std::vector<std::uint8_t>> stepped(double number, const double* there) {
   std::mt19937_64 random(1);
   std::deque<TestArray> x;
@@ -244,7 +244,7 @@ TEST(WeightedSum, OfNumbersOfTheHostIsAxpby) {
   TestArray x(DType::f64, {33}), y(DType::f64, {33}), one(DType::f64, {33}), other(DType::f64, {33});
   x.random(random), y.random(random);
   const double scale = 3;
-  weighted_sum({}, one, {.a = 0.25, .b = -0.7, .device_scale = &scale}, x, y);  // y is no gradient
+  weighted_sum({}, one, {.a = 0.25, .b = -0.7, .device_scale = &scale}, x, y);  // y is not a gradient
   axpby({}, other, 0.25, x, -0.7, y);
   EXPECT_EQ(one.bytes(), other.bytes());
 }

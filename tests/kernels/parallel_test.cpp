@@ -81,7 +81,7 @@ TEST_P(Parallel, AGuardKeepsLoopsOnItsThreadAndTheirNumberAsItIs) {
     EXPECT_EQ(num_threads(), threads);
   }
   std::atomic<int> together = 0;
-  parallel_items(threads, [&](std::int64_t, int) {  // several threads again: each waits for all others
+  parallel_items(threads, [&](std::int64_t, int) {  // each thread waits for all others
     ++together;
     while (together < threads) std::this_thread::yield();
   });
@@ -114,7 +114,7 @@ TEST(ParallelThreads, SeveralThreadsReallyRun) {
   std::mutex mutex;
   parallel_items(2, [&](std::int64_t, int worker) {
     ++arrived;
-    while (arrived < 2) std::this_thread::yield();  // ends only if both items run at the same time
+    while (arrived < 2) std::this_thread::yield();  // ends only if both items run concurrently
     const std::lock_guard lock(mutex);
     workers.insert(worker);
   });

@@ -71,7 +71,7 @@ TEST(KernelProfile, EndsWithItsLifeAndIsOneAtATime) {
 
 TEST(KernelProfile, LeavesOutSimulatedDevices) {
   const KernelProfile profile;
-  float nothing = 0;  // is touched
+  float nothing = 0;  // a sim device does not access it
   fill(Stream{Device{DeviceType::sim, 3}}, View{&nothing, DType::f32, 1, {5}, {1}}, 1);
   EXPECT_TRUE(profile.calls().empty());
   EXPECT_EQ(nothing, 0);

@@ -111,7 +111,7 @@ TEST(Normal, IsBoxMullerOfItsWords) {
   }
 }
 
-/// The words at which the definition changes its course: halves, quarters of a turn, the smallest number.
+/// Words at which the definition changes branches: halves, quarters of a turn, the smallest number.
 TEST(Normal, IsExactAtItsEdges) {
   const NormalNumber normal{0, 1};
   EXPECT_EQ(normal(0.0, 0.3), 0.0);
@@ -128,7 +128,7 @@ TEST(Normal, IsExactAtItsEdges) {
     EXPECT_NEAR(normal(u, 0.0), std::sqrt(-2 * std::log1p(-u)), 4e-16 * std::sqrt(-2 * std::log1p(-u)) + 1e-15);
 }
 
-/// The three generators by one signature; dropout acts on ones.
+/// The three generators with one signature; dropout applies to ones.
 using Generate = void (*)(RandomKey, View);
 const Generate generators[] = {[](RandomKey key, View out) { uniform({}, key, out, 0, 1); },
                                [](RandomKey key, View out) { normal({}, key, out, 0, 1); },

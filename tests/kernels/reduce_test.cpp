@@ -22,7 +22,7 @@ const std::vector<Shape> reduced_shapes = {
     {0, 3},       {31, 33},    {1025, 3},    {3, 1025},      {2, 9000},   {9000, 2}, {1025, 17},
     {4, 1, 5, 7}, {9, 33, 20}, {2, 3, 0, 4}, {3, 33, 2, 20}, {90, 1, 129}};
 
-/// Which output element the element `i` of `x` belongs to.
+/// Index of the output element that element `i` of `x` contributes to.
 std::int64_t target(const View& x, const View& out, std::int64_t i) {
   std::int64_t result = 0, step = 1;
   for (int d = x.rank - 1; d >= 0; --d) {
@@ -68,7 +68,7 @@ Expected reduce_naively(ReduceOp op, const TestArray& x, const View& out) {
   return expected;
 }
 
-/// All subsets of the dimensions of `shape` reduced.
+/// Reduces every subset of the dimensions of `shape`.
 template <class Body>
 void for_each_reduction(const Shape& shape, const Body& body) {
   for (unsigned subset = 0; subset < 1u << shape.size(); ++subset) {
@@ -81,7 +81,7 @@ void for_each_reduction(const Shape& shape, const Body& body) {
 
 double rounding(DType dtype) { return dtype == DType::f64 ? 1e-15 : 3e-7; }
 
-/// Near 1 for products; with few zeros for logic.
+/// Near 1 for products; few zeros for logic.
 void fill_for(ReduceOp op, TestArray& x, std::mt19937_64& random) {
   if (op == ReduceOp::product) x.random(random, 0.9, 1.1);
   if (op == ReduceOp::sum) x.random(random);
@@ -125,7 +125,8 @@ TEST(Reduce, IntegersAreExact) {
           TestArray x(dtype, shape),
               out(op == ReduceOp::any || op == ReduceOp::all ? DType::boolean : DType::i64, reduced);
           x.random(random, dtype == DType::u8 || dtype == DType::boolean ? 0 : -9, dtype == DType::boolean ? 2 : 10);
-          if (x.count() == 0 && (op == ReduceOp::maximum || op == ReduceOp::minimum)) continue;  // no infinity
+          if (x.count() == 0 && (op == ReduceOp::maximum || op == ReduceOp::minimum))
+            continue;  // integers have no infinity
           reduce({}, op, out, x);
           const Expected expected = reduce_naively(op, x, out);
           expect_elements(out, [&](std::int64_t i) { return expected.value[static_cast<std::size_t>(i)]; });
@@ -178,7 +179,7 @@ TEST(Reduce, NaNPropagatesFromAnyPlace) {
 
 TEST(Reduce, IntegersWrapAroundWithoutUndefinedBehaviour) {
   const std::int64_t largest = std::numeric_limits<std::int64_t>::max();
-  for (const std::int64_t count : {2, 40, 40000}) {  // in one piece, in lanes, over threads
+  for (const std::int64_t count : {2, 40, 40000}) {  // one piece, several lanes, several threads
     std::vector<std::int64_t> values(static_cast<std::size_t>(count), 0), out(1);
     const View x{values.data(), DType::i64, 1, {count}, {1}}, result{out.data(), DType::i64, 1, {1}, {1}};
     values.front() = largest;
@@ -289,7 +290,7 @@ TEST(CumulativeSum, RunsBothWays) {
           for (std::int64_t j = i; reverse ? j < (i / n + 1) * n : j >= i / n * n; j += reverse ? 1 : -1) sum += x[j];
           return static_cast<double>(sum);
         };
-        // Each addition rounds once, so the error is measured by the number of terms besides the size of the sum.
+        // Each addition rounds once: the error grows with the number of terms and with the sum.
         const double absolute = is_floating(dtype) ? 3.0 * static_cast<double>(n) * tolerance(compute_dtype(dtype)) : 0;
         expect_elements(out, prefix, tolerance(dtype), absolute);
       }

@@ -31,7 +31,7 @@ double rotated(const TestArray& x, std::int64_t i, bool steps_first, const Rotat
 
 constexpr Rotation rotations[] = {
     {0, 10000, false}, {0, 10000, true}, {5, 100, false}, {777, 10000, false}, {777, 10000, true}};
-// Pairs beyond a block of 64, odd lengths, one pair, nothing at all.
+// More pairs than a block of 64, odd lengths, one pair, no steps.
 const std::vector<Shape> rope_shapes = {{2, 3, 2, 4}, {1, 5, 3, 2}, {1, 7, 1, 134}, {2, 0, 2, 4}, {1, 300, 2, 30}};
 
 TEST(Rope, AgreesWithTheDefinition) {
@@ -42,7 +42,7 @@ TEST(Rope, AgreesWithTheDefinition) {
         TestArray x(dtype, shape), out(dtype, shape);
         x.random(random);
         rope({}, out, x, by.position, by.base, by.inverse);
-        const double each = tolerance(dtype) + (dtype == DType::f64 ? 1e-12 : 0);  // angles reach a thousand
+        const double each = tolerance(dtype) + (dtype == DType::f64 ? 1e-12 : 0);  // angles up to 1000
         expect_elements(
             out, [&](std::int64_t i) { return rotated(x, i, true, by); }, each, 4 * each);
       }

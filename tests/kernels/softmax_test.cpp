@@ -61,7 +61,7 @@ TEST(Softmax, AgreesWithTheDefinition) {
           log_out, [&](std::int64_t i) { return x[i] - lse_at(i); }, tolerance(dtype), 4 * tolerance(dtype));
       expect_elements(
           lse, [&](std::int64_t row) { return n ? lse_at(row * n) : -infinity; }, tolerance(dtype), tolerance(dtype));
-      softmax({}, x, x);  // over its input
+      softmax({}, x, x);  // in place
       expect_elements(
           x, [&](std::int64_t i) { return out[i]; }, 0);
     }
@@ -138,7 +138,7 @@ TEST(Softmax, FindsTheLargestElementWhereverItIs) {
   for (const DType dtype : floats)
     for (std::int64_t n = 1; n <= 131; ++n)
       for (const std::int64_t at : {n - 1, std::int64_t{0}, n / 2}) {
-        // e^100 is infinite in f32, and e^800 in f64, unless the largest element was taken off first.
+        // e^100 overflows in f32 and e^800 in f64 unless the row's maximum is subtracted first.
         const double largest = dtype == DType::f64 ? 800 : 100;
         TestArray x(dtype, {2, n}), out(dtype, {2, n}), lse(dtype, {2});
         x.fill([&](std::int64_t i) { return i % n == at ? largest : 0.0; });

@@ -1,4 +1,4 @@
-// argsort() is the order that a stable sort of the numbers gives, NaN last.
+// argsort() gives the order of a stable sort of the numbers, NaN last.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -13,7 +13,7 @@ namespace {
 
 using namespace testing;
 
-/// Where the elements of each row of x stand, the first `kept`.
+/// Indices of the first `kept` elements of each row of x in order.
 std::vector<double> expected_order(const TestArray& x, std::int64_t columns, std::int64_t kept, bool descending) {
   std::vector<double> all;
   for (std::int64_t row = 0; row < x.count() / columns; ++row) {

@@ -57,7 +57,7 @@ TEST(SortDimensions, PutsTheFirstViewInMemoryOrder) {
   EXPECT_EQ(strides_of(views[1]), (Shape{1, 4, 12}));
 }
 
-/// The law of runs: unrolled, they are the elements of every view in row-major order.
+/// Unrolled runs are the elements of every view in row-major order.
 TEST(ForEachRun, UnrollsToRowMajorOrder) {
   std::mt19937_64 random(test_seed());
   for (int repeat = 0; repeat < 300; ++repeat) {

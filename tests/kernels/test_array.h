@@ -38,7 +38,7 @@ inline constexpr Layout input_layouts[] = {Layout::contiguous, Layout::transpose
 
 class TestArray {
  public:
-  /// Elements begin poisoned: NaN, or all bits set.
+  /// Elements start poisoned: NaN, or all bits set.
   TestArray(DType dtype, Shape shape, Layout layout = Layout::contiguous) {
     view_.dtype = dtype;
     view_.rank = static_cast<int>(shape.size());
@@ -61,9 +61,10 @@ class TestArray {
       std::memset(&bytes_[at], 0xff, size_of(dtype));
     }
   }
-  /// Everything that is no element must be as it was.
+  /// Checks that all bytes outside the elements are unchanged.
   ~TestArray() {
-    const std::uint8_t *byte = bytes_.data(), *element = element_.data();  // tests are not optimised
+    const std::uint8_t *byte = bytes_.data(),
+                       *element = element_.data();  // raw pointers: tests are built without optimization
     for (std::size_t i = 0, size = bytes_.size(); i < size; ++i) {
       if (element[i] != 0 || byte[i] == canary) continue;
       ADD_FAILURE() << "wrote outside of the array, at byte " << i << " of " << bytes_.size();
@@ -78,7 +79,7 @@ class TestArray {
   std::int64_t count() const { return view_.count(); }
   DType dtype() const { return view_.dtype; }
 
-  /// By row-major index.
+  /// Takes a row-major index.
   double operator[](std::int64_t i) const {
     const void* p = bytes_.data() + address(i);
     const auto read = [p]<class T>(T value) {
@@ -114,7 +115,7 @@ class TestArray {
     for (std::int64_t i = 0; i < count(); ++i) set(i, f(i));
     return *this;
   }
-  /// Uniform in [low, high); whole numbers for integers.
+  /// Uniform in [low, high); whole numbers for integer dtypes.
   TestArray& random(std::mt19937_64& generator, double low = -2, double high = 2) {
     std::uniform_real_distribution<double> uniform(low, high);
     return fill(
@@ -138,11 +139,11 @@ class TestArray {
   View view_;
   bool dense_ = false;
   std::vector<std::uint8_t> bytes_;
-  std::vector<std::uint8_t> element_;  // 1 for each byte of one
+  std::vector<std::uint8_t> element_;  // 1 for each byte of an element
 };
 
-/// Every element within the tolerance of its dtype from expected(i), where i is the row-major index, or infinite where
-/// that is beyond the dtype. `absolute` is added for results that cancel.
+/// Every element is within its dtype's tolerance of expected(i), or infinite if that exceeds the dtype's range. i is
+/// the row-major index. `absolute` is added for results that cancel.
 template <class F>
 void expect_elements(const TestArray& actual, const F& expected, double relative, double absolute = 0.0) {
   for (std::int64_t i = 0; i < actual.count(); ++i) {
@@ -159,7 +160,7 @@ void expect_elements(const TestArray& actual, const F& expected) {
   expect_elements(actual, expected, tolerance(actual.dtype()));
 }
 
-/// ||actual - expected|| <= relative * ||expected||; for results that are sums. NaN never passes.
+/// ||actual - expected|| <= relative * ||expected||, for results that are sums. NaN never passes.
 template <class F>
 void expect_norm(const TestArray& actual, const F& expected, double relative) {
   double difference = 0, norm = 0;
@@ -177,7 +178,7 @@ void expect_norm(const TestArray& actual, const F& expected) {
   expect_norm(actual, expected, tolerance(actual.dtype()));
 }
 
-/// `run` leaves the same bytes in `out` for one thread and for several.
+/// `run` gives the same bytes in `out` on one thread and on several.
 template <class Run>
 void expect_same_bits_for_any_thread_count(const TestArray& out, const Run& run) {
   const int before = num_threads();

@@ -1,4 +1,4 @@
-// How exact kernels must be, per dtype, against a naive f64 definition evaluated on the same stored inputs.
+// Tolerances of kernels by dtype, against a naive f64 definition on the same stored inputs.
 #pragma once
 
 #include <cmath>
@@ -9,7 +9,7 @@
 
 namespace poolgrad::kernels::testing {
 
-/// Relative error of one result: half types round once on the way out (2^-11, 2^-8), f32 and f64 are a few ulps off.
+/// Relative error of one result: half types round once at the end (2^-11, 2^-8); f32 and f64 err by a few ulps.
 constexpr double tolerance(DType dtype) {
   switch (dtype) {
     case DType::f64: return 4e-15;
@@ -20,7 +20,7 @@ constexpr double tolerance(DType dtype) {
   }
 }
 
-/// The least magnitude that rounds to infinity: half a step above the largest number of the dtype.
+/// The smallest magnitude that rounds to infinity: half a step above the largest number of the dtype.
 constexpr double overflow(DType dtype) {
   switch (dtype) {
     case DType::f16: return 65520;
@@ -30,7 +30,7 @@ constexpr double overflow(DType dtype) {
   }
 }
 
-/// Equal infinities and NaN with NaN are close; otherwise |actual - expected| <= relative * |expected| + absolute.
+/// Equal infinities are close, and so are two NaNs. Otherwise |actual - expected| <= relative * |expected| + absolute.
 inline bool close(double actual, double expected, double relative, double absolute = 0.0) {
   if (std::isnan(expected)) return std::isnan(actual);
   if (std::isinf(expected)) return actual == expected;

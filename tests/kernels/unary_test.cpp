@@ -50,7 +50,7 @@ TEST_P(Unary, GradientIsTheDerivativeTimesTheGradientOfTheResult) {
       if (!needs_input(definition.op)) x_view.data = nullptr;
       if (!needs_output(definition.op)) y_view.data = nullptr;
       unary_backward({}, definition.op, dx, grad, x_view, y_view, a, b);
-      // A derivative in terms of y sees the rounding of y.
+      // A derivative in terms of y includes the rounding of y.
       const double looser = needs_output(definition.op) ? 8 : 2;
       expect_elements(
           dx, [&](std::int64_t i) { return static_cast<double>(Real(grad[i]) * definition.derivative(x[i], a, b)); },
@@ -113,7 +113,7 @@ TEST_P(Unary, ThreadsDoNotChangeABit) {
   expect_same_bits_for_any_thread_count(out, [&] { unary({}, GetParam().op, out, x, a, b); });
 }
 
-/// The functor on scalars, as CUDA runs it, against the vectors.
+/// Compares the scalar functor, which CUDA runs, with the vector functions.
 TEST_P(Unary, TheScalarFunctorAgreesWithTheVectors) {
   const UnaryDefinition& definition = GetParam();
   std::mt19937_64 random(test_seed());
@@ -192,7 +192,7 @@ TEST(UnarySpecialValues, AreThoseOfTheStandardLibrary) {
     }
 }
 
-// What a sanitizer sees: signed numbers do not overflow on the way.
+// Sanitizers check that signed integers do not overflow in between.
 TEST(Unary, IntegersWrapAroundAtTheEndsOfTheirRange) {
   using Whole = std::int64_t;
   constexpr Whole first = std::numeric_limits<Whole>::min(), last = std::numeric_limits<Whole>::max();

@@ -1,4 +1,4 @@
-// Backward attention over bands, documents and every map of positions, against the definition.
+// Backward attention with bands, documents and every kind of position map, compared with the definition.
 #include "kernels/parallel.h"
 #include "tests/kernels/attention/backward_reference.h"
 
@@ -13,7 +13,7 @@ struct Band {
 const Band bands[] = {{unbounded, unbounded}, {unbounded, 0}, {16, 0}, {5, 3}, {0, 0}, {-10, 20},
                       {30, unbounded},        {-3000, 4000}};
 
-/// Chunks of a sequence of `count` * 4 positions as shards hold them: from the middle, zigzag, striped.
+/// Shards of a sequence of `count` * 4 positions: from the middle, zigzag, striped.
 std::vector<PositionMap> shards(std::int64_t count) {
   return {PositionMap::contiguous(count, count),
           {count, count / 2, 0, 4 * count - (count - count / 2), 1},
@@ -40,7 +40,8 @@ TEST(AttentionBackward, TakesEveryMapOfPositions) {
 }
 
 TEST(AttentionBackward, PairsOfDifferentDocumentsDoNotCount) {
-  const std::vector<std::int64_t> starts{0, 5, 5, 40, 100, 130};  // one is empty; positions from 130 on see nothing
+  const std::vector<std::int64_t> starts{0,  5,   5,
+                                         40, 100, 130};  // one document is empty; positions from 130 on see no key
   const auto document = [&](std::int64_t position) {
     return std::upper_bound(starts.begin(), starts.end(), position) - starts.begin();
   };
@@ -71,7 +72,7 @@ TEST(AttentionBackward, TakesEveryHeadDimension) {
 }
 
 TEST(AttentionBackward, SumsUpWhatIsNarrowAndLongInFewRows) {
-  // Widths that are no whole vectors, and half types: dq is summed up apart, of the rows that are still incomplete.
+  // Widths that are not whole vectors, and half types: dq of incomplete rows is summed in scratch.
   for (const Band& b : {Band{16, 0}, Band{60, 130}, Band{-300, 310}}) {
     BackwardExample e = banded(900, 900, b.left, b.right);
     e.kv_heads = 1;
@@ -95,7 +96,7 @@ TEST(AttentionBackward, SharesKeysAmongTheHeadsOfAGroup) {
 }
 
 TEST(AttentionBackward, ShardsAccumulateToTheWhole) {
-  // Keys in four shards of a sequence, one after another, with the global lse and delta.
+  // The keys in four shards of a sequence, one after another, with the global lse and delta.
   const std::int64_t n = 203;
   BackwardExample e = causal(n);
   e.dbias = true;

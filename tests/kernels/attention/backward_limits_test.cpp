@@ -1,4 +1,4 @@
-// Backward attention at its limits: nothing to see, nothing wanted, types, threads, scratch.
+// Limits of backward attention: rows without keys, no outputs requested, dtypes, threads, scratch.
 #include <sys/mman.h>
 
 #include "allocator/caching_allocator.h"
@@ -26,7 +26,7 @@ TEST(AttentionBackwardLimits, WithoutQueryHeadsKeysAndValuesHaveZeros) {
   const BackwardCheck check(e, DType::f32);
   BackwardCheck::Result sum(e, DType::f32);
   for (std::int64_t i = 0; i < sum.dk.count(); ++i) sum.dk.set(i, 2.0), sum.dv.set(i, 3.0);
-  check.run(e.schedule, sum.views(true));  // added to what is there
+  check.run(e.schedule, sum.views(true));  // adds to the existing gradients
   for (std::int64_t i = 0; i < sum.dk.count(); ++i) {
     ASSERT_EQ(sum.dk[i], 2.0);
     ASSERT_EQ(sum.dv[i], 3.0);
@@ -53,7 +53,7 @@ TEST(AttentionBackwardLimits, EdgesOfMasksBeyondAKeyTile) {
 }
 
 TEST(AttentionBackwardLimits, AQueryThatSeesNothingHasNoGradientWhateverItsRowsHold) {
-  BackwardExample e = banded(90, 60, unbounded, 0);  // the first 30 queries come before every key
+  BackwardExample e = banded(90, 60, unbounded, 0);  // the first 30 queries precede every key
   BackwardCheck check(e, DType::f32);
   for (std::int64_t i = 0; i < 30 * e.q_heads * e.v_depth; ++i)
     check.grad_out.set(i, std::numeric_limits<double>::quiet_NaN());
@@ -101,7 +101,7 @@ TEST(AttentionBackwardLimits, EachGradientIsOptional) {
 
 TEST(AttentionBackwardLimits, TheSameBitsForAnyNumberOfThreads) {
   for (const DType dtype : {DType::f64, DType::f32, DType::bf16}) {
-    for (const std::int64_t depth : {8, 9}) {  // dq summed up in place, and in scratch
+    for (const std::int64_t depth : {8, 9}) {  // dq is summed in place, and in scratch
       BackwardExample e = dtype == DType::bf16 ? banded(331, 331, 20, 5) : causal(331);
       e.q_heads = e.schedule.heads = 3;
       e.kv_heads = 3;
@@ -135,7 +135,7 @@ double relative_error(const RowsArray& actual, const Numbers& expected) {
 }
 
 TEST(AttentionBackwardLimits, HalfTypesRoundResultsAndAtMostWeights) {
-  // CPUs with products of bf16 round the weights as well.
+  // CPUs with bf16 products round the weights too.
   for (const DType dtype : {DType::f16, DType::bf16}) {
     BackwardExample e = causal(130);
     e.depth = e.v_depth = 33;
@@ -149,7 +149,7 @@ TEST(AttentionBackwardLimits, HalfTypesRoundResultsAndAtMostWeights) {
 }
 
 TEST(AttentionBackwardLimits, KeysThatNobodySeesLeaveNoTrace) {
-  // Their rows hold NaN; so does the gradient of the lse of the queries that see nothing.
+  // Rows of queries without keys hold NaN, and so does their gradient of lse.
   const std::int64_t n = 150;
   BackwardExample e = banded(n, n, unbounded, -30);
   BackwardCheck check(e, DType::f32);
@@ -180,14 +180,14 @@ TEST(AttentionBackwardLimits, BiasesAndSinksOfEveryFiniteSizeCount) {
   expect_definition(with_largest_biases(causal(130)));
 }
 
-// In f32 the lse of such a query has no room for how many keys share its weight, but nothing overflows by it.
+// In f32 the lse of such a query cannot represent the number of keys that share the weight. Nothing may overflow.
 TEST(AttentionBackwardLimits, OfQueriesWhoseKeysAllHaveAHugeBiasNothingOverflows) {
   for (const DType dtype : {DType::f32, DType::bf16})
     expect_no_overflow_of_huge_biases(causal(130), dtype, [](const BackwardCheck& check) { return check.run(); });
 }
 
 TEST(AttentionBackwardLimits, OffsetsBeyondTwoToThe31stAreWhole) {
-  // 40 rows that lie 2^26 elements apart; only the pages with rows exist.
+  // 40 rows, 2^26 elements apart; only the pages that hold rows are touched.
   constexpr std::int64_t rows = 40, stride = std::int64_t{1} << 26, depth = 8;
   constexpr std::size_t bytes = static_cast<std::size_t>(rows * stride) * sizeof(float);
   BackwardExample e = causal(rows);
@@ -241,7 +241,7 @@ WorkspaceUse workspace_of(const BackwardExample& e, DType dtype) {
 
 TEST(AttentionBackwardLimits, AskForWorkspacesOfWhichOnlyThePlanGrowsWithTheLength) {
   const int before = num_threads();
-  for (const int threads : {1, 2, 3})  // whole heads, and ranges of queries
+  for (const int threads : {1, 2, 3})  // 1: whole heads; 2 and 3: ranges of queries
     for (const DType dtype : {DType::f32, DType::bf16}) {
       set_num_threads(threads);
       BackwardExample e = banded(8000, 8000, 63, 0);
@@ -249,9 +249,9 @@ TEST(AttentionBackwardLimits, AskForWorkspacesOfWhichOnlyThePlanGrowsWithTheLeng
       const WorkspaceUse small = workspace_of(e, dtype);
       e.schedule.queries = e.schedule.keys = PositionMap::contiguous(16000);
       const WorkspaceUse large = workspace_of(e, dtype);
-      EXPECT_LE(small.allocations, 3u);  // two for the plan
+      EXPECT_LE(small.allocations, 3u);  // two of them for the plan
       EXPECT_EQ(large.allocations, small.allocations);
-      // What a tile of keys takes in the plan is less than a byte for each of its keys and heads.
+      // The plan takes less than one byte for each key and head.
       EXPECT_LE(large.peak, small.peak + 8000u * static_cast<std::uint64_t>(e.q_heads)) << threads << " threads";
       EXPECT_LT(large.peak, static_cast<std::uint64_t>(threads) * (1u << 20));
     }

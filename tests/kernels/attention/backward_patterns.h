@@ -1,4 +1,4 @@
-// Every kind of term, alone and together, with how often each counts a pair.
+// Every kind of term, alone and combined, with the multiplicity of each pair.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,7 @@ namespace poolgrad::kernels::testing {
 
 using Kind = AttentionTerm::Kind;
 
-/// Sums terms of different groups and unites those of one, under the band.
+/// Sums the terms of different groups, takes the union within a group, and applies the band.
 inline Multiplicity of_terms(const AttentionSchedule& s) {
   return [s, inside = band(s)](std::int64_t h, std::int64_t i, std::int64_t j) {
     double count = 0;
@@ -88,7 +88,7 @@ inline BackwardExample example(const Named& pattern, PositionMap queries, Positi
   return e;
 }
 
-/// Two lists of blocks of 16 over 5 block rows and 6 block columns; heads take turns. Row 3 of the first is empty.
+/// Two lists of blocks of 16, over 5 block rows and 6 block columns; heads alternate. Row 3 of the first list is empty.
 class ListedBlocks {
  public:
   ListedBlocks() {
@@ -103,7 +103,7 @@ class ListedBlocks {
       column_begin_.push_back(static_cast<std::int64_t>(rows_.size()));
     }
   }
-  /// Valid as long as this lives.
+  /// Valid as long as this object.
   AttentionTerm term() const {
     AttentionTerm term = of_kind(Kind::listed, 16);
     term.lists = lists;

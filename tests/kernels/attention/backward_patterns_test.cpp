@@ -1,4 +1,4 @@
-// Backward attention over every kind of term, whole sequences and shards, against the definition.
+// Backward attention with every kind of term, on whole sequences and shards, compared with the definition.
 #include <numeric>
 
 #include "kernels/parallel.h"
@@ -14,7 +14,7 @@ TEST(AttentionBackwardPatterns, FollowTheDefinition) {
       for (const bool causal : {false, true}) {
         SCOPED_TRACE(pattern.name);
         BackwardExample e = example(pattern, PositionMap::contiguous(n), PositionMap::contiguous(n), causal);
-        e.depth = n == 61 ? 8 : 9;  // dq summed up in place, or apart
+        e.depth = n == 61 ? 8 : 9;  // 8: dq is summed in place; 9: in scratch
         expect_definition(e);
       }
 }

@@ -1,4 +1,4 @@
-// The gradients of attention by the definition, pair by pair in f64, and operands for the kernel that must agree.
+// Gradients of attention by their definition, pair by pair in f64, and operands for the kernels under test.
 #pragma once
 
 #include <cmath>
@@ -18,7 +18,7 @@
 
 namespace poolgrad::kernels::testing {
 
-/// (B, N, H, D) with a gap after every row of D, which must stay untouched.
+/// (B, N, H, D) with a gap after each row of D elements. Nothing may write to the gaps.
 class RowsArray {
  public:
   RowsArray(DType dtype, std::int64_t batch, std::int64_t n, std::int64_t heads, std::int64_t depth,
@@ -49,30 +49,30 @@ class RowsArray {
 };
 
 using Numbers = std::vector<double>;
-/// How often query head h counts the key at position j for the query at position i.
+/// Multiplicity of the key at position j for the query at position i in head h.
 using Multiplicity = std::function<double(std::int64_t h, std::int64_t i, std::int64_t j)>;
 
-/// One call: sizes, pattern and rules.
+/// Sizes, pattern and options of one call.
 struct BackwardExample {
   std::int64_t batch = 1, q_heads = 2, kv_heads = 2, depth = 8, v_depth = 8;
   AttentionSchedule schedule;
   Multiplicity multiplicity;
   double softcap = 0, dropout = 0, sharpness = 1;
   bool bias = false, alibi = false, sinks = false;
-  bool magnitudes = false;  // BackwardCheck::magnitude is wanted
-  bool dbias = false;       // the gradient of a bias is wanted, though there may be none
+  bool magnitudes = false;  // computes BackwardCheck::magnitude
+  bool dbias = false;       // requests the gradient of the bias, even without a bias
   std::int64_t gap = 3;     // elements between the rows of operands and of gradients
-  /// Of a bias and of sinks; random where there are none.
+  /// Values of the bias and of the sinks; random if empty.
   std::function<double(std::int64_t h, std::int64_t i, std::int64_t j)> bias_of;
   Numbers sink_of;
-  Numbers alone;  // positions of queries whose lse is -infinity whatever they see: they must have no gradient
+  Numbers alone;  // positions of queries whose lse is forced to -infinity: they must have no gradient
 
   std::int64_t queries() const { return schedule.queries.count; }
   std::int64_t keys() const { return schedule.keys.count; }
   double scale() const { return sharpness * 1.3 / std::sqrt(std::max(1.0, static_cast<double>(depth))); }
 };
 
-/// -left <= j - i <= right, in arithmetic that cannot overflow.
+/// -left <= j - i <= right, without overflow.
 inline Multiplicity band(const AttentionSchedule& s) {
   return [left = s.left, right = s.right](std::int64_t, std::int64_t i, std::int64_t j) {
     const auto distance = static_cast<double>(j - i);
@@ -80,7 +80,7 @@ inline Multiplicity band(const AttentionSchedule& s) {
   };
 }
 
-/// -left <= j - i <= right; without maps the last query is at the last key.
+/// -left <= j - i <= right. Without maps, the last query is at the position of the last key.
 inline BackwardExample banded(PositionMap queries, PositionMap keys, std::int64_t left, std::int64_t right) {
   BackwardExample e;
   e.schedule.queries = queries;
@@ -96,7 +96,7 @@ inline BackwardExample banded(std::int64_t queries, std::int64_t keys, std::int6
 }
 inline BackwardExample causal(std::int64_t n) { return banded(n, n, unbounded, 0); }
 
-/// Operands in `dtype`, the gradients by the definition of exactly these operands, and the kernel's.
+/// Operands in `dtype`, with the gradients of these operands by the definition and by the kernel.
 class BackwardCheck {
  public:
   struct Gradients {
@@ -134,7 +134,7 @@ class BackwardCheck {
     scores.softcap = e.softcap;
     scores.dropout = e.dropout;
     scores.dropout_key = {seed, 3, 5};
-    if (e.bias) {  // the batch shares it
+    if (e.bias) {  // one bias for the whole batch
       scores.bias = bias.view();
       scores.bias.shape[0] = e.batch;
       scores.bias.strides[0] = 0;
@@ -144,7 +144,7 @@ class BackwardCheck {
     evaluate();
   }
 
-  /// What the kernel makes of it. `dtype` is that of the gradients.
+  /// Gradients by the kernel, in `dtype`.
   struct Result {
     RowsArray dq, dk, dv;
     TestArray dbias;
@@ -166,7 +166,7 @@ class BackwardCheck {
     attention_backward({}, schedule, scores, q.view(), k.view(), v.view(), lse, delta, grad_out.view(), gradients);
   }
 
-  /// |actual - expected| <= tolerance * (largest expected + 1), element by element.
+  /// |actual - expected| <= tolerance * (largest expected + 1) for each element.
   template <class Array>
   static void expect_close(const Array& actual, const Numbers& expected, double tolerance, const char* what) {
     ASSERT_EQ(actual.count(), static_cast<std::int64_t>(expected.size()));
@@ -189,7 +189,7 @@ class BackwardCheck {
   RowsArray q, k, v, grad_out;
   TestArray grad_lse, lse, delta, bias, alibi, sinks;
   AttentionScores scores;
-  Gradients expected, magnitude;  // the sums, and those of the terms' magnitudes, where they are wanted
+  Gradients expected, magnitude;  // the sums, and the sums of the terms' magnitudes if requested
   Numbers out;                    // (B, Nq, Hq, Dv)
 
  private:
@@ -285,8 +285,8 @@ class BackwardCheck {
   std::vector<Numbers> magnitudes_;  // of q, k, v, dO
 };
 
-/// Biases and sinks of f32 as large as they can be: where one key has more than the others, or a part of them next to
-/// nothing. Each query has one key, or the sink, or keys of no bias for itself.
+/// Biases and sinks up to the largest f32. By query, in turn: one key has the largest bias and the others 0.9 of it;
+/// one key has the largest and the others the lowest; earlier keys have the lowest and the others 0.
 inline BackwardExample with_largest_biases(BackwardExample e) {
   constexpr double most = std::numeric_limits<float>::max();
   e.bias = e.sinks = e.dbias = true;
@@ -298,8 +298,8 @@ inline BackwardExample with_largest_biases(BackwardExample e) {
   return e;
 }
 
-/// Whatever the bias that all keys of a query have, no gradient overflows that run(check) finds, though there is no
-/// room for products in the lse, nor is it certain in its last place: products may have been summed in another order.
+/// No gradient overflows if all keys of a query have the same huge bias. The lse then has no bits left for the
+/// products, and its last bit is uncertain because products may be summed in another order.
 template <class Run>
 void expect_no_overflow_of_huge_biases(BackwardExample e, DType dtype, const Run& run) {
   e.bias = true;
@@ -318,7 +318,7 @@ void expect_no_overflow_of_huge_biases(BackwardExample e, DType dtype, const Run
   }
 }
 
-/// The kernel agrees with the definition in f64 and in f32.
+/// Compares the kernel with the definition in f64 and in f32.
 inline void expect_definition(const BackwardExample& example, double in_f64 = 1e-12, double in_f32 = 2e-5) {
   SCOPED_TRACE(::testing::Message() << "B " << example.batch << " Nq " << example.queries() << " Nk " << example.keys()
                                     << " Hq " << example.q_heads << " Hkv " << example.kv_heads << " D "
@@ -335,7 +335,7 @@ inline void expect_same_bits(const BackwardCheck::Result& a, const BackwardCheck
   EXPECT_EQ(a.dv.bytes(), b.dv.bytes()) << where;
 }
 
-/// The gradients have the same bits on one thread and on each of these numbers.
+/// The gradients have the same bits on one thread and on each of these numbers of threads.
 inline void expect_equal_bits(const BackwardCheck& check, std::initializer_list<int> several_threads) {
   const int before = num_threads();
   set_num_threads(1);

@@ -1,4 +1,4 @@
-// Gradients through softcap, bias, ALiBi, dropout and sinks, alone and together.
+// Gradients through softcap, bias, ALiBi, dropout and sinks, alone and combined.
 #include "tests/kernels/attention/backward_reference.h"
 
 namespace poolgrad::kernels {
@@ -15,14 +15,14 @@ BackwardExample causal(std::int64_t queries, std::int64_t keys) {
   e.multiplicity = band(e.schedule);
   return e;
 }
-/// Queries and keys as shards hold them.
+/// Queries and keys in shards.
 BackwardExample sharded() {
   BackwardExample e = causal(1, 1);
   e.schedule.queries = {75, 40, 20, 160, 1};
   e.schedule.keys = {83, 83, 1, 1, 2};
   return e;
 }
-/// Three branches, so that pairs count up to three times.
+/// Three branches: a pair counts up to three times.
 BackwardExample dilated() {
   BackwardExample e = causal(110, 110);
   AttentionTerm& term = e.schedule.term[0];
@@ -78,7 +78,7 @@ TEST(AttentionBackwardScores, AScaleOfNothingStillGivesTheBiasItsGradient) {
   BackwardCheck check(e, DType::f64);
   for (std::int64_t i = 0; i < check.q.count(); ++i) check.q.set(i, 0.0);
   const BackwardCheck zero(e, DType::f64);
-  // With q = 0 every product is 0, as it is with scale 0: then P depends on the bias alone.
+  // With q = 0 or scale 0 every product is 0, so P depends on the bias alone.
   BackwardCheck::Result by_scale(e, DType::f64), by_query(e, DType::f64);
   check.run(e.schedule, by_query.views());
   AttentionScores scores = zero.scores;
@@ -104,7 +104,7 @@ TEST(AttentionBackwardScores, GradientsOfTheBiasAloneAreTheSame) {
   EXPECT_EQ(alone.dbias.bytes(), all->dbias.bytes());
 }
 
-/// Every gradient against central differences of the objective <dO, O> + <dlse, lse> of the forward kernel.
+/// Compares every gradient with central differences of <dO, O> + <dlse, lse> of the forward kernel.
 TEST(AttentionBackwardScores, AgreeWithCentralDifferencesOfTheForwardKernel) {
   BackwardExample e = causal(9, 11);
   e.kv_heads = 2;

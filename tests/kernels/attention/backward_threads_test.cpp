@@ -1,5 +1,5 @@
-// Backward attention with fewer heads than threads: items of one head run at the same time, one behind the other, and
-// the bits are those of one thread.
+// Backward attention with fewer heads than threads. Items of one head run concurrently as a wavefront, with the bits of
+// one thread.
 #include "allocator/caching_allocator.h"
 #include "tests/kernels/attention/backward_reference.h"
 
@@ -12,7 +12,7 @@ struct Shape {
   const char* name;
   std::int64_t batch, q_heads, kv_heads, queries, keys, left, right;
 };
-// Key tiles are 192 long.
+// Key tiles have 192 keys.
 const Shape shapes[] = {{"one head", 1, 1, 1, 801, 801, unbounded, unbounded},
                         {"causal", 1, 1, 1, 807, 807, unbounded, 0},
                         {"more keys than queries", 1, 1, 1, 333, 901, unbounded, 0},
@@ -95,7 +95,7 @@ INSTANTIATE_TEST_SUITE_P(Shapes, AttentionBackwardThreads, ::testing::ValuesIn(s
 });
 
 TEST(AttentionBackwardThreadsOverBlocks, ChangeNoBit) {
-  // Every key tile is visited by three ranges of rows.
+  // Three ranges of rows visit every key tile.
   BackwardExample e = banded(1490, 1490, unbounded, unbounded);
   e.q_heads = e.kv_heads = e.schedule.heads = 1;
   AttentionTerm& term = e.schedule.term[0];
@@ -119,7 +119,7 @@ TEST(AttentionBackwardThreadsOverBlocks, ChangeNoBit) {
 }
 
 TEST(AttentionBackwardThreadsOverLongHeads, ChangeNoBit) {
-  // dq of one head in f32 takes more than 4 MiB: what two threads may take together holds one head at a time.
+  // dq of one head takes more than 4 MiB in f32, so the limit for two threads holds one head at a time.
   BackwardExample e = banded(530, 530, unbounded, unbounded);
   e.q_heads = e.kv_heads = e.schedule.heads = 2;
   e.depth = 2000;
@@ -138,7 +138,7 @@ TEST(AttentionBackwardThreadsInside, AParallelRegionChangeNoBit) {
   set_num_threads(before);
 }
 
-/// Most bytes of workspace of a call with one head of 64 in bf16, whose dq is summed up in f32 apart.
+/// Peak workspace in bytes of a call with one head of 64 in bf16, which sums dq in f32 scratch.
 std::uint64_t workspace_of(std::int64_t n, std::int64_t left) {
   const BackwardExample e = banded(n, n, left, 0);
   const RowsArray x(DType::bf16, 1, n, 1, 64), dq(DType::bf16, 1, n, 1, 64), dk(DType::bf16, 1, n, 1, 64);
@@ -157,7 +157,7 @@ TEST(AttentionBackwardThreadsShare, OneScratchOfTheRowsOfAHeadAsLongAsItIsSmall)
   const int before = num_threads();
   set_num_threads(2);
   const std::uint64_t shared = workspace_of(3000, 400), twice = workspace_of(6000, 400);
-  // Beside dq, what a tile of keys takes in the plan: less than a byte for each key.
+  // Besides dq, the plan takes less than one byte for each key.
   EXPECT_GE(twice - shared, 3000u * 64 * sizeof(float));
   EXPECT_LE(twice - shared, 3000u * (64 * sizeof(float) + 1));
   for (const std::int64_t n : {32768, 40000}) EXPECT_LT(workspace_of(n, 400), 2u * (5u << 20)) << n;

@@ -1,4 +1,4 @@
-// Partial results: a softmax that goes on from what other keys left, and results that lie over operands.
+// Partial results: a softmax that continues from earlier keys, and results stored over operands.
 #include <gtest/gtest.h>
 
 #include "tests/kernels/attention/forward_problem.h"
@@ -8,14 +8,14 @@ namespace {
 
 constexpr AttentionShape two_heads{2, 75, 90, 4, 2, 20, 20};
 
-/// Rows [begin, end) of k or v, or of the keys of a bias.
+/// Rows [begin, end) of k, of v or of the keys of a bias.
 View keys_of(View view, int dimension, std::int64_t begin, std::int64_t end) {
   view.data = view.as<char>() + begin * view.strides[dimension] * static_cast<std::int64_t>(size_of(view.dtype));
   view.shape[dimension] = end - begin;
   return view;
 }
 
-/// The keys in parts, in the order given; intermediate results in the compute dtype lie over the carried ones.
+/// Visits the keys in parts, in this order. Partial results in the compute dtype overwrite the carried ones.
 void run_in_parts(ForwardProblem& p, const std::vector<std::pair<std::int64_t, std::int64_t>>& parts) {
   TestArray sum(p.compute_dtype(), {p.shape.batch, p.shape.queries, p.shape.q_heads, p.shape.v_depth});
   for (std::size_t n = 0; n < parts.size(); ++n) {
@@ -51,13 +51,13 @@ TEST(AttentionForwardCarry, TakesKeysInAnyOrderAndSinksOnce) {
 
 TEST(AttentionForwardCarry, OfNothingNewKeepsEveryBit) {
   ForwardProblem p(DType::f32, two_heads);
-  p.causal(-30).run();  // the first 30 queries have seen nothing, and see nothing
+  p.causal(-30).run();  // the first 30 queries see no key
   const auto out = p.out->bytes(), lse = p.lse->bytes();
   p.schedule.keys = PositionMap::contiguous(90, 1000);
   attention_forward(Stream{cpu}, p.schedule, p.scores, *p.q, *p.k, *p.v, *p.out, *p.lse, *p.out, *p.lse);
   EXPECT_EQ(p.out->bytes(), out);
   EXPECT_EQ(p.lse->bytes(), lse);
-  // Some queries see a key, their neighbours do not: 29 sees nothing still, 44 and before keep theirs.
+  // Query 29 still sees no key; the queries up to 44 keep their results.
   p.schedule.keys = PositionMap::contiguous(90, 15);
   const float before = static_cast<float>((*p.lse)[44]);
   attention_forward(Stream{cpu}, p.schedule, p.scores, *p.q, *p.k, *p.v, *p.out, *p.lse, *p.out, *p.lse);
@@ -72,7 +72,7 @@ TEST(AttentionForwardCarry, MayBeInTheComputeDtypeOfHalves) {
     p.causal(10).out = std::make_unique<TestArray>(DType::f32, Shape{2, 75, 4, 20});
     p.run();
     const auto rows = p.definition();
-    // Queries and keys are exact, and so are products; weights may be rounded where a CPU multiplies bf16.
+    // Queries, keys and products are exact. CPUs with bf16 products may round weights.
     const double bound = dtype == DType::f16 ? 1e-5 : tolerance(dtype);
     expect_elements(
         *p.out, [&](std::int64_t i) { return rows.out[static_cast<std::size_t>(i)]; }, bound, bound);
@@ -91,7 +91,7 @@ TEST(AttentionForwardCarry, ResultsMayLieOverTheQueries) {
 TEST(AttentionForwardCarry, TakesAndGivesSlicesOfLargerTensors) {
   ForwardProblem p(DType::f32, {2, 75, 90, 4, 2, 12, 12});
   p.causal(15).run();
-  // q, k and v as slices of one projection (B, 90, 4 + 2 + 2 heads, 12); lse over every second query of a row.
+  // q, k and v are slices of one projection (B, 90, 4 + 2 + 2 heads, 12); lse covers every second query of a row.
   TestArray packed(DType::f32, {2, 90, 8, 12}), lse(DType::f32, {2, 4, 75}, Layout::spread);
   const auto slice = [&](const TestArray& from, std::int64_t first, std::int64_t heads, std::int64_t rows) {
     View view = packed;

@@ -1,4 +1,4 @@
-// Few queries and many keys: nothing is packed, and the heads of a group share what is read.
+// Few queries and many keys: keys are not packed, and the heads of a group share each read.
 #include <gtest/gtest.h>
 
 #include "kernels/instruction_sets.h"
@@ -7,7 +7,7 @@
 namespace poolgrad::kernels::testing {
 namespace {
 
-/// Few queries share out the keys from this many on, in parts of half of it at least.
+/// From this number of keys on, few queries split the keys into parts of at least half of it.
 constexpr std::int64_t two_parts = 4096;
 
 TEST(AttentionForwardDecode, FollowsTheDefinitionForFewQueries) {
@@ -33,7 +33,7 @@ TEST(AttentionForwardDecode, TakesWindowsDocumentsAndModifications) {
 }
 
 TEST(AttentionForwardDecode, VisitsWhatEachHeadOfAGroupSees) {
-  // Offsets that differ from head to head: such heads share nothing.
+  // Heads with different offsets share no read.
   ForwardProblem p(DType::f32, {1, 1, 256, 4, 2, 16, 16});
   p.schedule.queries = PositionMap::contiguous(1, 255);
   AttentionTerm& term = p.schedule.term[0];
@@ -69,7 +69,7 @@ TEST(AttentionForwardDecode, GoesOnFromCarriedResultsAndMayLieOverTheQuery) {
   expect_rows(*p.q, p.lse.get(), expected);
 }
 
-/// ALiBi whose scores stay small over thousands of keys.
+/// ALiBi with small scores over thousands of keys.
 ForwardProblem& with_gentle_alibi(ForwardProblem& p) {
   p.with_alibi();
   for (std::int64_t h = 0; h < p.shape.q_heads; ++h) p.alibi->set(h, 0.001 * static_cast<double>(h + 1));
@@ -81,7 +81,7 @@ TEST(AttentionForwardDecode, FollowsTheDefinitionWhereKeysAreSharedOut) {
     std::int64_t queries, keys;
   };
   for (const DType dtype : {DType::f64, DType::f32, DType::bf16})
-    for (const auto [queries, keys] : {Lengths{1, two_parts + 1}, {3, 5000}, {9, 5000}}) {  // the last packs its keys
+    for (const auto [queries, keys] : {Lengths{1, two_parts + 1}, {3, 5000}, {9, 5000}}) {  // 9 queries pack their keys
       const AttentionShape shape{1, queries, keys, 2, 1, 16, 20};
       const std::int64_t at_the_end = keys - queries;
       expect_definition(ForwardProblem(dtype, shape).band(unbounded, unbounded), "dense");
@@ -94,7 +94,7 @@ TEST(AttentionForwardDecode, FollowsTheDefinitionWhereKeysAreSharedOut) {
     }
 }
 
-/// Scratch of a call of one query, in f32: every part of the keys has a result of its own there, two or more.
+/// Bytes of scratch of a call with one query in f32. Each part of the keys has a result there; there are at least two.
 std::int64_t scratch_of(std::int64_t heads, std::int64_t keys) {
   const TestArray q(DType::f32, {1, 1, heads, 16}), one(DType::f32, {1, 1, heads, 16});
   View k = one;
@@ -110,7 +110,7 @@ TEST(AttentionForwardDecode, SharesOutKeysAmongAsManyPartsAsThereIsWorkFor) {
     const auto parts = [&](std::int64_t keys) {
       return 2.0 * static_cast<double>(scratch_of(heads, keys) - whole) / static_cast<double>(two);
     };
-    const double most = 32.0 / static_cast<double>(heads);  // that all cores have work
+    const double most = 32.0 / static_cast<double>(heads);  // parts that keep all cores busy
     EXPECT_EQ(parts(3 * two_parts / 2), std::min(3.0, most)) << heads << " heads";
     EXPECT_EQ(parts(100 * two_parts), most) << heads << " heads";
   }
@@ -118,7 +118,7 @@ TEST(AttentionForwardDecode, SharesOutKeysAmongAsManyPartsAsThereIsWorkFor) {
 }
 
 TEST(AttentionForwardDecode, JoinsPartsWhoseMaximaDiffer) {
-  // From part to part scores rise, or fall, by more than an exponential in f32 spans in all: one part decides.
+  // Scores rise or fall between parts by more than the range of exp in f32: one part decides the result.
   for (const DType dtype : {DType::f32, DType::bf16})
     for (const bool descending : {false, true}) {
       ForwardProblem p(dtype, {1, 1, 3 * two_parts, 2, 1, 16, 16});
@@ -133,7 +133,7 @@ TEST(AttentionForwardDecode, JoinsPartsWhoseMaximaDiffer) {
 }
 
 TEST(AttentionForwardDecode, SharesOutKeysWithWhatWentBefore) {
-  // A carried result is that of the first part alone, as are the sinks.
+  // The first part alone includes the carried result and the sinks.
   ForwardProblem p(DType::f32, {1, 2, 3 * two_parts, 2, 1, 16, 16});
   p.with_sinks();
   const auto expected = p.definition();

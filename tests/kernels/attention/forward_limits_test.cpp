@@ -1,4 +1,4 @@
-// Sizes at every boundary of tiles, empty and huge ones, extreme numbers, threads, memory.
+// Limits of forward attention: sizes around tile boundaries, empty and huge sizes, extreme numbers, threads, memory.
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 
@@ -37,8 +37,7 @@ TEST(AttentionForwardLimits, TakesHeadsOfNoWidth) {
       }
 }
 
-// Edges of masks at every place of a key tile and beyond it: which keys count is decided by the tile, the register
-// block and the lane.
+// Mask edges at every place of a key tile and beyond. The tile, the register block and the lane each apply the mask.
 TEST(AttentionForwardLimits, MasksEveryEdgeBeyondAKeyTile) {
   for (DType dtype : {DType::f32, DType::bf16})
     for (std::int64_t offset = 0; offset <= 150; ++offset) {
@@ -61,7 +60,7 @@ TEST(AttentionForwardLimits, OfNoQueriesNoHeadsOrNoKeysAreNoErrors) {
 TEST(AttentionForwardLimits, RowsThatSeeNothingAreZeroWhateverLiesThere) {
   ForwardProblem p(DType::f32, {1, 150, 150, 2, 1, 16, 16});
   p.band(unbounded, -30);
-  for (std::int64_t i = 120 * 16; i < 150 * 16; ++i) {  // keys that nobody sees
+  for (std::int64_t i = 120 * 16; i < 150 * 16; ++i) {  // keys that no query sees
     p.k->set(i, std::nan(""));
     p.v->set(i, std::nan(""));
   }
@@ -85,8 +84,8 @@ TEST(AttentionForwardLimits, ANaNInAKeyReachesExactlyThoseThatSeeIt) {
 TEST(AttentionForwardLimits, LargeScoresNeitherOverflowNorVanish) {
   for (DType dtype : {DType::f64, DType::f32}) {
     ForwardProblem p(dtype, {1, 64, 200, 1, 1, 16, 16});
-    // Scores are multiples of 512 up to some ten thousands, exact in f32: of the keys that a query sees, the best share
-    // its weight, and the others have none.
+    // Scores are multiples of 512 up to some ten thousands, exact in f32. The visible keys with the best score share
+    // the weight.
     p.causal(136).scores.scale = 1;
     for (std::int64_t i = 0; i < p.q->count(); ++i) p.q->set(i, 32.0 * static_cast<double>(i % 7 - 3));
     for (std::int64_t i = 0; i < p.k->count(); ++i) p.k->set(i, 16.0 * static_cast<double>(i * i % 11 - 5));
@@ -107,7 +106,7 @@ TEST(AttentionForwardLimits, BiasesAndSinksOfEveryFiniteSizeCount) {
 }
 
 TEST(AttentionForwardLimits, MaximaThatGrowFromTileToTileAreFollowed) {
-  // Every other query sees the largest scores first, the rest last.
+  // Odd queries see the largest scores first, even ones last.
   for (DType dtype : {DType::f64, DType::f32, DType::f16})
     for (double growth : {0.5, 11.0, 11.5, 100.0, 200.0})
       for (bool sinks : {false, true}) {
@@ -136,7 +135,7 @@ TEST(AttentionForwardLimits, ConstantValuesGiveConstantResults) {
 }
 
 TEST(AttentionForwardLimits, OffsetsBeyondTwoToThe31stAreWhole) {
-  // 40 rows that lie 2^26 elements apart; only the pages with rows exist.
+  // 40 rows, 2^26 elements apart; only the pages that hold rows are touched.
   constexpr std::int64_t rows = 40, stride = std::int64_t{1} << 26, depth = 4;
   const std::size_t bytes = static_cast<std::size_t>(rows * stride) * sizeof(float);
   const auto reserve = [&] {

@@ -1,4 +1,4 @@
-// Which keys are visited: bands, documents, shards and every kind of term, each against its own definition here.
+// Visited keys of bands, documents, shards and every kind of term, compared with a definition in this file.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -69,7 +69,7 @@ TEST(AttentionForwardPatterns, CountKeysOfNestedBranchesByTheirMultiplicity) {
       p.schedule.cut = 32;
       p.counts(dilated({32, 64, 256}, {1, 2, 4}));
       expect_definition(p);
-      // The cap applies to the product, not to the logarithm of the multiplicity; dropout to whole weights.
+      // The cap applies to the product without the logarithm of the multiplicity; dropout applies to whole weights.
       p.with_dropout(0.3).scores.softcap = 1;
       expect_definition(p, "softcap");
     }

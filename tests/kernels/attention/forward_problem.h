@@ -1,4 +1,4 @@
-// A forward attention call and its definition: a plain loop over pairs in f64, on the values that the kernel reads.
+// A forward attention call and its definition: a loop over pairs in f64, on the operands of the kernel.
 #pragma once
 
 #include <algorithm>
@@ -20,7 +20,7 @@ struct AttentionShape {
   std::int64_t batch = 1, queries = 1, keys = 1, q_heads = 1, kv_heads = 1, depth = 8, v_depth = 8;
 };
 
-/// How often the key at position j counts for the query at position i in head h.
+/// Multiplicity of the key at position j for the query at position i in head h.
 using Multiplicity = std::function<double(std::int64_t h, std::int64_t i, std::int64_t j)>;
 inline double every_pair(std::int64_t, std::int64_t, std::int64_t) { return 1; }
 
@@ -31,7 +31,7 @@ struct ForwardProblem {
   Multiplicity multiplicity = every_pair;
   std::unique_ptr<TestArray> q, k, v, out, lse, bias, alibi, sinks;
 
-  /// Dense, keys and queries at positions from 0 on, normally distributed operands.
+  /// Dense attention with normal operands; positions of keys and queries start at 0.
   ForwardProblem(DType dtype, const AttentionShape& s, std::uint64_t seed = test_seed())
       : shape(s), random_(seed ^ static_cast<std::uint64_t>(s.queries * 1000003 + s.keys * 101 + s.depth)) {
     q = values(dtype, {s.batch, s.queries, s.q_heads, s.depth});
@@ -60,14 +60,14 @@ struct ForwardProblem {
       return (left == unbounded || j >= i - left) && (right == unbounded || j <= i + right) ? 1.0 : 0.0;
     });
   }
-  /// Multiplies what a pair counts.
+  /// Multiplies the multiplicity of each pair by `factor`.
   ForwardProblem& counts(const Multiplicity& factor) {
     multiplicity = [before = multiplicity, factor](std::int64_t h, std::int64_t i, std::int64_t j) {
       return before(h, i, j) * factor(h, i, j);
     };
     return *this;
   }
-  /// Documents between these bounds, apart from each other; positions beyond belong to none and see nothing.
+  /// Separate documents between these bounds. Positions beyond them belong to no document and see no key.
   ForwardProblem& with_documents(const std::vector<std::int64_t>& bounds) {
     bounds_ = bounds;
     schedule.documents = bounds_.data();
@@ -82,7 +82,7 @@ struct ForwardProblem {
       return document(i) >= 0 && document(i) == document(j) ? 1.0 : 0.0;
     });
   }
-  /// A bias of random numbers; dimensions of size 1 are broadcast.
+  /// A random bias; dimensions of size 1 are broadcast.
   ForwardProblem& with_bias(const Shape& s, bool keys_adjacent = true) {
     bias = std::make_unique<TestArray>(compute_dtype(), s, keys_adjacent ? Layout::contiguous : Layout::transposed);
     std::normal_distribution<double> normal;
@@ -94,7 +94,7 @@ struct ForwardProblem {
     std::copy_n(whole, 4, scores.bias.shape);
     return *this;
   }
-  /// Of both signs, and so that a bias of many keys is no number whose rounding in f32 is more than what is compared.
+  /// Slopes of both signs, small enough that the f32 rounding of a bias stays below the tolerance.
   ForwardProblem& with_alibi() {
     alibi = values(compute_dtype(), {shape.q_heads}, std::min(0.1, 16.0 / static_cast<double>(shape.keys)));
     scores.alibi = *alibi;
@@ -105,8 +105,8 @@ struct ForwardProblem {
     scores.sinks = *sinks;
     return *this;
   }
-  /// As large as they can be, query by query: all equally little; some more than others; one more than all; little
-  /// beside what is usual.
+  /// Biases up to the largest number. By query, in turn: all keys have the lowest; some have the largest and the others
+  /// 0.9 of it; one has the largest and the others the lowest; half have the lowest and the others 0.
   ForwardProblem& with_largest_biases(bool and_sinks) {
     const double most =
         compute_dtype() == DType::f64 ? std::numeric_limits<double>::max() : double{std::numeric_limits<float>::max()};
@@ -127,7 +127,7 @@ struct ForwardProblem {
   void run() { attention_forward(Stream{cpu}, schedule, scores, *q, *k, *v, *out, *lse); }
 
   struct Rows {
-    std::vector<double> out, lse;  // as in the arrays
+    std::vector<double> out, lse;  // in the order of the arrays
   };
   Rows definition() const;
 
@@ -136,7 +136,7 @@ struct ForwardProblem {
   std::vector<std::int64_t> bounds_;
 };
 
-/// Documents of lengths 1, 69, 0, 130 and 33.
+/// Documents of 1, 69, 0, 130 and 33 positions.
 inline const std::vector<std::int64_t> uneven_documents = {0, 1, 70, 70, 200, 233};
 
 inline ForwardProblem::Rows ForwardProblem::definition() const {
@@ -202,7 +202,7 @@ inline ForwardProblem::Rows ForwardProblem::definition() const {
   return rows;
 }
 
-/// Elements are sums of cancelling terms: the tolerance of the dtype, relative and with values of order 1 absolute.
+/// Compares with the tolerance of the dtype, relative plus absolute, because elements are sums of terms that cancel.
 inline void expect_rows(const TestArray& out, const TestArray* lse, const ForwardProblem::Rows& expected) {
   const auto wanted = [](const std::vector<double>& rows) {
     return [&rows](std::int64_t i) { return rows[static_cast<std::size_t>(i)]; };
@@ -213,7 +213,7 @@ inline void expect_rows(const TestArray& out, const TestArray* lse, const Forwar
   expect_elements(out, wanted(expected.out), bound(out.dtype()), bound(out.dtype()));
   if (lse) expect_elements(*lse, wanted(expected.lse), bound(lse->dtype()), bound(lse->dtype()));
 }
-/// Runs the kernel and compares with the definition.
+/// Runs the kernel and compares it with the definition.
 inline void expect_definition(ForwardProblem& p, const std::string& what = "") {
   SCOPED_TRACE(what + " Nq " + std::to_string(p.shape.queries) + " Nk " + std::to_string(p.shape.keys) + " Hq " +
                std::to_string(p.shape.q_heads) + " D " + std::to_string(p.shape.depth) + " Dv " +

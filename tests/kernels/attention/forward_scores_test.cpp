@@ -1,4 +1,4 @@
-// Everything that changes scores or weights, against the definition pair by pair.
+// Every option that changes scores or weights, compared with the definition pair by pair.
 #include <gtest/gtest.h>
 
 #include "tests/kernels/attention/forward_problem.h"
@@ -13,7 +13,7 @@ TEST(AttentionForwardScores, AreCappedBySoftcap) {
   for (DType dtype : compute_dtypes) {
     ForwardProblem p(dtype, two_heads);
     p.causal(13).scores.softcap = 0.7;
-    p.scores.scale = 1;  // scores well above the cap
+    p.scores.scale = 1;  // scores far above the cap
     expect_definition(p);
   }
 }
@@ -21,7 +21,7 @@ TEST(AttentionForwardScores, AreCappedBySoftcap) {
 TEST(AttentionForwardScores, FallWithTheDistanceOfAbsolutePositions) {
   for (DType dtype : compute_dtypes) {
     expect_definition(ForwardProblem(dtype, two_heads).band(40, 3, 9).with_alibi());
-    // Positions beyond what f32 holds exactly: only the distance counts.
+    // Positions that f32 does not hold exactly: only the distance counts.
     ForwardProblem far(dtype, two_heads);
     far.schedule.queries = PositionMap::contiguous(70, 1'000'000'000'013);
     far.schedule.keys = PositionMap::contiguous(83, 1'000'000'000'000);
@@ -48,7 +48,7 @@ TEST(AttentionForwardScores, LeaveOutPairsWithABiasOfMinusInfinity) {
   for (std::int64_t i = 0; i < p.bias->count(); ++i)
     if (i % 3 || i / 83 % 70 == 5) p.bias->set(i, -std::numeric_limits<double>::infinity());
   expect_definition(p);
-  EXPECT_EQ((*p.out)[5 * 4 * 12], 0);  // query 5 sees nothing
+  EXPECT_EQ((*p.out)[5 * 4 * 12], 0);  // query 5 sees no key
   EXPECT_EQ((*p.lse)[5], -std::numeric_limits<double>::infinity());
 }
 

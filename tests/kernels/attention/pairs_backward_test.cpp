@@ -1,6 +1,6 @@
-// Gradients of bf16 attention by products of pairs, by every implementation that this CPU has, against the definition
-// in f64. P and dS are rounded to bf16 where they meet dO, Q and K, and the gradients once more: each is 2^-9 of a sum
-// of sizes that is a few times the largest gradient.
+// Gradients of bf16 attention with pair products, by every implementation that this CPU supports, compared with the
+// definition in f64. P and dS are rounded to bf16 before their products with dO, Q and K, and the gradients are rounded
+// again. Each rounding is 2^-9 of a sum of magnitudes, a few times the largest gradient.
 #include <gtest/gtest.h>
 
 #include <string>

@@ -1,6 +1,6 @@
-// bf16 attention by products of pairs, by every implementation that this CPU has, against the definition in f64. A
-// weight is rounded to bf16 where it meets its value, so that an element may be off by 2^-9 of sum_j w_j |v_j|, and by
-// its own rounding.
+// bf16 attention with pair products, by every implementation that this CPU supports, compared with the definition in
+// f64. Weights are rounded to bf16 before their product with values: the error is at most 2^-9 of sum_j w_j |v_j| plus
+// the rounding of the result.
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -1,6 +1,5 @@
-// Programs: how large they are, in which order their tiles come, who shares one. That they have what the generator
-// gives, row for row, every test of a schedule or of a compiled pattern says
-// (tests/kernels/attention/schedule_pairs.h).
+// Programs: their size, the order of their tiles, and how calls share them. The tests of schedules and of compiled
+// patterns compare their rows with the generator's (tests/kernels/attention/schedule_pairs.h).
 #include "kernels/schedule/program.h"
 
 #include <gtest/gtest.h>
@@ -53,7 +52,7 @@ TEST(AttentionProgram, LeavesOutBoundsThatCutNoRowOfATile) {
   schedule.right = 0;
   schedule.term[0].kind = Kind::segment;
   schedule.term[0].size = 250;
-  const auto kept = program_of(schedule, 100);  // the tile of 200 .. 299 is in two segments, that of 300 .. 399 in one
+  const auto kept = program_of(schedule, 100);  // tile 200 .. 299 lies in two segments, tile 300 .. 399 in one
   const auto between = runs_of(kept->program(), 2), within = runs_of(kept->program(), 3);
   ASSERT_EQ(between.size(), 1u);
   EXPECT_EQ(between[0].low_block.step, 250);
@@ -81,7 +80,7 @@ TEST(AttentionProgram, DividesRowsWhereSeveralBlocksBoundTheSameSide) {
 }
 
 TEST(AttentionProgram, KeepsWhatMaskedRunsAskForWhenItsListsAreGone) {
-  // A list of the diagonal, and branches that count once what it has not counted.
+  // A list of the diagonal, and branches that count once each pair that the list does not count.
   auto begin = std::make_unique<std::vector<std::int64_t>>(std::vector<std::int64_t>{0, 1, 2, 3, 4});
   auto blocks = std::make_unique<std::vector<std::int32_t>>(std::vector<std::int32_t>{0, 1, 2, 3});
   AttentionSchedule schedule = schedule_of(64, 64);
@@ -204,7 +203,7 @@ TEST(ProgramCache, TellsListsApartByTheirIdentityAlone) {
   const std::vector<std::int64_t> elsewhere = documents;
   schedule.documents = elsewhere.data();
   EXPECT_EQ(cache.get(schedule, 64, false), first);
-  schedule.documents_identity = other.number();  // at the same address
+  schedule.documents_identity = other.number();  // another list at the same address
   EXPECT_NE(cache.get(schedule, 64, false), first);
 }
 

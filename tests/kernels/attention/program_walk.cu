@@ -1,10 +1,10 @@
-// Kernels that read any program, compiled where there is nvcc so that its report can be read
+// Kernels that read any program. Builds with nvcc check their resource report
 // (tests/kernels/attention/program_walk_report.cmake).
 #include "tests/kernels/attention/program_walk.h"
 
 namespace poolgrad::kernels::testing_support {
 
-/// A block takes a tile, the longest first, a thread one of its rows: the walk alone.
+/// A block takes one tile, longest first; a thread walks one row and computes nothing else.
 __global__ void walk_program(const AttentionProgram program, RowWalk* walks) {
   const std::int64_t number = program.longest_first[blockIdx.x];
   if (threadIdx.x >= program.tile[number % program.tiles].count) return;
@@ -14,7 +14,7 @@ __global__ void walk_program(const AttentionProgram program, RowWalk* walks) {
   walks[blockIdx.x * blockDim.x + threadIdx.x] = walk;
 }
 
-/// The pairs of masked runs that count in head h, one by one.
+/// Counts the masked pairs of head h one by one.
 __global__ void __launch_bounds__(256, 4)
     count_masked(const AttentionProgram program, std::int64_t h, std::int64_t* counts) {
   const std::int64_t number = program.longest_first[blockIdx.x];

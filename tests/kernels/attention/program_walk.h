@@ -1,11 +1,11 @@
-// A walk over a program as a kernel makes it, one row at a time, on the host and on devices.
+// Walks one row of a program at a time, as kernels do, on the host and on devices.
 #pragma once
 
 #include "kernels/schedule/program.h"
 
 namespace poolgrad::kernels::testing_support {
 
-/// What a row visits, in the order of visits, as a hash of the keys and of how often each counts.
+/// Hash of the keys that a row visits, with their multiplicities, in order.
 struct RowWalk {
   std::uint64_t order = 0;
 
@@ -15,8 +15,8 @@ struct RowWalk {
   }
 };
 
-/// Calls f(run, key, log_multiplicity) for the keys, as positions, that a row sees: row t of the tile of number
-/// `number`. Pairs of masked runs are among them whether they count or not.
+/// Calls f(run, key, log_multiplicity) for the key positions that row t of tile `number` sees. It includes pairs that a
+/// mask removes.
 template <class F>
 POOLGRAD_HD void walk_row(const AttentionProgram& program, std::int64_t number, std::int64_t t, F&& f) {
   const Progression& tile = program.tile[number % program.tiles];

@@ -1,4 +1,4 @@
-// What a schedule visits, pair by pair, for comparison with a definition.
+// Compares the pairs that a schedule visits with a definition.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -28,7 +28,7 @@ void for_each_key_tile(const AttentionSchedule& schedule, std::int64_t h, const 
   });
 }
 
-/// The steps of `run` that the row at `position` sees: a sub-interval of [0, run.count).
+/// The steps of `run` that the row at `position` sees: an interval within [0, run.count).
 inline Interval steps_seen(const Strip& strip, const Progression& run, std::int64_t position) {
   const Interval seen = strip.interval(position);
   const auto step_at = [&](std::int64_t key) {
@@ -38,10 +38,10 @@ inline Interval steps_seen(const Strip& strip, const Progression& run, std::int6
   return {step_at(seen.begin), step_at(seen.end)};
 }
 
-/// How often the key at position j counts for the query at position i in head h.
+/// Multiplicity of the key at position j for the query at position i in head h.
 using Definition = std::function<std::int64_t(std::int64_t h, std::int64_t i, std::int64_t j)>;
 
-/// Rows x visited rows of one head: the sum of multiplicities with which each pair came up.
+/// Rows x visited rows of one head: the sum of the multiplicities of each pair.
 class VisitedPairs {
  public:
   VisitedPairs(const AttentionSchedule& schedule, std::int64_t h, std::int64_t row_limit, std::int64_t key_limit)
@@ -49,7 +49,7 @@ class VisitedPairs {
         weight_(static_cast<std::size_t>(schedule.queries.count * schedule.keys.count)),
         seen_(static_cast<std::size_t>(schedule.queries.count)) {
     const RowTiling tiling(schedule, row_limit);
-    const AttentionTiles tiles(schedule, row_limit);  // kept from head to head, and from schedule to schedule
+    const AttentionTiles tiles(schedule, row_limit);  // shared between heads and between schedules
     for (std::int64_t n = 0; n < tiling.tiles(); ++n) {
       const Progression tile = tiling.tile(n);
       EXPECT_LE(tile.count, row_limit);
@@ -83,7 +83,7 @@ class VisitedPairs {
       before = seen;
     }
   }
-  /// The program has the same for every row, in the same order.
+  /// Checks that the program visits the same pairs for every row, in the same order.
   static void expect_program(const AttentionSchedule& schedule, std::int64_t h, const Progression& tile,
                              const AttentionProgram& program, std::int64_t n) {
     std::vector<RowWalk> expected(static_cast<std::size_t>(tile.count));
@@ -131,7 +131,7 @@ class VisitedPairs {
   double pairs_ = 0;
 };
 
-/// The schedule and its transposition visit what the definition says, for row tiles of several sizes.
+/// Checks that the schedule and its transposition visit the pairs of the definition, for row tiles of several sizes.
 inline void expect_visits(const AttentionSchedule& schedule, const Definition& definition, const std::string& what,
                           const std::vector<std::int64_t>& limits = {1, 16, 37, 128}) {
   const AttentionSchedule other = schedule.transposed();
@@ -160,7 +160,7 @@ inline void expect_visits(const AttentionSchedule& schedule, const Definition& d
   }
 }
 
-/// Maps of positions of `count` rows in all, as whole sequences and shards of a ring have them.
+/// Position maps of `count` rows in all, for whole sequences and for shards of a ring.
 inline std::vector<PositionMap> shards(std::int64_t count, std::int64_t offset = 0) {
   const std::int64_t half = count / 2;
   return {PositionMap::contiguous(count, offset), {count, half, offset + count, offset + 5 * count - half, 1},

@@ -159,7 +159,7 @@ TEST(AttentionSchedule, TheShortTileMayBeTheFirst) {
         if (pieces == 1 && tiling.tiles() > classes) {
           EXPECT_EQ(tiling.tile(tiling.tiles() - 1).count, limit);
         }
-        schedule.cut = 16;  // tiles stay where they are told
+        schedule.cut = 16;  // the cut moves no tile
         const RowTiling last(schedule, limit), first(schedule, limit, true);
         ASSERT_EQ(first.tiles(), last.tiles());
         for (std::int64_t n = 0; n < first.tiles(); ++n) EXPECT_EQ(first.tile(n).row, last.tile(n).row);

@@ -1,4 +1,4 @@
-// Chains of items: their order, their end whatever happens, and how long they should take.
+// Wavefronts of items: their order, their end after errors, and their predicted length.
 #include "kernels/cpu/attention/wavefront.h"
 
 #include <gtest/gtest.h>
@@ -22,7 +22,7 @@ class AttentionWavefront : public ::testing::Test {
   int before_ = num_threads();
 };
 
-/// Every item writes its number to every row, after the one before it.
+/// Every item writes its number to every row, after the item before it.
 class Chain {
  public:
   Chain(std::int64_t items, std::int64_t rows)
@@ -45,7 +45,7 @@ class Chain {
   std::int64_t throws_ = -1;
   std::vector<std::atomic<std::int64_t>> passed_;
   Wavefront front_;
-  std::vector<std::int64_t> last_;  // not atomic: the thread sanitizer sees whether the order holds
+  std::vector<std::int64_t> last_;  // not atomic, so that the thread sanitizer checks the order
   std::atomic<int> errors_ = 0;
 };
 
@@ -69,7 +69,7 @@ TEST_F(AttentionWavefront, WhoRunsAheadInRowsOfItsOwnHidesNobody) {
   first->pass(5, 0);
   EXPECT_TRUE(second->ready(5));
   EXPECT_FALSE(second->ready(6));
-  second->pass(60, 20);  // its rows from 20 on are its own, but the first has passed only 5 of those before
+  second->pass(60, 20);  // it owns the rows from 20 on, but the first item has passed only 5 of the rows before them
   EXPECT_FALSE(third->ready(1));
   first->pass(20, 0);
   second->pass(60, 20);
@@ -89,7 +89,7 @@ TEST_F(AttentionWavefront, TwoItemsAreUnderWayAtTheSameTime) {
     const Wavefront::Turn turn(front, item, item - 1);
     turn.wait(1);
     turn.pass(1, 1);
-    // The first ends only when the second has passed a row, or after long.
+    // The first item ends once the second has passed a row, or after 20 s.
     const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
     if (item == 1) followed = true;
     while (!followed && std::chrono::steady_clock::now() < end) std::this_thread::yield();
@@ -119,7 +119,7 @@ TEST_F(AttentionWavefront, RunsInsideAParallelRegion) {
   EXPECT_EQ(errors, 0);
 }
 
-/// Lengths for schedules of one head or more, with key tiles of 100 rows; in parts of what one thread takes.
+/// Predicted length for a schedule with key tiles of 100 rows, as a fraction of the time of one thread.
 double part_of_one_thread(AttentionSchedule schedule, int threads, std::int64_t heads = 1, std::int64_t group = 1) {
   schedule.heads = heads * group;
   const AttentionSchedule by_key = schedule.transposed();
@@ -144,7 +144,8 @@ TEST_F(AttentionWavefront, LongRowsKeepEveryThreadBusy) {
   EXPECT_NEAR(part_of_one_thread(band(4000, unbounded, unbounded), 8), 0.125, 0.01);
   EXPECT_NEAR(part_of_one_thread(band(4000, unbounded, 0), 2), 0.5, 0.02);
   EXPECT_NEAR(part_of_one_thread(band(4000, unbounded, 0), 4, 1, 3), 0.25, 0.02);
-  EXPECT_NEAR(part_of_one_thread(band(1050, unbounded, unbounded), 2, 3), 0.5, 0.02);  // 3 heads, no round lost
+  EXPECT_NEAR(part_of_one_thread(band(1050, unbounded, unbounded), 2, 3), 0.5,
+              0.02);  // 3 heads on 2 threads lose no round
 }
 
 TEST_F(AttentionWavefront, NoMoreThreadsAreBusyThanThereAreTiles) {
@@ -160,7 +161,7 @@ TEST_F(AttentionWavefront, WithoutKeysTakesNoTime) {
 }
 
 TEST_F(AttentionWavefront, TilesThatShareMostOfTheirRowsWaitForEachOther) {
-  // A tile begins 100 rows after the one before it, which has 100 + window of them.
+  // A tile begins 100 rows after its predecessor, which has 100 + window rows.
   EXPECT_NEAR(part_of_one_thread(band(20000, 20, 0), 8), 110.0 / 120, 0.01);
   EXPECT_NEAR(part_of_one_thread(band(20000, 300, 0), 8), 110.0 / 400, 0.01);
   EXPECT_NEAR(part_of_one_thread(band(20000, 300, 0), 2), 0.5, 0.01);
@@ -179,7 +180,7 @@ AttentionSchedule three_blocks() {
 }
 
 TEST_F(AttentionWavefront, RowsBetweenThoseVisitedSaveNoTime) {
-  // The next tile begins with what the second of three visits of a tile passes.
+  // The next tile starts once this one has passed the second of its three visits.
   EXPECT_NEAR(part_of_one_thread(three_blocks(), 8), 110.0 / 300, 0.01);
   EXPECT_NEAR(part_of_one_thread(three_blocks(), 2), 0.5, 0.01);
 }
@@ -197,7 +198,7 @@ TEST_F(AttentionWavefront, IsPlannedInMemoryOfThePool) {
   EXPECT_EQ(reach.most_runs(), 3);
   set_num_threads(2);
   const WavefrontLength length({}, reach, tiles, 0, 1, 1, 10, 4);
-  const std::size_t thread = 1 + 2 * 3 * 5;  // its end, and three runs of two tiles with the pairs before them
+  const std::size_t thread = 1 + 2 * 3 * 5;  // the end, and three runs of two tiles with their pairs
   EXPECT_EQ(workspace() - with_reach, (400 * 3 + 4 * thread) * sizeof(double));
 }
 

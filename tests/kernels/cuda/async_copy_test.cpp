@@ -1,4 +1,4 @@
-// Asynchronous copies on the emulated device, which names what is wrong with kernels that use them.
+// Asynchronous copies on the emulated device, which reports faults of kernels that use them.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -16,7 +16,7 @@ using testing::DeviceArray;
 using testing::error_of_kernels;
 using ::testing::HasSubstr;
 
-/// Chunks reversed within the block by asynchronous copies in two groups; each kind but the first has one fault.
+/// Reverses chunks within the block with asynchronous copies in two groups. Each kind but the first has one fault.
 enum class CopyFault { none, no_wait, waits_for_one, no_commit, no_barrier, overwrites, half_a_warp, odd_address };
 
 template <CopyFault fault>
@@ -78,8 +78,8 @@ TEST(AsyncCopy, IsThereForOthersOnlyAfterABarrier) {
 
 TEST(AsyncCopy, MayNotOvertakeAReader) {
   EXPECT_THAT(error_of_copy_fault<CopyFault::overwrites>(),
-              ::testing::AnyOf(HasSubstr("has read with no barrier in between"),  // who reads comes first
-                               HasSubstr("has not waited for")));                 // or who copies
+              ::testing::AnyOf(HasSubstr("has read with no barrier in between"),  // if the reader runs first
+                               HasSubstr("has not waited for")));                 // if the copying thread runs first
 }
 
 TEST(AsyncCopy, IsFromAMultipleOf16Bytes) {

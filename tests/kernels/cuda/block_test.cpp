@@ -1,4 +1,4 @@
-// The emulated device runs kernels that are right, and names what is wrong with those that are not.
+// The emulated device runs correct kernels and reports the faults of incorrect ones.
 #include "kernels/cuda/emulation/block.h"
 
 #include <gmock/gmock.h>
@@ -24,7 +24,7 @@ using testing::DeviceArray;
 using testing::error_of_kernels;
 using ::testing::HasSubstr;
 
-/// x reversed within the block, through shared memory; each kind but the first has one fault.
+/// Reverses x within the block through shared memory. Each kind but the first has one fault.
 enum class Fault {
   none,
   no_barrier,
@@ -77,7 +77,7 @@ TEST(KernelMutants, ARightKernelHasNoError) {
 }
 
 TEST(KernelMutants, AMissingBarrierIsARace) {
-  for (int repeat = 0; repeat < 8; ++repeat)  // whichever thread comes first
+  for (int repeat = 0; repeat < 8; ++repeat)  // in any order of threads
     EXPECT_THAT(error_of_fault<Fault::no_barrier>(),
                 AllOf(HasSubstr("[reverse] thread "), HasSubstr(" shared staged["), HasSubstr("block_test.cpp:"),
                       ::testing::AnyOf(HasSubstr("with no barrier in between"), HasSubstr("nobody has written"))));
@@ -125,7 +125,7 @@ TEST(KernelMutants, LanesAtTwoCollectivesAreNamed) {
                     HasSubstr(" at __shfl_xor_sync of block_test.cpp:")));
 }
 
-/// What lies between a lane's write to shared memory and another lane's read.
+/// Statements between a lane's write to shared memory and another lane's read.
 enum class Between { syncwarp, shuffle, ballot, product, shuffle_and_syncwarp };
 
 template <Between between>
@@ -163,7 +163,7 @@ TEST(KernelMutants, ACollectiveOfAWarpIsNoBarrier) {
                              HasSubstr("has written with no barrier in between")));
 }
 
-/// What of ldmatrix is wrong: its row is written by the lane that points to it, before or after, with no barrier.
+/// Time at which a lane writes its row, relative to ldmatrix: before or after it without a barrier, or properly.
 enum class RowWritten { before, after, properly };
 
 template <RowWritten when>
@@ -178,7 +178,7 @@ __global__ void read_rows(float* x) {
   x[i] = static_cast<float>(rows.word[0]);
 }
 
-/// All lanes read one element; the last of them writes it.
+/// All lanes read one element; the last lane writes it.
 template <bool waits>
 __global__ void read_and_write(float* x) {
   POOLGRAD_SHARED(float, staged, 1);
@@ -207,7 +207,7 @@ TEST(KernelMutants, RowsOfLdmatrixAreReadByOtherLanes) {
 
 TEST(KernelMutants, OneOfSeveralLanesThatReadMayNotWriteAtOnce) {
   EXPECT_EQ(error_of_kernel(&read_and_write<true>), "no error");
-  for (int repeat = 0; repeat < 40; ++repeat)  // where the lane that writes was the last to read
+  for (int repeat = 0; repeat < 40; ++repeat)  // in some runs the writing lane reads last
     EXPECT_THAT(error_of_kernel(&read_and_write<false>), HasSubstr("has read with no barrier in between"));
 }
 
@@ -277,7 +277,7 @@ TEST(KernelMutantsDeathTest, ARaceInGlobalMemoryIsSeenByTheThreadSanitizer) {
 }
 #endif
 
-// Limits of shared memory, of kernels with 16 KiB of static one, each with a limit of its own.
+// Limits of shared memory. Each kernel has 16 KiB of static shared memory and a limit of its own.
 
 template <int Number>
 __global__ void fill_shared(float* x) {
@@ -295,7 +295,7 @@ __global__ void declare_much(float*) {
 using SharedKernel = void (*)(float*);
 constexpr std::int64_t kib = 1024;
 
-/// What a launch with so much dynamic shared memory, by the launcher or without its help, says.
+/// The error of a launch with `bytes` of dynamic shared memory, through the launcher or directly.
 std::string error_of_shared(SharedKernel kernel, std::int64_t bytes, bool by_launcher = true) {
   const DeviceArray<float> x(std::vector<float>(32));
   try {

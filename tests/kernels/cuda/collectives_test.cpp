@@ -1,4 +1,4 @@
-// Blocks of threads and their collectives: what kernels are made of, alike on a GPU and on the emulated device.
+// Block collectives, with equal results on a GPU and on the emulated device.
 #include "kernels/cuda/collectives.cuh"
 
 #include <gmock/gmock.h>
@@ -16,7 +16,7 @@ namespace {
 using testing::cuda0;
 using testing::DeviceArray;
 
-/// Each block adds up its `Threads` consecutive elements.
+/// Each block sums its `Threads` consecutive elements.
 template <int Threads>
 __global__ void sum_blocks(const float* x, float* sums) {
   const float sum = block_reduce<reductions::Sum, Threads>(x[blockIdx.x * Threads + threadIdx.x]);
@@ -45,7 +45,7 @@ TEST(CudaBlock, ReducesWhateverTheOrderOfItsThreads) {
   }
 }
 
-/// The sum of a block's elements less the largest and the smallest, each found through the same shared memory.
+/// The sum of a block's elements less the largest and the smallest. All three reductions use the same shared memory.
 __global__ void sum_without_extremes(const float* x, float* out) {
   const float value = x[threadIdx.x];
   const float sum = block_reduce<reductions::Sum, 128>(value);

@@ -1,4 +1,4 @@
-// What products ask of cuBLASLt, as the emulated device's own sees it, and what that refuses.
+// Requests of products to cuBLASLt, recorded by the emulated library, and the requests that it refuses.
 #include "kernels/cuda/emulation/cublaslt.h"
 
 #include <gtest/gtest.h>
@@ -98,7 +98,7 @@ TEST(CublasLt, ItsWorkspaceIsWhatASimulatedDeviceIsAskedFor) {
       }
 }
 
-/// How many reductions a product whose rows are summed takes besides, on `device`, and what it asks the pool for.
+/// Number of additional reductions of a product with sums of rows on `device`, and the hash of its pool requests.
 std::pair<std::size_t, std::uint64_t> reductions_and_requests(Device device, Gemm g, const void* a, const void* b,
                                                               void* c, void* sums) {
   CachingAllocator& pool = allocator_for(device);
@@ -216,7 +216,7 @@ TEST(KernelMutants, ALeadingDimensionThatLeavesItsOperandIsNamed) {
   EXPECT_EQ(multiply(wrong), refused +
                                  "C is 3 columns of 5 at a leading dimension of 6, which reach over 68 bytes, and "
                                  "its block has 60");
-  wrong = right, wrong.transpose_b = true;  // of k columns now, which are n apart
+  wrong = right, wrong.transpose_b = true;  // k columns, n apart
   EXPECT_EQ(multiply(wrong), refused +
                                  "A is 5 columns of 4 at a leading dimension of 5, which reach over 96 bytes, and "
                                  "its block has 80");
@@ -236,7 +236,7 @@ TEST(KernelMutants, ALeadingDimensionThatIsWrongWithinItsOperandGivesAnotherProd
   EXPECT_NE(c.read(), expected);
 }
 
-/// A product in f32 of (8, 4) x (4, 6), column-major, as cuBLASLt is told of it, with one thing changed.
+/// Describes the f32 product (8, 4) x (4, 6), column-major, to cuBLASLt, with one value changed.
 struct Told {
   const cublasLtHandle_t handle = made_once();
   cublasLtMatmulDesc_t operation = nullptr;

@@ -34,7 +34,7 @@ class DeviceArray {
   Workspace<T> memory_;
 };
 
-/// What the kernels that were launched on cuda:0 ended with.
+/// The error of the kernels launched on cuda:0.
 inline std::string error_of_kernels() {
   try {
     synchronize(cuda0);

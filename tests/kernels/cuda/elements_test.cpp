@@ -1,6 +1,5 @@
-// The elementwise kernels of the CUDA back end on the emulated device, against those of the CPU: the same bits where an
-// operation is made of what IEEE 754 rounds exactly, else both within the tolerance of the dtype. Memory around the
-// operands is compared too.
+// The elementwise kernels on the emulated device, compared with the CPU's. Operations that IEEE 754 rounds exactly have
+// the same bits; the others stay within the tolerance of the dtype. Memory around the operands must not change.
 #include "kernels/elementwise.h"
 
 #include <gmock/gmock.h>
@@ -25,7 +24,7 @@ const std::vector<Shape>& shapes = twin_shapes;
 
 bool is_truth(UnaryOp op) { return op == UnaryOp::logical_not || op == UnaryOp::is_nan || op == UnaryOp::is_finite; }
 
-/// Values made of exactly rounded operations, no sum of which has a product that may be fused with it.
+/// Operations with exact rounding, without a product and a sum that may be fused.
 bool exact_value(UnaryOp op) {
   static const std::set<UnaryOp> others = {
       UnaryOp::exp,   UnaryOp::expm1,  UnaryOp::log,      UnaryOp::log1p, UnaryOp::sin,       UnaryOp::cos,
@@ -238,7 +237,7 @@ TEST(CudaCopy, RoundsOnceToHalfTypes) {
   for (const DType from : {DType::f64, DType::i64, DType::i32})
     for (const DType to : {DType::f16, DType::bf16}) {
       TestArray x(from, {2051}), out(to, {2051});
-      // Near the middle of two numbers of 8 or 11 bits.
+      // Close to the midpoint of two numbers with 8 or 11 bits.
       x.fill([&](std::int64_t i) {
         const double middle =
             static_cast<double>(2 * (random() % (to == DType::f16 ? 1024 : 128)) + 1) + (to == DType::f16 ? 2048 : 256);
@@ -254,7 +253,7 @@ TEST(CudaCopy, MovesBitsWhereTheDtypeIsTheSame) {
   std::mt19937_64 random(test_seed());
   for (const DType dtype : {DType::f64, DType::f32, DType::f16, DType::bf16, DType::i32, DType::u8})
     for (const Layout layout : input_layouts) {
-      TestArray x(dtype, {7, 11, 13}, layout), out(dtype, {7, 11, 13});  // poisoned: NaN of every payload
+      TestArray x(dtype, {7, 11, 13}, layout), out(dtype, {7, 11, 13});  // poisoned with NaN of every payload
       for (std::size_t i = 0; i < x.bytes().size(); ++i)
         if (x.bytes()[i] == 0xff) const_cast<std::uint8_t&>(x.bytes()[i]) = static_cast<std::uint8_t>(random() | 1);
       expect_same(bits, {&out}, {&x},
@@ -301,7 +300,7 @@ TEST(CudaCopy, GoesToTheDeviceAndBackInAnyLayoutAndDtype) {
           x.random(random, 0, 50).fill([&](std::int64_t i) { return std::floor(x[i]); });
           const Twin twin(middle);
           copy(cuda0, twin.on_device(), x);
-          TestArray gone(DType::f32, {5, 3, 17}, from);  // the source may change once the call has returned
+          TestArray gone(DType::f32, {5, 3, 17}, from);  // the source may change after the call returns
           copy(cuda0, back, twin.on_device());
           expect_elements(
               back, [&](std::int64_t i) { return x[i]; }, 0);
@@ -368,8 +367,7 @@ TEST(CudaElements, PacksOfRowsTakeWhatIsRepeatedOrLiesApart) {
                                      {DType::f32, true},
                                      {DType::f16, true}})
     for (const Shape& shape : {Shape{3, 5, 8}, Shape{7, 3, 4}, Shape{2, 9, 24}, Shape{3, 5, 7}, Shape{1, 1, 333}})
-      // Which dimensions y has one element for, a bit each; rows of x lie apart by so many elements more than they
-      // have.
+      // Bits of the dimensions in which y has one element, and additional elements between the rows of x.
       for (const int once : {0, 1, 3, 4, 5, 6, 7})
         for (const std::int64_t gap : {0, 8, 1}) {
           TestArray x(dtype, {shape[0], shape[1], shape[2] + gap}), y(dtype, shape),
@@ -425,7 +423,7 @@ TEST(CudaElements, BothWidthsOfIndicesFindTheSameElements) {
 }
 
 TEST(CudaElements, ThePoolServesItsStreamsWithoutWaiting) {
-  // Memory that is given back is used again at once by the stream that had it: a hundred temporaries, one block.
+  // A freed block serves the next allocation on its stream: a hundred temporaries take one block.
   std::mt19937_64 random(test_seed());
   CachingAllocator& pool = allocator_for(cuda0.device);
   const DeviceArray<float> x(std::vector<float>(1000, 1.0f));

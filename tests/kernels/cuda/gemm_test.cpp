@@ -1,5 +1,5 @@
-// Products of the CUDA back end against those of the CPU, which are held to the definition in f64: rows with what lies
-// between them, and memory around them, which stay as they were.
+// Products on CUDA compared with the CPU's, which other tests compare with the definition in f64. Gaps between rows and
+// memory around them must not change.
 #include "kernels/gemm.h"
 
 #include <gtest/gtest.h>
@@ -15,9 +15,8 @@ namespace {
 
 using namespace testing;
 
-/// A product, (m, k) x (k, n) of size m, n, k, and how its operands lie: rows are `gap` elements longer than they need,
-/// and begin `offset` elements after where an allocation does, the bias `bias_offset`. Operands that are repeated have
-/// a batch stride of 0.
+/// A product (m, k) x (k, n) and the layout of its operands. Rows are `gap` elements longer than necessary and begin
+/// `offset` elements into an allocation; the bias begins at `bias_offset`. Repeated operands have a batch stride of 0.
 struct ProductCase {
   std::array<std::int64_t, 3> size;
   bool transpose_a = false, transpose_b = false;
@@ -29,7 +28,7 @@ struct ProductCase {
   std::int64_t bias_offset = 0;
 };
 
-/// Sums of k products in another order, and one rounding to the dtype of C.
+/// k products summed in another order, and one rounding to the dtype of C.
 double slack_of_product(DType out, std::int64_t k) {
   return std::max(2 * tolerance(out), (out == DType::f64 ? 1e-15 : 1e-6) * (1.0 + static_cast<double>(k)));
 }
@@ -71,7 +70,7 @@ void expect_product(DType dtype, const ProductCase& x, std::mt19937_64& random) 
       x.repeats);
 }
 
-/// For every dtype, and for half types that give f32.
+/// For every dtype, and for half types with a result in f32.
 template <class Body>
 void for_each_pair_of_types(const Body& body) {
   for (const DType dtype : floats) {

@@ -1,5 +1,5 @@
-// Gathers and scatters of the CUDA back end are the CPU's, bit for bit and in whatever order threads run; and an index
-// outside of its range is the CPU's error, at the next synchronisation.
+// Gathers and scatters on CUDA have the CPU's bits in every order of threads. An index out of range gives the CPU's
+// error at the next synchronization.
 #include "kernels/indexing.h"
 
 #include <gmock/gmock.h>
@@ -29,7 +29,7 @@ const std::vector<PickCase> pick_cases = {{{5}, 0, 9},           {{1}, 0, 0},   
                                           {{7, 33}, 1, 20},      {{3, 5, 41}, 1, 8}, {{3, 5, 41}, 2, 100},
                                           {{4, 0}, 0, 3},        {{30, 64}, 0, 257}, {{40}, 0, 700},
                                           {{2, 6, 1, 70}, 1, 9}, {{6, 300}, 1, 200}, {{2, 16}, 0, 5}};
-/// Layouts for a dtype: words of every size in all, the others where they lie dense.
+/// Layouts for a dtype: all layouts for one dtype of each word size, dense ones for the others.
 std::vector<Layout> layouts_for(DType dtype) {
   if (dtype == DType::f64 || dtype == DType::bf16 || dtype == DType::u8)
     return {Layout::contiguous, Layout::transposed, Layout::reversed, Layout::spread};
@@ -43,7 +43,7 @@ Shape picked_shape(const PickCase& c) {
   shape[static_cast<std::size_t>(c.dim)] = c.picks;
   return shape;
 }
-/// The index of gather and scatter: `picks` long along dim, and shorter elsewhere where it may be.
+/// The index shape of gather and scatter: `picks` long along dim, and shorter elsewhere where possible.
 Shape places_shape(const PickCase& c) {
   Shape shape = c.shape;
   for (std::int64_t& size : shape) size = std::max<std::int64_t>(std::min<std::int64_t>(size, 1), size - 1);
@@ -185,7 +185,7 @@ TEST(CudaIndexing, LongAndShortRunsAreAddedInTheOrderOfTheCpu) {
       for (const std::int64_t skip : {-1, 1}) {
         TestArray grad(dtype, {300, columns}), index(DType::i64, {300}), dtable(dtype, {40, columns});
         grad.random(random);
-        // Runs of 120, 33, 32, 31, 8 and 1 keys, and more of one.
+        // Runs of 120, 33, 32, 31, 8 and 1 keys, and a longer run of one key.
         index.fill([&](std::int64_t i) {
           const std::int64_t at = (i * 7) % 300;
           return static_cast<double>(at < 120   ? 3
@@ -227,7 +227,7 @@ TEST(CudaIndexing, SlicesThatAreNotAlignedAreRightToo) {
     }
 }
 
-// Indices outside of their range.
+// Indices out of range.
 
 template <class F>
 std::string index_error_of(const F& action) {
@@ -288,7 +288,7 @@ TEST(CudaIndexFault, IsHeardOfWhereTheHostReads) {
 TEST(CudaIndexFault, IsHeardOfAsAWholeByWhicheverThreadWaits) {
   TestArray index(DType::i64, {3});
   const Twin twin(index.fill([](std::int64_t i) { return static_cast<double>(i); }));
-  twin.bytes();  // it is there
+  twin.bytes();  // waits until the array is on the device
   const Stream own{cuda0.device, per_thread_stream};
   std::atomic<int> heard{0};
   std::atomic<bool> over{false};
@@ -311,7 +311,7 @@ TEST(CudaIndexFault, IsHeardOfAsAWholeByWhicheverThreadWaits) {
   EXPECT_LE(heard, 100);
 }
 
-/// What a kernel leaves where some indices are outside.
+/// The output of a kernel that gets some indices out of range.
 std::vector<double> left_by(const std::function<void(const View& out, const View& index, const View& x)>& run) {
   TestArray out(DType::f32, {4}), index(DType::i64, {4}), x(DType::f32, {4});
   out.fill([](std::int64_t) { return 50.0; });

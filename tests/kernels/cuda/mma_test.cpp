@@ -1,4 +1,4 @@
-// The instructions of tensor cores: which lane has what, and their results, on a GPU and on the emulated device.
+// Tensor-core instructions: the lane of each element, and results, on a GPU and on the emulated device.
 #include "kernels/cuda/mma/mma.cuh"
 
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@ namespace {
 using testing::cuda0;
 using testing::DeviceArray;
 
-// PTX ISA, "Matrix Fragments for mma.m16n8k16 with floating point type", as it is written there.
+// As written in PTX ISA, "Matrix Fragments for mma.m16n8k16 with floating point type".
 TEST(Fragments, AreWhereThePtxIsaSays) {
   for (int lane = 0; lane < 32; ++lane) {
     const int group = lane >> 2, in_group = lane % 4;
@@ -51,10 +51,10 @@ TEST(Fragments, HaveEveryElementOnce) {
   EXPECT_EQ(distinct_places(2, place_in_matrix), 8 * 8);
 }
 
-/// Accesses of shared memory that eight lanes make together, 16 bytes each, where one would do: 0 without a conflict.
+/// Extra shared-memory accesses of eight lanes with 16 bytes each: 0 without a bank conflict.
 template <class ChunkOf>
 int conflicts(const ChunkOf& chunk_of) {
-  int of_bank[8] = {};  // a bank of 16 bytes is four of the 32
+  int of_bank[8] = {};  // a bank of 16 bytes is four of the 32 banks
   for (int lane = 0; lane < 8; ++lane) ++of_bank[chunk_of(lane) % 8];
   return *std::max_element(of_bank, of_bank + 8) - 1;
 }
@@ -75,7 +75,7 @@ void expect_no_conflicts() {
   for (const auto& place_of : {rows_before_columns, columns_before_rows})
     for (int row = 0; row < 64; row += 16)
       for (int chunk = 0; chunk < chunks; chunk += 2)
-        for (int matrix = 0; matrix < 4; ++matrix) {  // ldmatrix.x4 reads one after another
+        for (int matrix = 0; matrix < 4; ++matrix) {  // ldmatrix.x4 reads the matrices one after another
           const auto pointed_to = [&](int lane) { return place_of(lane_of_matrix_row(matrix, lane)); };
           EXPECT_EQ(conflicts([&](int lane) {
                       return staged.at(row + pointed_to(lane).row, chunk + pointed_to(lane).column);
@@ -86,7 +86,7 @@ void expect_no_conflicts() {
                            }));
         }
   EXPECT_EQ(plain, 7) << "rows one after another would be in one bank";
-  for (int first = 0; first < 64 * chunks; first += 8)  // neighbouring threads write neighbouring chunks of a row
+  for (int first = 0; first < 64 * chunks; first += 8)  // adjacent threads write adjacent chunks of a row
     EXPECT_EQ(conflicts([&](int lane) { return staged.at((first + lane) / chunks, (first + lane) % chunks); }), 0);
 }
 
@@ -95,8 +95,8 @@ TEST(StagedRows, HaveNoConflictsOfBanks) {
   expect_no_conflicts<128>();
 }
 
-/// d = a b + c: a 16 x 16 and c 16 x 8 by rows; b by columns, each of 16 elements. Of b, lanes 8 to 15 may point to the
-/// rows that lanes 16 to 23 should, and those to theirs: a fault.
+/// d = a b + c: a 16 x 16 and c 16 x 8 row-major, b column-major with columns of 16 elements. The fault exchanges the
+/// row addresses of lanes 8 to 15 and 16 to 23.
 template <class S, bool swaps_lanes = false>
 __global__ void multiply_fragments(const S* a, const S* b, const float* c, float* d) {
   POOLGRAD_SHARED(Chunk, staged, 64);
@@ -117,7 +117,7 @@ __global__ void multiply_fragments(const S* a, const S* b, const float* c, float
   mma_m16n8k16<S>(sum, left, right.word[2], right.word[3]);  // columns 8 to 15 of b are zeros
   for (int i = 0; i < elements_of_c; ++i) d[place_in_c(lane, i).row * 8 + place_in_c(lane, i).column] = sum.value[i];
 }
-/// The same with b by rows, 16 x 16, of which the right half is multiplied.
+/// As above with b row-major, 16 x 16; multiplies the right half of b.
 template <class S>
 __global__ void multiply_transposed(const S* a, const S* b, const float* c, float* d) {
   POOLGRAD_SHARED(Chunk, staged, 64);
@@ -136,7 +136,7 @@ __global__ void multiply_transposed(const S* a, const S* b, const float* c, floa
   for (int i = 0; i < elements_of_c; ++i) d[place_in_c(lane, i).row * 8 + place_in_c(lane, i).column] = sum.value[i];
 }
 
-/// Elements of products of random matrices by a kernel that are not what they should be.
+/// Number of wrong elements in products of random matrices by a kernel.
 template <class S>
 int wrong_products(void (*kernel)(const S*, const S*, const float*, float*), bool transposed) {
   std::mt19937_64 random(test_seed());
@@ -159,7 +159,7 @@ int wrong_products(void (*kernel)(const S*, const S*, const float*, float*), boo
                             static_cast<float>(b[transposed ? k * 16 + 8 + j : j * 16 + k]);
         sum += term, magnitude += std::abs(term);
       }
-      // Seventeen numbers are added, each sum rounded or cut off.
+      // 17 numbers are added; each sum is rounded or truncated.
       wrong += !(std::abs(d[i * 8 + j] - sum) <= 17 * 0x1p-23 * magnitude);
     }
   return wrong;

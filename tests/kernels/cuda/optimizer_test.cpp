@@ -1,4 +1,4 @@
-// Optimisers of the CUDA back end take the CPU's steps, bit for bit, for any number of tensors of any sizes and dtypes.
+// Optimizer steps on CUDA have the CPU's bits, for any number of tensors, sizes and dtypes.
 #include "kernels/optimizer.h"
 
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@ namespace {
 
 using namespace testing;
 
-/// Parameters of these sizes, of every floating dtype in turn, each with a gradient and `moments` arrays of its compute
+/// Parameters of these sizes, with the floating dtypes in turn. Each has a gradient and `moments` arrays of its compute
 /// dtype.
 class Tensors {
  public:
@@ -30,7 +30,7 @@ class Tensors {
     for (const auto& array : arrays_) result.push_back(array.get());
     return result;
   }
-  /// What a kernel takes, of the views that expect_same() gives.
+  /// The kernel's operands, from the views of expect_same().
   std::vector<UpdateOperands> group(const std::vector<View>& views) const {
     std::vector<UpdateOperands> result;
     for (std::size_t i = 0; i < views.size(); i += operands_) {
@@ -158,7 +158,7 @@ TEST(CudaOptimizer, TakesItsGradientScaleFromTheDevice) {
         views.pop_back();
         sgd(stream, options, tensors->group(views));
       });
-    if (number == 0.37) scale.fill([](std::int64_t) { return 0.25; });  // products that fused or not are the same
+    if (number == 0.37) scale.fill([](std::int64_t) { return 0.25; });  // products are the same, fused or not
     for (const DType dtype : floats) {
       TestArray x(dtype, {33, 7}), y(dtype, {33, 7}), out(dtype, {33, 7});
       x.random(random), y.random(random), out.random(random);

@@ -38,7 +38,7 @@ TEST(CudaPeers, AKernelReadsWhatItWasGivenAccessTo) {
   const auto doubled = [&] { unary(cuda0, UnaryOp::affine, all_of(here), all_of(there), 2, 0); };
   EXPECT_EQ(error_of_call(doubled), "[affine] an operand is in memory of cuda:1, not of cuda:0");
   EXPECT_TRUE(allocator_for(cuda1.device).memory().share_with(cuda0.device));
-  cuda::order(cuda0, cuda1);  // it is behind what made the operand
+  cuda::order(cuda0, cuda1);  // waits for the kernel that made the operand
   doubled();
   EXPECT_EQ(here.read(), (std::vector<float>{2, 4, 6}));
   EXPECT_EQ(error_of_call([&] { unary(cuda1, UnaryOp::exp, all_of(there), all_of(here)); }),

@@ -1,5 +1,4 @@
-// Random numbers of the CUDA back end are those of the CPU, bit for bit, wherever a range of them begins and however it
-// lies in memory.
+// Random numbers on CUDA have the CPU's bits, for every offset and layout of a range.
 #include "kernels/random.h"
 
 #include <gtest/gtest.h>
@@ -13,7 +12,7 @@ using namespace testing;
 
 const std::vector<std::uint64_t> beginnings = {0, 1, 2, 3, 1022, (std::uint64_t{1} << 40) + 3};
 
-/// run(stream, key, out, x) for every dtype, shape, layout and beginning of a range.
+/// Calls run(stream, key, out, x) for every dtype, shape, layout and offset of a range.
 template <class Make>
 void expect_numbers_of_the_cpu(const Make& make) {
   std::mt19937_64 random(test_seed());

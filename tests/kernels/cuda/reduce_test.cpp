@@ -1,5 +1,5 @@
-// Reductions, searches and running sums of the CUDA back end on the emulated device, against those of the CPU, which
-// are held to the definition in f64. Every launch has another order of blocks and threads, and the same bits.
+// Reductions, searches and running sums on the emulated device, compared with the CPU's, which other tests compare with
+// the definition in f64. Every launch has another order of blocks and threads, and the same bits.
 #include "kernels/reduce.h"
 
 #include <gtest/gtest.h>
@@ -25,7 +25,7 @@ constexpr ReduceOp every_reduction[] = {ReduceOp::sum,     ReduceOp::mean, Reduc
 bool gives_truth(ReduceOp op) { return op == ReduceOp::any || op == ReduceOp::all; }
 bool is_choice(ReduceOp op) { return op != ReduceOp::sum && op != ReduceOp::mean && op != ReduceOp::product; }
 
-/// Numbers whose sums do not cancel and whose products stay near 1; few zeros, or few others, for logic.
+/// Numbers whose sums do not cancel and whose products stay near 1; for logic, few zeros or few ones.
 void fill_for_reduction(ReduceOp op, TestArray& x, std::mt19937_64& random) {
   if (op == ReduceOp::any)
     x.fill([&](std::int64_t i) { return i % 97 == 1 ? 1.0 : 0.0; });
@@ -37,7 +37,7 @@ void fill_for_reduction(ReduceOp op, TestArray& x, std::mt19937_64& random) {
     x.random(random, is_choice(op) ? -2 : 0.5, 2);
 }
 
-/// Sums of many numbers in two orders, each result rounded to its dtype.
+/// Sums of many numbers in two orders, rounded to the dtype.
 double slack_of_sums(DType dtype) { return dtype == DType::f64 ? 1e-12 : std::max(4e-6, 2 * tolerance(dtype)); }
 
 template <class Body>
@@ -54,7 +54,8 @@ class CudaReduce : public ::testing::TestWithParam<ReduceOp> {};
 INSTANTIATE_TEST_SUITE_P(Every, CudaReduce, ::testing::ValuesIn(every_reduction),
                          [](const auto& parameter) { return std::string(to_string(parameter.param)); });
 
-// One lane, some, a warp or a block for a row; segments; columns side by side and below each other; many chunks.
+// One lane, several lanes, a warp or a block for each row; segments; columns side by side and below each other; many
+// chunks.
 const std::vector<Shape> fold_shapes = {{},        {0},        {1},       {33},         {1025},      {70001},
                                         {3, 0},    {0, 3},     {31, 33},  {1025, 3},    {3, 2500},   {9000, 2},
                                         {333, 17}, {9000, 20}, {40, 700}, {4, 1, 5, 7}, {9, 33, 20}, {2, 3, 0, 4}};
@@ -65,11 +66,11 @@ TEST_P(CudaReduce, AgreesWithTheCpuOverEverySubsetOfDimensions) {
   for (const DType dtype : floats)
     for (const Shape& shape : fold_shapes) {
       TestArray x(dtype, shape);
-      if (x.count() > 10000 && dtype != DType::f32) continue;  // the same parts, of other elements
+      if (x.count() > 10000 && dtype != DType::f32) continue;  // covers the same code
       fill_for_reduction(op, x, random);
       for_each_subset(shape, [&](const Shape& reduced) {
         TestArray out(gives_truth(op) ? DType::boolean : dtype, reduced);
-        const double factors = op == ReduceOp::product ? static_cast<double>(x.count()) : 0;  // each rounds once
+        const double factors = op == ReduceOp::product ? static_cast<double>(x.count()) : 0;  // each factor rounds once
         const double slack = slack_of_sums(dtype) + (dtype == DType::f64 ? 4e-16 : 2.4e-7) * std::sqrt(factors);
         expect_same(is_choice(op) ? bits : slack, {&out}, {&x}, [&](Stream stream, const std::vector<View>& operands) {
           reduce(stream, op, operands[0], operands[1]);
@@ -149,7 +150,7 @@ TEST(CudaReduction, HasTheSameBitsInEveryOrderOfThreadsAndBlocks) {
 }
 
 TEST(CudaReduction, HasTheSameBitsWhereElementsAreTakenOneByOne) {
-  // A view that begins one element further on is not aligned: the order of its sums is that of an aligned one.
+  // A view that begins one element later is not aligned. Its sums have the order of an aligned view.
   std::mt19937_64 random(test_seed());
   for (const DType dtype : {DType::f32, DType::bf16, DType::f64})
     for (const Shape& shape : {Shape{5, 3000}, Shape{300, 64}})
@@ -301,7 +302,7 @@ TEST(CudaSumOfSquares, IsAddedInDoublePrecision) {
 }
 
 TEST(CudaSumOfSquares, OfManyTensorsTakesThemTogether) {
-  // More than one table of them, of all dtypes, empty, strided and misaligned ones among them.
+  // More tensors than one table holds, of all dtypes, some empty, strided or misaligned.
   std::mt19937_64 random(test_seed());
   std::deque<TestArray> arrays;
   std::deque<Twin> twins;

@@ -1,5 +1,5 @@
-// The row kernels of the CUDA back end on the emulated device, against those of the CPU, which are held to the
-// definition in f64: within the tolerance of the dtype, since sums have another order and CUDA has its own exp and log.
+// The row kernels on the emulated device, compared with the CPU's, which other tests compare with the definition in
+// f64. Results agree within the tolerance of the dtype: sums have another order, and CUDA has its own exp and log.
 #include "kernels/rows.h"
 
 #include <gtest/gtest.h>
@@ -17,8 +17,8 @@ namespace {
 using namespace testing;
 using Views = std::vector<View>;
 
-// Nothing; less than a pack, than a warp's packs, all of them; a block's; more than any block keeps in registers; many
-// short rows.
+// Empty rows; less than a pack; part of a warp's packs, all of them; a block's packs; more than a block keeps in
+// registers; many short rows.
 const std::vector<Shape> row_shapes = {{1},      {7},       {0, 5},    {3, 0},    {1, 1},     {33, 31}, {31, 32},
                                        {5, 513}, {3, 1024}, {2, 4099}, {2, 9000}, {1, 20480}, {300, 5}, {2, 3, 4, 257}};
 
@@ -28,7 +28,7 @@ Shape rows_of(Shape shape) {
 }
 DType wide_dtype(DType dtype) { return dtype == DType::f64 ? DType::f64 : DType::f32; }
 
-/// Every elementary function is a few units off, and results are rounded once more.
+/// Each elementary function errs by a few units, and results are rounded once more.
 double slack_of_rows(DType dtype) { return 4 * tolerance(dtype); }
 
 TEST(CudaSoftmax, AgreesWithTheCpu) {
@@ -104,7 +104,7 @@ TEST(CudaSoftmax, RunsOverItsInputWithTheSameBitsInEveryOrderOfThreads) {
   }
 }
 
-/// A norm with all its operands.
+/// A norm with its operands.
 struct NormOperands {
   DType dtype;
   std::int64_t n;
@@ -122,7 +122,8 @@ struct NormOperands {
         dx(dtype, shape),
         dweight(dtype, {n}),
         dbias(dtype, {n}) {
-    x.random(random, -1, 3);  // one element of a row stands apart: what few near ones deviate by is mostly rounding
+    x.random(random, -1,
+             3);  // one element lies far from the others: deviations of a few close elements are mostly rounding
     for (std::int64_t first = 0; first < x.count(); first += n) x.set(first, x[first] - 4);
     weight.random(random);
     bias.random(random);
@@ -132,8 +133,8 @@ struct NormOperands {
 
 View if_wanted(bool wanted, const View& view) { return wanted ? view : View{}; }
 
-// Chunks of 32 rows, the last not full; more than 256 chunks would have; warps with rows of their own, and blocks;
-// columns beyond the registers.
+// Chunks of 32 rows, the last one partial; more rows than 256 chunks hold; a warp or a block for each row; more columns
+// than registers hold.
 const std::vector<Shape> cuda_norm_shapes = {{0, 5},    {1, 1},    {1, 33},   {33, 7},   {70, 32},  {5, 1025},
                                              {40, 300}, {41, 900}, {8300, 3}, {3, 2500}, {2, 5000}, {4, 9, 130}};
 
@@ -174,7 +175,7 @@ TEST_P(CudaNorms, AgreeWithTheCpuWhereSquaresDoNotFit) {
         const bool of_f64 = dtype == DType::f64, far = scale >= 0x1p900 || scale <= 0x1p-900;
         if (dtype == DType::f16 || (std::isfinite(scale) && far != of_f64)) continue;
         NormOperands norm(dtype, shape, random);
-        // Every second row, so that rows of one block take both ways.
+        // Scales every second row, so that rows of one block take both branches.
         norm.x.fill([&](std::int64_t i) { return i / norm.n % 2 ? norm.x[i] : norm.x[i] * scale; });
         std::vector<TestArray*> results = {&norm.out, &norm.rstd};
         if (centered_) results.push_back(&norm.mean);
@@ -203,7 +204,7 @@ TEST_P(CudaNorms, GradientsAgreeWithTheCpu) {
       if (affine_ && centered_) results.push_back(&norm.dbias);
       const std::size_t inputs = results.size();
       const auto rows = static_cast<double>(shape.back() ? norm.x.count() / shape.back() : 0);
-      // Sums over rows cancel; with one column and a mean the gradient is 0 but for epsilon.
+      // Sums over rows cancel. With one column and a mean, the gradient is 0 but for epsilon.
       const double slack = slack_of_rows(dtype) * (shape.back() == 1 ? 400 : 10) + 4e-7 * std::sqrt(rows);
       expect_same(dtype == DType::f64 ? 1e-11 : slack, results,
                   {&norm.grad, &norm.x, &norm.mean, &norm.rstd, &norm.weight},
@@ -265,7 +266,7 @@ TEST(CudaNorm, AsksThePoolForWhatASimulatedDeviceAsksFor) {
 }
 
 TEST(CudaRows, HaveTheSameBitsWhereElementsAreTakenOneByOne) {
-  // Rows that begin one element further on are not aligned: the order of their sums is that of aligned ones.
+  // Rows that begin one element later are not aligned. Their sums have the order of aligned rows.
   std::mt19937_64 random(test_seed());
   for (const DType dtype : floats)
     for (const std::int64_t n : {64, 1024}) {
@@ -348,7 +349,7 @@ TEST(CudaRope, AgreesWithTheCpu) {
         for (const bool inverse : {false, true}) {
           TestArray x(dtype, shape), out(dtype, shape);
           x.random(random);
-          const double angles = 3e-16 * static_cast<double>(position);  // an angle in f64 is itself rounded
+          const double angles = 3e-16 * static_cast<double>(position);  // an f64 angle is itself rounded
           expect_same(slack_of_rows(dtype) + 4 * angles, {&out}, {&x}, [&](Stream stream, const Views& operands) {
             rope(stream, operands[0], operands[1], position, 10000, inverse);
           });

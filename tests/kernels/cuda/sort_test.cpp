@@ -1,4 +1,4 @@
-// Rows in order on the emulated device: the places that the CPU finds, which is held to a stable sort.
+// Sorted rows on the emulated device: the indices equal the CPU's, which other tests compare with a stable sort.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -12,7 +12,7 @@ namespace {
 
 using namespace testing;
 
-// Less than a run, a whole one, one more, several to merge, and not as many as a power of two.
+// Shorter than a run; a whole run; one more; several runs to merge, also when their number is not a power of two.
 const std::vector<Shape> sort_shapes = {{1}, {33}, {256}, {257}, {2, 512}, {31, 33}, {2, 1, 700}, {1025}, {0, 5}};
 
 TEST(CudaArgsort, IsTheOrderOfTheCpuForEveryDtype) {

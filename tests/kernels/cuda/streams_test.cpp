@@ -1,4 +1,4 @@
-// What the emulated device makes of operands and of streams that a GPU would use wrongly, now and then.
+// Reports of the emulated device about operands and streams that fail on a GPU only sometimes.
 #include <gtest/gtest.h>
 
 #include "allocator/caching_allocator.h"
@@ -31,7 +31,8 @@ TEST(CudaOperands, OneOfTheHostIsNamed) {
   EXPECT_EQ(error_of([&] { softmax(cuda0, twin.on_device(), x); }), "[softmax] " + reason);
 }
 
-/// y = 2 x on one stream and z = y + 1 on another, in 60 of the orders that may be. Whether z was ever wrong.
+/// Computes y = 2 x on one stream and z = y + 1 on another, in 60 of the allowed orders. Returns whether z was ever
+/// wrong.
 bool streams_can_go_wrong(bool ordered) {
   const Stream first{cuda0.device, 11}, second{cuda0.device, 12};
   CachingAllocator& pool = allocator_for(cuda0.device);
@@ -54,12 +55,12 @@ TEST(StreamMutants, AKernelOnTheWrongStreamIsSeen) { EXPECT_TRUE(streams_can_go_
 
 TEST(StreamMutants, AnEventMakesTheOtherStreamRight) { EXPECT_FALSE(streams_can_go_wrong(true)); }
 
-// An error is that of its own operator where every launch is waited for (POOLGRAD_SYNC=1: CMakeLists.txt runs it so,
-// too), and else found by whoever waits or launches next.
+// With POOLGRAD_SYNC=1 each launch is waited for, so an error names its own operator. CMakeLists.txt runs the test that
+// way too. Otherwise the next wait or launch reports the error.
 
 __global__ void fails_in_a_kernel(float* x) {
   POOLGRAD_DYNAMIC_SHARED(float, staged);
-  x[threadIdx.x] = staged[threadIdx.x];  // nobody has written it
+  x[threadIdx.x] = staged[threadIdx.x];  // unwritten memory
 }
 
 TEST(EarlierLaunch, IsNamedWithItsOperator) {

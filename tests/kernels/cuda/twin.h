@@ -1,4 +1,4 @@
-// A kernel on the CPU and on cuda:0, compared: operands of any layout, with the memory around them.
+// Compares a kernel on the CPU and on cuda:0, for operands of any layout, with the memory around them.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@
 
 namespace poolgrad::kernels::testing {
 
-/// An array of the host and the same bytes in the memory of cuda:0.
+/// A host array and a copy of its bytes on cuda:0.
 class Twin {
  public:
   explicit Twin(TestArray& host) : host_(host), device_(host.bytes()) {}
@@ -22,7 +22,7 @@ class Twin {
     view.data = device_.data() + offset();
     return view;
   }
-  /// The host's array becomes what the device's is.
+  /// Copies the device array back to the host.
   void fetch() const {
     const std::vector<std::uint8_t> bytes = device_.read();
     std::copy(bytes.begin(), bytes.end(), host_.view().as<std::uint8_t>() - offset());
@@ -35,12 +35,11 @@ class Twin {
   DeviceArray<std::uint8_t> device_;
 };
 
-inline constexpr double bits = 0;  // a slack: to the bit
+inline constexpr double bits = 0;  // tolerance 0: equal bits
 using Run = std::function<void(Stream, const std::vector<View>&)>;
 
-/// Calls run(stream, operands) on the CPU and on cuda:0, with the outputs before the inputs, and compares the outputs,
-/// which may be inputs too. The device runs it `repeats` times, each in another order of its threads, and must find the
-/// same bits each time.
+/// Calls run(stream, operands) on the CPU and on cuda:0, outputs first, and compares the outputs, which may also be
+/// inputs. The device runs `repeats` times, each time with another order of threads, and must give the same bits.
 inline void expect_same(double slack, const std::vector<TestArray*>& outputs, const std::vector<TestArray*>& inputs,
                         const Run& run, int repeats = 1) {
   std::vector<std::unique_ptr<Twin>> twins;

@@ -1,4 +1,4 @@
-// What the emulated device says of products of warpgroups that would be undefined on a GPU.
+// Reports of the emulated device about warpgroup products that are undefined on a GPU.
 #include <gmock/gmock.h>
 
 #include "tests/kernels/cuda/warpgroup_products.h"

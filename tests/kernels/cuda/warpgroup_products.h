@@ -1,4 +1,4 @@
-// A product of two tiles by a warpgroup, and the same with small faults, which the emulated device names.
+// A product of two tiles by a warpgroup, and variants with small faults, which the emulated device reports.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -22,23 +22,23 @@ inline constexpr int warpgroup_rows = 64, warpgroup_threads = 128;
 
 enum class ProductFault {
   none,
-  no_fence,        // the asynchronous proxy may not see what has been copied
-  fence_too_late,  // of others
+  no_fence,        // the asynchronous proxy may not see the copies
+  fence_too_late,  // after the barrier: other threads' copies are not fenced
   no_begin,
-  no_wait,        // registers are read before the sums are there
-  waits_for_one,  // of two groups
-  returns,        // without waiting
-  overwrites,     // what a product reads
-  overtakes,      // others, which have not met at a barrier since their products
+  no_wait,        // reads registers before the sums are ready
+  waits_for_one,  // waits for one of two groups
+  returns,        // returns without a wait
+  overwrites,     // overwrites an operand of a product
+  overtakes,      // overwrites an operand of other warps' products without a barrier
   half_of_the_warps,
-  middle_of_rows,  // a matrix begins where none can
+  middle_of_rows,  // a matrix begins at an invalid row
 };
-enum class Product { scores, scores_of_staged, scores_of_128, results };  // of 128: of staged rows, too
+enum class Product { scores, scores_of_staged, scores_of_128, results };  // scores_of_128: own rows are staged too
 template <Product product>
 inline constexpr int visited_rows = product == Product::scores_of_128 ? 128 : warpgroup_rows;
 
-/// sums (64 x 64, or 128) = own (64 x Depth) visited (64, or 128, x Depth) transposed, or sums (64 x Depth) = own (64 x
-/// 64, of which the first 64 columns) visited, 1 in place of 0 at the beginning where it adds.
+/// Scores: sums (64 x 64 or 128) = own (64 x Depth) times the transpose of visited (64 or 128 x Depth). Results: sums
+/// (64 x Depth) = own (64 x 64) times visited (64 x Depth). With `adds`, the sums start at 1 instead of 0.
 template <class S, int Depth, Product product, ProductFault fault>
 __global__ void multiply_tiles(const S* own, const S* visited, float* sums, bool adds) {
   constexpr int columns = product == Product::results ? Depth : visited_rows<product>,
@@ -102,7 +102,7 @@ __global__ void multiply_tiles(const S* own, const S* visited, float* sums, bool
 }
 
 struct ProductOutcome {
-  int wrong = 0;  // elements that are not what they should be
+  int wrong = 0;  // number of wrong elements
   std::string error = "";
 };
 template <class S, int Depth, Product product, ProductFault fault = ProductFault::none>

@@ -1,12 +1,11 @@
-// Products of warpgroups: where they find a matrix in shared memory, and what they come to, on a GPU and on the
-// emulated device.
+// Warpgroup products: the layout of a matrix in shared memory and the results, on a GPU and on the emulated device.
 #include "tests/kernels/cuda/warpgroup_products.h"
 
 namespace poolgrad::kernels::cuda {
 namespace {
 
-/// PTX ISA, "Swizzling Modes": of an address in bytes, bits 4 to 6 are exclusive-ored with bits 7 to 9, or of 64 bytes
-/// bits 4 and 5 with bits 7 and 8.
+/// PTX ISA, "Swizzling Modes": bits 4 to 6 of a byte address are XORed with bits 7 to 9; in the 64-byte mode, bits 4
+/// and 5 with bits 7 and 8.
 template <int Depth>
 void expect_swizzled() {
   constexpr PanelRows<warpgroup_rows, Depth> staged{0};

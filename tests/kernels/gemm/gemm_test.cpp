@@ -1,4 +1,4 @@
-// Every back end against the definition in f64.
+// Every back end, compared with the definition in f64.
 #include "kernels/gemm.h"
 
 #include <gtest/gtest.h>
@@ -23,7 +23,7 @@
 namespace poolgrad::kernels {
 namespace {
 
-/// Chooses a back end until the end of the scope.
+/// Selects a back end until the end of the scope.
 struct Backend {
   explicit Backend(const std::string& name) { set_gemm_backend(name); }
   ~Backend() { set_gemm_backend("auto"); }
@@ -60,7 +60,7 @@ struct Case {
   std::vector<S> a, b;
   std::vector<C> c, bias;
 
-  /// Operands of `shape`, each row `gap` elements longer than it needs, C full of NaN unless beta reads it.
+  /// Operands of `shape`, each row `gap` elements longer than necessary. C is NaN unless beta reads it.
   Case(Gemm g, std::int64_t gap, bool with_bias, unsigned seed = 1) : shape(g) {
     shape.dtype = dtype_of<S>;
     shape.f32_out = !std::is_same_v<S, C>;
@@ -95,7 +95,7 @@ struct Case {
 
   void run() { gemm({}, shape, a.data(), b.data(), c.data()); }
 
-  /// Runs and compares: |error| <= tolerance * sum of |terms|, plus one rounding of the result.
+  /// Runs the product and compares: |error| <= tolerance * sum of |terms|, plus one rounding of the result.
   void expect_definition(double tolerance, double rounding) {
     const std::vector<C> before = c;
     run();
@@ -157,7 +157,7 @@ TEST(Gemm, MultipliesEveryLayoutOnEveryBackend) {
 
 TEST(Gemm, OwnKernelTakesEveryNumberOfRows) {
   const Backend backend("poolgrad");
-  for (std::int64_t m = 1; m <= 45; ++m) {  // what is left over after whole register blocks
+  for (std::int64_t m = 1; m <= 45; ++m) {  // remainders after whole register blocks
     SCOPED_TRACE(m);
     Case<float>(product(m, 33, 9), 0, false).expect_definition(f32_error, 0);
     Case<double>(product(m, 33, 9), 2, true).expect_definition(f64_error, 0);
@@ -246,7 +246,7 @@ TEST(Gemm, BatchesRepeatOperandsOfStrideZero) {
   }
 }
 
-/// As those of windows over a sequence do.
+/// Windows over a sequence overlap in this way.
 TEST(Gemm, BatchesOfAnOperandMayOverlap) {
   for (const std::string& name : backends()) {
     const Backend backend(name);
@@ -399,7 +399,7 @@ TEST(Gemm, ASimulatedCpuIsAskedForTheSameScratch) {
 }
 
 #if !defined(POOLGRAD_STD_THREADS)
-/// Ends the process, with the number of threads that a large product by oneDNN has started.
+/// Ends the process with the number of threads that oneDNN started for a large product.
 [[noreturn]] void multiply_alone() {
   set_num_threads(1);
   set_gemm_backend("onednn");
@@ -413,7 +413,7 @@ TEST(Gemm, ASimulatedCpuIsAskedForTheSameScratch) {
 
 TEST(GemmDeathTest, OneDnnTakesNoMoreThreadsThanKernelsDo) {
   if (!has_onednn()) GTEST_SKIP() << "this build has no oneDNN";
-  GTEST_FLAG_SET(death_test_style, "threadsafe");  // in a process that has no threads yet
+  GTEST_FLAG_SET(death_test_style, "threadsafe");  // in a process without other threads
   EXPECT_EXIT(multiply_alone(), ::testing::ExitedWithCode(0), "");
 }
 #endif

@@ -1,4 +1,4 @@
-// Every implementation of the products of pairs that this CPU has, against sums in f64 and against the emulation.
+// Every pair product that this CPU supports, compared with f64 sums and with the emulation.
 #include "kernels/cpu/gemm/pair_product.h"
 
 #include <gtest/gtest.h>
@@ -68,7 +68,7 @@ struct Operands {
              shape.pairs, accumulate});
     return c;
   }
-  /// sum of a b, and of |a b|.
+  /// The sums of a b and of |a b|.
   std::pair<double, double> expected(std::int64_t i, std::int64_t j) {
     double sum = 0, size = 0;
     for (std::int64_t k = 0; k < 2 * shape.pairs; ++k) {
@@ -157,7 +157,7 @@ TEST_P(PairProductTest, KeepsInfinityAndNaNInTheirRowsAndColumns) {
     }
 }
 
-// The manuals give the order of the sums; both orders that they allow are within a few ulps of the emulated one.
+// The manuals give the order of the sums. Both allowed orders are within a few ulps of the emulation.
 TEST_P(PairProductTest, AgreesWithTheEmulation) {
   std::normal_distribution<float> normal;
   for (const Shape& shape : shapes) {

@@ -9,7 +9,7 @@
 namespace poolgrad::kernels::simd {
 namespace {
 
-/// One value through a vector function; the other lanes hold something else.
+/// Applies a vector function to one value; the other lanes hold other values.
 template <class T, class F>
 T one(F f, T x) {
   Vec<T> v = broadcast(T(0.5));
@@ -18,7 +18,7 @@ T one(F f, T x) {
   return f(v)[lane];
 }
 
-/// Largest relative error of f against `truth` in long double, on random points of [low, high].
+/// Largest relative error of f against `truth` in long double, at random points of [low, high].
 template <class T, class F, class G>
 double worst_error(F f, G truth, double low, double high) {
   std::mt19937_64 random(7);

@@ -28,7 +28,7 @@ void expect_true_of(double x) {
   expect_close(Math<double>::tan(x), std::tan(exact), 4, x);
 }
 
-/// Of every size that a double can have.
+/// Doubles of every magnitude.
 std::vector<double> numbers() {
   std::mt19937_64 random(test_seed());
   std::vector<double> all;
@@ -44,7 +44,7 @@ TEST(Trigonometry, HoldsToTheLastBitsForNumbersOfEverySize) {
 
 TEST(Trigonometry, HoldsWhereAQuarterTurnIsNearlyReached) {
   for (int quarters = 1; quarters < 3'000'000; quarters += 7) expect_true_of(quarters * 1.5707963267948966);
-  expect_true_of(0x1.6ac5b262ca1ffp+849);  // of all doubles the one nearest to a multiple of pi / 2 (Muller 2006)
+  expect_true_of(0x1.6ac5b262ca1ffp+849);  // the double nearest to a multiple of pi / 2 (Muller 2006)
 }
 
 TEST(Trigonometry, AngleAndItsNegativeDifferInTheSignOfTheSineOnly) {

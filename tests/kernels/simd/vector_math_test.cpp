@@ -10,7 +10,7 @@
 namespace poolgrad::kernels {
 namespace {
 
-/// Worst error of f on random points of [low, high], relative to the truth or, below 1, absolute.
+/// Largest error of f at random points of [low, high]: relative to the truth or, below 1, absolute.
 template <class T, class F, class Truth>
 double worst_error(const F& f, const Truth& truth, double low, double high, bool relative = true) {
   std::mt19937_64 random(test_seed());

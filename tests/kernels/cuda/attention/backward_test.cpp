@@ -1,4 +1,4 @@
-// Gradients of attention on the emulated device, and delta, against the definition.
+// Gradients of attention and delta on the emulated device, compared with the definition.
 #include <gtest/gtest.h>
 
 #include "tests/effort.h"

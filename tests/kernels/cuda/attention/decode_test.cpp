@@ -1,5 +1,5 @@
-// Few queries and many keys on the emulated device: parts of the keys are the work of several blocks and are joined,
-// heads of a group are rows of one tile, and every option is what it is elsewhere.
+// Few queries and many keys on the emulated device. Several blocks compute parts of the keys and join the results;
+// heads of a group are rows of one tile; every option gives the same result as elsewhere.
 #include <gtest/gtest.h>
 
 #include "allocator/caching_allocator.h"
@@ -19,7 +19,7 @@ GpuForwardPlan plan_of(const AttentionSchedule& schedule, const View& q, const V
   return GpuForwardPlan::make(ProgramCache::global().get(schedule, rows, false)->program(), q, k, v);
 }
 GpuForwardPlan plan_of(const ForwardProblem& p) { return plan_of(p.schedule, *p.q, *p.k, *p.v); }
-/// Of operands in f32 that nobody has.
+/// The plan for operands in f32, without arrays.
 GpuForwardPlan plan_of(const AttentionShape& s, std::int64_t left = unbounded) {
   AttentionSchedule schedule;
   schedule.queries = PositionMap::contiguous(s.queries, s.keys - s.queries);
@@ -30,7 +30,7 @@ GpuForwardPlan plan_of(const AttentionShape& s, std::int64_t left = unbounded) {
       k{nullptr, DType::f32, 4, {s.batch, s.keys, s.kv_heads, s.depth}};
   return plan_of(schedule, q, k, k);
 }
-/// As expect_definition_there, of a call that is cut into parts.
+/// As expect_definition_there(), for a call that splits the keys.
 void expect_definition_in_parts(ForwardProblem& p, const std::string& what = "") {
   ASSERT_GT(plan_of(p).parts, 1) << what;
   expect_definition_there(p, what);
@@ -41,7 +41,7 @@ void expect_definition_in_parts(ForwardProblem&& p, const std::string& what = ""
 
 TEST_F(CudaAttentionDecode, IsCutByShapesAndTheProgramAlone) {
   EXPECT_EQ(plan_of({1, 1, 16384, 8, 8, 64, 64}).parts, 32);  // 256 blocks
-  EXPECT_EQ(plan_of({1, 1, 1024, 8, 8, 64, 64}).parts, 4);    // of 256 keys at least
+  EXPECT_EQ(plan_of({1, 1, 1024, 8, 8, 64, 64}).parts, 4);    // parts of at least 256 keys
   EXPECT_EQ(plan_of({1, 1, 511, 8, 8, 64, 64}).parts, 1);
   EXPECT_EQ(plan_of({4, 65, 4096, 16, 16, 64, 64}).parts, 2);  // 128 tiles
   EXPECT_EQ(plan_of({16, 1, 4096, 16, 16, 64, 64}).parts, 1);
@@ -105,7 +105,7 @@ TEST_F(CudaAttentionDecode, WithoutAKeyIsNothing) {
   ForwardProblem p(DType::f32, {1, 3, 700, 4, 2, 20, 12});
   p.with_bias({1, 4, 3, 700});
   for (std::int64_t i = 0; i < p.bias->count(); ++i)
-    if (i / 700 % 3 == 1 || i % 700 < 256) p.bias->set(i, -infinity);  // query 1; and parts that see nothing
+    if (i / 700 % 3 == 1 || i % 700 < 256) p.bias->set(i, -infinity);  // masks query 1, and whole parts for the others
   expect_definition_in_parts(p);
   EXPECT_EQ((*p.out)[4 * 12], 0);
   EXPECT_EQ((*p.lse)[1], -infinity);

@@ -1,6 +1,6 @@
-// What only the emulated device can be: operands of attention whose rows lie more than 2^31 elements apart, in little
-// memory, where every row has an address of its own, and all addresses show one page: results have the bits that they
-// have where rows lie side by side. And a GPU whose blocks have little shared memory.
+// Attention cases that need the emulated device. Rows more than 2^31 elements apart take little memory, because every
+// row has its own address and all addresses map one page. Results have the bits of adjacent rows. Also: a GPU with
+// little shared memory for each block.
 #include <gtest/gtest.h>
 
 #include "kernels/schedule/device_program.h"
@@ -10,8 +10,8 @@
 namespace poolgrad::kernels::testing {
 namespace {
 
-/// As DeviceOperands. Row r of an array lies r windows from its first; a window is an odd number of pages, so that what
-/// an address of 32 bits would come to is one with nothing behind it, and ends the program.
+/// As DeviceOperands, but row r of an array lies r windows after its first row. A window is an odd number of pages, so
+/// a 32-bit address faults.
 class FarOperands {
  public:
   template <class... Arrays>
@@ -57,7 +57,7 @@ class FarOperands {
     std::uintptr_t base = 0;
     std::uint64_t handle = 0;
     std::uintptr_t rows = 1, window = page;
-    std::int64_t further[max_rank] = {};  // elements that a stride is longer
+    std::int64_t further[max_rank] = {};  // additional elements of a stride
   };
 
   template <class Array>

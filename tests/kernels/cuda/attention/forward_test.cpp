@@ -1,4 +1,4 @@
-// Forward attention on the emulated device: every size, pattern and modification of scores against the definition.
+// Forward attention on the emulated device: sizes, patterns and options of scores, compared with the definition.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -97,10 +97,10 @@ TEST_F(CudaAttentionForward, ModifiesScores) {
   for (const DType dtype : wide_dtypes) {
     ForwardProblem capped(dtype, two_groups);
     capped.causal(13).scores.softcap = 0.7;
-    capped.scores.scale = 1;  // scores well above the cap
+    capped.scores.scale = 1;  // scores far above the cap
     expect_definition_there(capped, "softcap");
     expect_definition_there(ForwardProblem(dtype, two_groups).band(40, 3, 9).with_alibi(), "alibi");
-    ForwardProblem far(dtype, two_groups);  // beyond what f32 holds exactly: only the distance counts
+    ForwardProblem far(dtype, two_groups);  // positions that f32 does not hold exactly: only the distance counts
     far.schedule.queries = PositionMap::contiguous(70, 1'000'000'000'013);
     far.schedule.keys = PositionMap::contiguous(83, 1'000'000'000'000);
     expect_definition_there(far.with_alibi(), "far");
@@ -136,7 +136,7 @@ TEST_F(CudaAttentionForward, LeavesOutPairsWithABiasOfMinusInfinity) {
   for (std::int64_t i = 0; i < p.bias->count(); ++i)
     if (i % 3 || i / 83 % 70 == 5) p.bias->set(i, -infinity);
   expect_definition_there(p);
-  EXPECT_EQ((*p.out)[5 * 4 * 12], 0);  // query 5 sees nothing
+  EXPECT_EQ((*p.out)[5 * 4 * 12], 0);  // query 5 sees no key
   EXPECT_EQ((*p.lse)[5], -infinity);
 }
 
@@ -146,7 +146,7 @@ TEST_F(CudaAttentionForward, IsUntouchedByKeysThatItDoesNotSee) {
     p.causal();
     run_there(p);
     const auto out = p.out->bytes(), lse = p.lse->bytes();
-    const std::int64_t rows = 60 * 2 * 16;  // key 60 on
+    const std::int64_t rows = 60 * 2 * 16;  // from key 60 on
     for (std::int64_t i = rows; i < p.k->count(); ++i) p.k->set(i, i % 2 ? nan : infinity), p.v->set(i, nan);
     run_there(p);
     const std::size_t element = size_of(dtype), begin = 64 * element, size = static_cast<std::size_t>(rows) * element;
@@ -158,7 +158,7 @@ TEST_F(CudaAttentionForward, IsUntouchedByKeysThatItDoesNotSee) {
 
 TEST_F(CudaAttentionForward, InStepsIsTheWhole) {
   for (const DType dtype : floats)
-    for (const std::int64_t v_depth : {20, 150}) {  // 150: columns are several items
+    for (const std::int64_t v_depth : {20, 150}) {  // 150: columns span several items
       ForwardProblem p(dtype, {2, 75, 90, 4, 2, 20, v_depth});
       p.causal(10).with_sinks().with_alibi().with_dropout(0.2);
       if (compute_dtype(dtype) == dtype) p.with_bias({1, 4, 75, 90});
@@ -198,14 +198,14 @@ TEST_F(CudaAttentionForward, HasTheSameBitsInEveryOrderOfThreadsAndBlocks) {
 
 TEST_F(CudaAttentionForward, HasTheSameBitsWhereABlockTakesSeveralTiles) {
   ForwardProblem p(DType::f32, {2, 150, 150, 4, 2, 40, 40});
-  p.causal(-20).with_sinks().with_dropout(0.1);  // some queries see nothing
+  p.causal(-20).with_sinks().with_dropout(0.1);  // some queries see no key
   expect_same_rows_by_few_blocks(p);
-  ForwardProblem wide(DType::f64, {1, 70, 83, 4, 2, 20, 80});  // columns are several items
+  ForwardProblem wide(DType::f64, {1, 70, 83, 4, 2, 20, 80});  // columns span several items
   wide.causal().with_bias({1, 4, 70, 83});
   expect_same_rows_by_few_blocks(wide);
 }
 
-/// Copies of programs that a call makes, and one that follows it.
+/// Number of programs copied by a call, and by the call after it.
 std::pair<std::uint64_t, std::uint64_t> copies_of_two_calls(const ForwardProblem& p) {
   const DeviceOperands there(p.q, p.k, p.v, p.out, p.lse);
   const auto requests = [&] {
@@ -233,7 +233,7 @@ TEST_F(CudaAttentionForward, CopiesListsAndDocumentsOnceWhereTheyHaveAnIdentity)
   documents.schedule.documents_identity = identity.number();
   EXPECT_EQ(copies_of_two_calls(documents), (Copies{1, 0}));
   expect_definition_there(documents, "kept");
-  // The same arrays in memory, other documents: those that are kept must not serve.
+  // The same arrays with other documents: cached programs must not serve this call.
   std::vector<std::int64_t> bounds = uneven_documents;
   documents.schedule.documents = bounds.data();
   bounds = {0, 9, 80, 120, 200, 250};

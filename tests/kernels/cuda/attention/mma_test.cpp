@@ -1,6 +1,6 @@
-// Attention by tensor cores, on the emulated device and on a GPU, against the definition. Its operands are those of the
-// portable kernels' tests; its errors are bounded by what is rounded: weights, gradients of scores, and results; of f32
-// nothing is.
+// Attention with tensor cores on the emulated device and on a GPU, compared with the definition. Operands are those of
+// the portable kernels' tests. The error bounds cover the rounding of weights, of score gradients and of results; f32
+// rounds none of these.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -15,13 +15,13 @@ namespace {
 
 constexpr AttentionShape mma_groups{2, 70, 83, 4, 2, 32, 48};
 
-/// What the test is about: warpgroups multiply no f32. A brief run takes one of the others for warps.
+/// Dtypes under test: warpgroups do not multiply f32. A brief run takes one of the two half types for warps.
 std::vector<DType> dtypes_of_mma() {
   if (cuda::has_warpgroups(0)) return {DType::bf16, DType::f16};
   if (is_brief()) return {test_seed() % 2 == 0 ? DType::bf16 : DType::f16, DType::f32};
   return {DType::bf16, DType::f16, DType::f32};
 }
-/// Of these a brief run takes one.
+/// A brief run takes one of them.
 std::vector<DType> of_16_bits_and_f32() {
   if (cuda::has_warpgroups(0)) return {DType::bf16};
   if (is_brief()) return {test_seed() % 2 == 0 ? DType::bf16 : DType::f32};
@@ -35,9 +35,9 @@ using MmaAttentionForward = MmaAttention;
 using MmaAttentionBackward = MmaAttention;
 using MmaAttentionOfF32 = MmaAttention;
 
-/// A weight is rounded to the dtype of v, relative to itself, and a result to its own: |error| <= unit(v) sum w |v| +
-/// unit(out) |out|. Of f16, weights below 2^-14 of the row's largest are off by 2^-25 of that, each. Everything else is
-/// f32, and held to the tolerance of f32's kernels.
+/// Weights are rounded to the dtype of v and results to their own: |error| <= unit(v) sum w |v| + unit(out) |out|. In
+/// f16, weights below 2^-14 of the row's largest err by 2^-25 of it each. The other steps are f32, with the tolerance
+/// of the f32 kernels.
 void expect_rounded_rows(ForwardProblem& p, const TestArray& out) {
   const ForwardProblem::Rows expected = p.definition();
   std::vector<double> values;
@@ -134,7 +134,7 @@ TEST_P(MmaAttentionForward, ModifiesScores) {
   for (const DType dtype : dtypes_of_mma()) {
     ForwardProblem capped(dtype, mma_groups);
     capped.causal(13).scores.softcap = 0.7;
-    capped.scores.scale = 1;  // scores well above the cap
+    capped.scores.scale = 1;  // scores far above the cap
     expect_rounded_definition(capped, "softcap");
     expect_rounded_definition(ForwardProblem(dtype, mma_groups).band(40, 3, 9).with_alibi(), "alibi");
     for (const bool keys_adjacent : {true, false})
@@ -162,7 +162,7 @@ TEST_P(MmaAttentionForward, LeavesOutPairsWithABiasOfMinusInfinity) {
   for (std::int64_t i = 0; i < p.bias->count(); ++i)
     if (i % 3 || i / 83 % 70 == 5) p.bias->set(i, -infinity);
   expect_rounded_definition(p);
-  EXPECT_EQ((*p.out)[5 * 4 * 48], 0);  // query 5 sees nothing
+  EXPECT_EQ((*p.out)[5 * 4 * 48], 0);  // query 5 sees no key
   EXPECT_EQ((*p.lse)[5], -infinity);
 }
 
@@ -211,7 +211,7 @@ TEST_P(MmaAttentionForward, HasTheSameBitsInEveryOrderOfThreadsAndBlocks) {
 TEST_P(MmaAttentionForward, HasTheSameBitsWhereABlockTakesSeveralTiles) {
   for (const DType dtype : of_16_bits_and_f32()) {
     ForwardProblem p(dtype, {2, 150, 150, 4, 2, 32, 32});
-    p.causal(-20).with_sinks().with_dropout(0.1);  // some queries see nothing
+    p.causal(-20).with_sinks().with_dropout(0.1);  // some queries see no key
     expect_same_rows_by_few_blocks(p);
   }
 }
@@ -229,7 +229,7 @@ TEST_P(MmaAttentionOfF32, IsAsExactAsF32) {
   }
 }
 
-/// Both passes over a tile round alike: they differ by the order of f32 sums, which few rounded results show.
+/// Both passes over a tile round equally: they differ in the order of f32 sums, which few rounded results show.
 template <class Array>
 void expect_nearly_same_bits(const Array& actual, const std::vector<double>& expected, DType dtype) {
   std::int64_t differ = 0;
@@ -252,7 +252,7 @@ TEST_P(MmaAttentionForward, IsUntouchedByKeysThatItDoesNotSee) {
     ForwardProblem p(dtype, {1, 100, 100, 2, 2, 32, 32});
     p.causal();
     run_there(p);
-    const std::int64_t rows = 60 * 2 * 32;  // key 60 on
+    const std::int64_t rows = 60 * 2 * 32;  // from key 60 on
     const std::vector<double> expected = first_of(*p.out, rows);
     for (std::int64_t i = rows; i < p.k->count(); ++i) p.k->set(i, i % 2 ? nan : infinity), p.v->set(i, nan);
     run_there(p);
@@ -266,7 +266,7 @@ TEST_P(MmaAttentionOfF32, TakesInfinitiesForWhatTheyAre) {
     const MmaAllowed allowed(mma);
     ForwardProblem p(DType::f32, {1, 70, 90, 1, 1, 32, 32});
     if (by_pairs) p.with_alibi();
-    p.k->set(7 * 32, infinity);  // a score of -infinity, weight 0, for queries whose first element is negative
+    p.k->set(7 * 32, infinity);  // a score of -infinity and weight 0 for queries whose first element is negative
     p.v->set(80 * 32 + 5, -infinity);
     run_there(p);
     std::vector<double> out;
@@ -340,7 +340,7 @@ BackwardExample aligned_groups(std::int64_t queries, std::int64_t keys) {
   return e;
 }
 
-/// As expect_rounded_rows(): the last product of dq, dk and dv has one operand that is rounded.
+/// As expect_rounded_rows(): the last products of dq, dk and dv each have one rounded operand.
 void expect_rounded_gradients(const BackwardCheck& check, const BackwardCheck::Result& result, bool with_dbias = true) {
   const auto expect_rounded = [&](const RowsArray& actual, const Numbers& expected, const Numbers& magnitude,
                                   const char* what) {
@@ -433,7 +433,7 @@ TEST_P(MmaAttentionForward, FollowsTheDefinitionUnderTheLargestBiases) {
       expect_rounded_definition(ForwardProblem(dtype, mma_groups).with_largest_biases(sinks), sinks ? "sinks" : "");
 }
 
-// In f32, numbers of that size are hundreds apart: what is rounded of the largest must not be in the weights.
+// Such f32 numbers are hundreds apart, so the rounding of the largest score must not change the weights.
 TEST_P(MmaAttentionForward, FollowsTheDefinitionWhereProductsAreHuge) {
   for (const DType dtype : dtypes_of_mma())
     for (const double scale : {0.731, 0.61, 0.9}) {
@@ -486,7 +486,7 @@ TEST_P(MmaAttentionBackward, IsUntouchedByKeysThatItDoesNotSee) {
     BackwardCheck check(aligned(causal(100)), dtype);
     const BackwardCheck::Result clean(check.e, dtype), result(check.e, dtype);
     run_there(check, check.e.schedule, clean);
-    const std::int64_t rows = 60 * 2 * 32;  // key 60 on
+    const std::int64_t rows = 60 * 2 * 32;  // from key 60 on
     for (std::int64_t i = rows; i < check.k.count(); ++i) check.k.set(i, nan);
     run_there(check, check.e.schedule, result);
     expect_nearly_same_bits(result.dq, first_of(clean.dq, rows), dtype);

@@ -1,5 +1,5 @@
-// Small faults of attention by tensor cores, planted in a kernel of the same parts: each is seen, by wrong numbers or
-// by the emulated device's sentence.
+// Small faults in a kernel built from the parts of tensor-core attention. Wrong results or a report of the emulated
+// device reveal each of them.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -27,21 +27,21 @@ enum class TileFault { none, wrong_mask_edge, swapped_lanes, missing_wait, missi
 
 constexpr int tile_depth = 64;
 
-/// out_i = sum of <q_i, k_j> v_j over the keys that a query sees, the products rounded: attention without its softmax.
-/// A block has a tile; each kind but the first has one fault.
+/// Attention without softmax: out_i = sum of <q_i, k_j> v_j over the keys that a query sees, with rounded products. A
+/// block takes one tile. Each kind but the first has one fault.
 template <TileFault fault>
 __global__ void attend_linearly(AttentionProgram program, Operand q, Operand k, Operand v, float* out) {
   constexpr StagedTile<tile_depth> queries{0}, keys{queries.count}, values{2 * queries.count};
   POOLGRAD_DYNAMIC_SHARED(Chunk, staged);
   const Progression tile = program.tile[blockIdx.x];
   const LaneOfTile at;
-  // Lanes 8 to 15 point to the rows of lanes 16 to 23, and those to theirs.
+  // Exchanges the row addresses of lanes 8 to 15 and 16 to 23.
   const bool swaps = fault == TileFault::swapped_lanes && (at.lane / 8 == 1 || at.lane / 8 == 2);
   const LaneOfTile pointing{swaps ? at.lane ^ 24 : at.lane, at.first_row};
   FragmentsC<tile_depth> results = {};
   Visits visits(program, tile, blockIdx.x);
   for (VisitedRows now = visits.next(); now.count > 0; now = visits.next()) {
-    if (fault != TileFault::overtaken_read) __syncthreads();  // what was staged before has been read
+    if (fault != TileFault::overtaken_read) __syncthreads();  // all threads have read the previous tile
     OwnRows<BFloat16, StagedTile<tile_depth>, true> own(q, rows_of(q, 0, 0, tile, 0, static_cast<int>(tile.count)),
                                                         pointing);
     own.stage(staged, queries);
@@ -68,7 +68,7 @@ __global__ void attend_linearly(AttentionProgram program, Operand q, Operand k, 
   }
 }
 
-/// Rows of random numbers, on the host and on the device.
+/// Random rows on the host and on the device.
 struct RandomRows {
   std::vector<BFloat16> host;
   DeviceArray<BFloat16> there;
@@ -90,7 +90,8 @@ struct RandomRows {
   }
 };
 
-/// What is wrong with the results of 70 queries that see the 91 keys up to their own, of 140; "" where nothing is.
+/// Describes the first wrong result of 70 queries over 140 keys; each query sees 91 keys, its own last. "" if there is
+/// none.
 template <TileFault fault>
 std::string found_wrong() {
   constexpr std::int64_t queries = 70, keys = 140, offset = keys - queries, left = 90;
@@ -136,7 +137,7 @@ TEST(AttentionMutants, ARightKernelHasNoError) {
 }
 
 TEST(AttentionMutants, AWrongEdgeOfTheMaskIsSeen) {
-  // In the first query whose score of the key beyond its edge is more than what 91 roundings may come to.
+  // The first query whose extra key adds more than the error bound of 91 roundings.
   EXPECT_THAT(found_wrong<TileFault::wrong_mask_edge>(), HasSubstr("query ")) << "seed " << test_seed();
 }
 

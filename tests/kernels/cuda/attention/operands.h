@@ -1,4 +1,4 @@
-// The problems of the CPU's attention tests on cuda:0, against the same definition pair by pair in f64.
+// The problems of the CPU's attention tests on cuda:0, compared with the same definition pair by pair in f64.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@
 
 namespace poolgrad::kernels::testing {
 
-/// Tests of the portable kernels, and of those of tensor cores.
+/// Fixture for portable kernels and for tensor cores.
 class PortableAttention : public ::testing::Test {
   const MmaAllowed not_allowed_{false};
 };
@@ -29,14 +29,14 @@ inline std::string name_of(const ::testing::TestParamInfo<MultipliedBy>& info) {
   return info.param == MultipliedBy::warps ? "by_warps" : "by_warpgroups";
 }
 
-/// Arrays of the host, with the memory around them, and copies of them on cuda:0.
+/// Host arrays, with the memory around them, and their copies on cuda:0.
 class DeviceOperands {
  public:
   template <class... Arrays>
   explicit DeviceOperands(const Arrays&... arrays) {
     (add(arrays), ...);
   }
-  /// The same part of the copy of the array that the view is of.
+  /// The view of the copy that corresponds to a view of a host array.
   View operator()(View view) const {
     if (!view.data) return view;
     for (const auto& [host, device] : copies_) {
@@ -51,7 +51,7 @@ class DeviceOperands {
     for (View* view : {&scores.bias, &scores.alibi, &scores.sinks}) *view = (*this)(*view);
     return scores;
   }
-  /// The arrays become what their copies are.
+  /// Copies the device arrays back to the host.
   void fetch() const {
     for (const auto& [host, device] : copies_) {
       const std::vector<std::uint8_t> bytes = device->read();
@@ -73,7 +73,7 @@ class DeviceOperands {
 
 template <class Operands = DeviceOperands>
 void run_there(ForwardProblem& p) {
-  for (TestArray* result : {p.out.get(), p.lse.get()})  // what is not written is seen, of a second run too
+  for (TestArray* result : {p.out.get(), p.lse.get()})  // NaN reveals unwritten elements, of a second run too
     result->fill([](std::int64_t) { return nan; });
   const Operands there(p.q, p.k, p.v, p.out, p.lse, p.bias, p.alibi, p.sinks);
   attention_forward(cuda0, p.schedule, there(p.scores), there(*p.q), there(*p.k), there(*p.v), there(*p.out),
@@ -100,7 +100,7 @@ inline ForwardProblem of_pattern(DType dtype, const Named& pattern, PositionMap 
   return p;
 }
 
-/// A limit has another value while it is alive.
+/// Changes a limit until the end of the scope.
 class Limited {
  public:
   Limited(std::int64_t& limit, std::int64_t to) : limit_(limit) { limit = to; }
@@ -113,7 +113,7 @@ class Limited {
   std::int64_t before_ = limit_;
 };
 
-/// run() has the same results each time, with threads and blocks in another order.
+/// run() gives the same results each time, with threads and blocks in other orders.
 inline void expect_same_bits_in_every_order(ForwardProblem& p) {
   run_there(p);
   const auto out = p.out->bytes(), lse = p.lse->bytes();
@@ -124,7 +124,7 @@ inline void expect_same_bits_in_every_order(ForwardProblem& p) {
   }
 }
 
-/// The same out where it is written over the queries.
+/// The results are the same if out overwrites the queries.
 inline void expect_same_out_over_the_queries(ForwardProblem& p) {
   run_there(p);
   const DeviceOperands there(p.q, p.k, p.v);
@@ -133,7 +133,7 @@ inline void expect_same_out_over_the_queries(ForwardProblem& p) {
   EXPECT_EQ(p.q->bytes(), p.out->bytes());
 }
 
-/// The same results whatever a limit is.
+/// The results do not depend on the limit.
 inline void expect_same_rows_within(std::int64_t& limit, std::initializer_list<std::int64_t> values,
                                     ForwardProblem& p) {
   run_there(p);
@@ -145,10 +145,10 @@ inline void expect_same_rows_within(std::int64_t& limit, std::initializer_list<s
     EXPECT_EQ(p.lse->bytes(), lse) << value;
   }
 }
-/// In a grid of few blocks, each of which takes several tiles.
+/// The results are the same in a grid of few blocks that each take several tiles.
 inline void expect_same_rows_by_few_blocks(ForwardProblem& p) { expect_same_rows_within(cuda::most_blocks, {1, 3}, p); }
 
-/// The keys in parts, in the order given; intermediate results in the compute dtype lie over the carried ones.
+/// Visits the keys in parts, in this order. Partial results in the compute dtype overwrite the carried ones.
 inline void run_in_parts_there(ForwardProblem& p, const std::vector<std::pair<std::int64_t, std::int64_t>>& parts) {
   TestArray sum(p.compute_dtype(), {p.shape.batch, p.shape.queries, p.shape.q_heads, p.shape.v_depth});
   const DeviceOperands there(p.q, p.k, p.v, p.out, p.lse, p.bias, p.alibi, p.sinks, sum);
@@ -206,7 +206,7 @@ inline void expect_no_overflow_of_huge_biases_there(const BackwardExample& e, DT
   });
 }
 
-/// Documents between these bounds, which must outlive it, apart from each other.
+/// Separate documents between these bounds, which must outlive the result.
 inline BackwardExample with_documents(BackwardExample e, const std::vector<std::int64_t>& bounds) {
   e.schedule.documents = bounds.data();
   e.schedule.document_count = static_cast<std::int32_t>(bounds.size()) - 1;
@@ -236,7 +236,7 @@ inline void expect_same_gradients_by_few_blocks(const BackwardCheck& check, DTyp
   expect_same_gradients_within(cuda::most_blocks, {1, 3}, check, dtype);
 }
 
-/// Threads and blocks run in another order each time.
+/// Results are the same in every order of threads and blocks.
 inline void expect_same_bits_again(const BackwardCheck& check, DType dtype) {
   const BackwardCheck::Result first(check.e, dtype);
   run_there(check, check.e.schedule, first);
