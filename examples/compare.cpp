@@ -1,11 +1,11 @@
-// Kinds of attention beside each other: one text, one model, one budget of time.
+// Compares kinds of attention on one text, model and time budget.
 //
 //   compare                                                  causal, window and dilated, four minutes each
 //   compare --attention window,dilated --budget 1min --text book.txt --html compare.html
-//   compare --attention causal,window --steps 200            so many steps in place of time
+//   compare --attention causal,window --steps 200            a number of steps instead of time
 //
-// Expected of four minutes at context 4096 on two cores: what is cheap takes more steps. `by position` says whether
-// what lies far back helped.
+// Expected in four minutes at context 4096 on two cores: cheaper kinds take more steps. `by position` shows whether
+// distant context helped.
 #include "examples/compare/compare.h"
 #include "examples/support/console.h"
 

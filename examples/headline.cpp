@@ -1,5 +1,5 @@
-// Expected: one table for each report, its figures beside those of this machine; the whole takes about ten minutes on
-// two cores, --rows runs a part of it.
+// Expected: one table for each report, with its figures beside those of this machine. All rows take about ten minutes
+// on two cores; --rows selects some.
 #include "examples/headline/headline.h"
 #include "examples/support/console.h"
 

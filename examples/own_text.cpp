@@ -1,9 +1,9 @@
-// Trains a small long-context model on a text of yours: what a program of your own looks like.
+// Trains a small long-context model on your own text: an example of a client program.
 //
 //   own_text FILE [STEPS]
 //
-// Expected: a line every fifty steps, the loss on the held-out last tenth of the text beside that of n-gram models, a
-// sample in the manner of the text, and the model in FILE.safetensors.
+// Expected: a line every fifty steps, the validation loss on the last tenth of the text beside that of n-gram models, a
+// generated sample, and the model in FILE.safetensors.
 #include <cstdlib>
 #include <exception>
 #include <iostream>
@@ -19,7 +19,7 @@ int main(int argc, char** argv) {
   }
   try {
     const std::string path = argv[1];
-    // Neighbours in the first branch, every fourth position of the whole context in the last.
+    // Neighbors in the first branch, every fourth position of the whole context in the last.
     const auto pattern = attention::Pattern::dilated({128, 512, 2048}, {1, 2, 4}) & attention::Pattern::causal();
     nn::Trainer trainer(attention::make_language_model({.context = 2048, .layers = 2, .width = 64}, pattern),
                         nn::read_corpus({path}), {.steps = argc > 2 ? std::atoll(argv[2]) : 500});

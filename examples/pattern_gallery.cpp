@@ -1,10 +1,10 @@
-// Draws every pattern that attention knows: which keys each query sees, head by head, causal and not; and the layouts
-// of a ring.
+// Draws every attention pattern: the keys that each query sees, head by head, causal and not; and the layouts of a
+// ring.
 //
 //   pattern_gallery --output patterns       one SVG file for each pattern
 //   pattern_gallery --output - --only axial  one of them on standard output
 //
-// The pictures in docs/patterns are what it draws.
+// It draws the pictures in docs/patterns.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>

@@ -29,14 +29,14 @@ std::string text_at(int x, int y, const char* size, const char* colour, const st
                      escaped(text));
 }
 
-/// One matrix at (x, y). Darker shades lie on top of lighter ones.
+/// One matrix at (x, y). Draws darker shades over lighter ones.
 std::string matrix(const Pattern& pattern, std::int64_t head, std::int64_t heads, std::int64_t length, int x, int y,
                    std::int64_t& darkest) {
   std::string svg =
       fmt::format("<g transform=\"translate({} {}) scale({:.6g})\">\n<path fill=\"#f3f5f7\" d=\"M0 0h{}v{}h-{}z\"/>\n",
                   x, y, static_cast<double>(panel) / static_cast<double>(length), length, length, length);
   for (std::int64_t shade = 1; shade <= shades; ++shade) {
-    std::string areas, lines;  // runs of one row are strokes: half as many bytes
+    std::string areas, lines;  // runs of one row are strokes, which take half the bytes
     for (const PatternRectangle& r : pattern_rectangles(pattern, head, heads, length, shade))
       if (r.height == 1)
         lines += fmt::format("M{} {}h{}", r.x, r.y, r.width);
@@ -53,7 +53,7 @@ std::string matrix(const Pattern& pattern, std::int64_t head, std::int64_t heads
                      panel + 1, panel + 1);
 }
 
-/// A file of its own: white, below its title.
+/// A standalone file: a title above a white picture.
 std::string document(int width, int height, const std::string& title, const std::string& body) {
   return fmt::format(
              "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0}\" height=\"{1}\" viewBox=\"0 0 {0} {1}\" "
@@ -79,7 +79,7 @@ std::vector<PatternRectangle> pattern_rectangles(const Pattern& pattern, std::in
                                                  std::int64_t length, std::int64_t least) {
   using Run = std::pair<std::int64_t, std::int64_t>;  // x, width
   std::vector<PatternRectangle> done;
-  std::map<Run, std::int64_t> open;  // with the row in which it began
+  std::map<Run, std::int64_t> open;  // with its first row
   for (std::int64_t i = 0; i <= length; ++i) {
     std::map<Run, std::int64_t> row;
     const auto seen = [&](std::int64_t j) { return pattern.multiplicity(head, heads, i, j) >= least; };
@@ -152,7 +152,7 @@ std::vector<PatternPicture> pattern_pictures() {
   };
 }
 
-// The layouts of a ring.
+// Layouts of a ring.
 
 namespace {
 
@@ -175,7 +175,7 @@ std::string square(int x, int y, int width, int height, const char* colour, doub
                      width, height, width);
 }
 
-/// The pairs of a causal ring: in the colour of the rank that computes them, lighter step by step.
+/// The pairs of a causal ring, in the color of the rank that computes them, lighter with each step.
 std::string layout_panel(Layout layout, int x) {
   const std::vector<int> owner = owners(layout);
   int work[ranks][ranks] = {};  // pairs by rank and step

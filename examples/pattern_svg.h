@@ -1,4 +1,4 @@
-// A pattern as a picture: which keys (to the right) each query (downwards) sees, and how often.
+// Draws a pattern: the keys (to the right) that each query (downwards) sees, and their multiplicities.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +14,8 @@ struct PatternRectangle {
   std::int64_t x = 0, y = 0, width = 0, height = 0;
 };
 
-/// Where the multiplicity is `least` or more in the matrix of one head, for `length` queries and keys: runs of a row,
-/// and equal runs of rows below each other put together. No pair is in two of them.
+/// The regions where the multiplicity is at least `least` in one head's matrix of `length` queries and keys. Rectangles
+/// merge equal runs of consecutive rows and do not overlap.
 std::vector<PatternRectangle> pattern_rectangles(const attention::Pattern& pattern, std::int64_t head,
                                                  std::int64_t heads, std::int64_t length, std::int64_t least = 1);
 
@@ -27,13 +27,13 @@ struct PatternPicture {
   std::int64_t heads = 1;  // panels side by side
 };
 
-/// The pattern, and the pattern & causal: side by side for one head, below each other for several.
+/// The pattern, and the pattern & causal: side by side for one head, stacked for several.
 std::string pattern_svg(const PatternPicture& picture);
 
 /// One picture for each kind of pattern.
 std::vector<PatternPicture> pattern_pictures();
 
-/// The three layouts of a ring: which rank has which positions, and computes which pairs in which step.
+/// The three layouts of a ring: positions of each rank, and the pairs it computes in each step.
 std::string layouts_svg();
 
 }  // namespace poolgrad::examples

@@ -1,14 +1,14 @@
-// What a training run will need, without running it: every request of its steps, on a simulated device.
+// Predicts the memory of a training run: makes all its allocations on a simulated device, without arithmetic.
 //
-//   plan                                              what ./run train will reserve, and where it goes
+//   plan                                              reserved bytes of ./run train, and their use
 //   plan --context 65536 --memory 8GiB                does it fit?
 //   plan --layers 6 --width 512 --heads 8 --dtype bf16 --memory 8GiB --longest
-//   plan --policies --memory 64MiB                    which way to save memory fits, and what it costs in time
-//   plan --policies --measure --html plan.html        and does it? trains each for a few steps, in three patterns
+//   plan --policies --memory 64MiB                    the memory policies that fit, and their step times
+//   plan --policies --measure --html plan.html        also trains each for a few steps, in three patterns
 //   plan --vary attention=causal,window --longest --html plan.html
-//   plan --ranks 64 --link 50GB/s,5us --device h200          a step on so many ranks: messages, memory, time, on paper
+//   plan --ranks 64 --link 50GB/s,5us --device h200          a model of a step on 64 ranks: messages, memory, time
 //
-// Expected: the peaks of `train --budget MEMORY` on this machine, to the byte, in well under a second.
+// Expected: exactly the peaks of `train --budget MEMORY` on this machine, in well under a second.
 #include "examples/plan/plan.h"
 #include "examples/support/console.h"
 

@@ -1,4 +1,4 @@
-// Why layers differ: values are stated with keys, and asked for by key up to 32,768 tokens later, after training on
+// Shows why layers should differ: a model must recall values by key up to 32,768 tokens later, after training on
 // distances of at most 1,024.
 //
 //   recall                                             a window with positions, then a causal layer without

@@ -1,8 +1,8 @@
-// Text from a model that `train --save` has trained.
+// Generates text with a model saved by `train --save`.
 //
-//   sample book.safetensors                            a line in, text out: interactive
+//   sample book.safetensors                            interactive: continues each line
 //   sample book.safetensors --prompt "Once upon"       one text
-//   sample book.safetensors < beginning.txt            what the file begins
+//   sample book.safetensors < beginning.txt            continues the file
 //   sample book.safetensors --temperature 0 --json     for programs
 #include "examples/sample/sample.h"
 

@@ -1,4 +1,4 @@
-// train, with what looks at a run: --html and --profile. Building it takes longer, so train only hands over to it.
+// train with run pages and profiles: --html and --profile. It builds more slowly, so train only executes it on demand.
 #include "examples/train/profile.h"
 #include "examples/train/program.h"
 #include "examples/train/run_page.h"

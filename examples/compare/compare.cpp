@@ -24,7 +24,7 @@ std::vector<Contender> CompareOptions::contenders() const {
 
 TrainOptions CompareOptions::of(const Contender& contender) const {
   TrainOptions one = train;
-  one.given.clear();  // options of the others among them
+  one.given.clear();  // also options of other kinds
   one.layers = contender.layers;
   one.attention.attention = contender.kind;
   return one;
@@ -51,7 +51,7 @@ void CompareOptions::check() const {
 
 namespace {
 
-/// A number of bytes with its unit: without one it might be anything.
+/// A number of bytes with a unit; a bare number would be ambiguous.
 bool is_size(const std::string& text) {
   try {
     parse_bytes(text);
@@ -61,7 +61,8 @@ bool is_size(const std::string& text) {
   }
 }
 
-/// What has a unit of time is time, and what has one of bytes is memory; each is said once, and time not beside steps.
+/// Reads a budget with a unit of time as time and one with a unit of bytes as memory. Each may be given once, and time
+/// not together with steps.
 void take_budgets(const std::vector<std::string>& budgets, bool has_time, bool has_steps, CompareOptions& o) {
   for (const std::string& budget : budgets) {
     const bool is_time = parse_seconds(budget).value_or(0) > 0;
@@ -89,7 +90,7 @@ int parse_compare_options(int argc, const char* const* argv, CompareOptions& o) 
   app.add_option("--text", o.train.text,
                  "Files or folders to read, or PATH=WEIGHT (default: the C++ sources of Eigen)");
   add_training_options(app, o.train);
-  app.remove_option(app.get_option("--sample"));  // a comparison writes no text
+  app.remove_option(app.get_option("--sample"));  // a comparison writes no sample
   app.get_option("--attention")->description("Kinds to compare, with commas: causal, window, dilated, ...");
   app.get_option("--layers")
       ->description(
@@ -115,7 +116,7 @@ int parse_compare_options(int argc, const char* const* argv, CompareOptions& o) 
 
 namespace {
 
-/// The one in the middle by its time.
+/// The record with the median time.
 nn::StepRecord median_step(std::vector<nn::StepRecord> steps) {
   if (steps.empty()) return {};
   const auto middle = steps.begin() + static_cast<std::ptrdiff_t>(steps.size() / 2);
@@ -123,17 +124,17 @@ nn::StepRecord median_step(std::vector<nn::StepRecord> steps) {
   return *middle;
 }
 
-/// The median time of a step, by a model that is thrown away.
+/// The median step time, measured on a temporary model.
 double seconds_per_step(const TrainOptions& options) {
   const PreparedRun run(options);
-  run.trainer->step();  // makes what is made once
+  run.trainer->step();  // warm-up
   std::vector<nn::StepRecord> steps;
   const Stopwatch all;
   while (steps.size() < 3 || (steps.size() < 15 && all.seconds() < 1.0)) steps.push_back(run.trainer->step());
   return 1e-3 * median_step(std::move(steps)).milliseconds;
 }
 
-/// The loss by how much there is to go by, in shares that grow eightfold.
+/// Loss by context length, in bins that grow by a factor of eight.
 std::vector<nn::PositionLoss> coarse(const std::vector<nn::PositionLoss>& fine) {
   std::vector<nn::PositionLoss> result;
   std::int64_t limit = 8;
@@ -151,7 +152,7 @@ std::vector<nn::PositionLoss> coarse(const std::vector<nn::PositionLoss>& fine) 
   return result;
 }
 
-/// One that was judged, where there is one: what all of them have in common.
+/// A validated run if there is one: it has the data that all runs share.
 const nn::TrainResult& judged(const std::vector<Compared>& all) {
   const auto one = std::ranges::find_if(all, [](const Compared& c) { return !c.result.by_position.empty(); });
   return (one == all.end() ? all.front() : *one).result;
@@ -191,7 +192,7 @@ std::string table_of(const CompareOptions& options, const std::vector<Compared>&
                             unit_of(options.train.tokenizer), counted.unigram, counted.bigram, counted.trigram);
 }
 
-/// The settings that all have.
+/// The settings common to all runs.
 std::map<std::string, std::string> common_configuration(const CompareOptions& options) {
   auto common = options.of(options.contenders().front()).configuration();
   common.erase(options.train.layers.is_number() ? "attention" : "layers");
@@ -252,7 +253,7 @@ std::string page_of(const CompareOptions& options, const std::vector<Compared>& 
   }
   const nn::Baselines& counted = judged(all).baselines;
   over_time.levels = {{"bigram", counted.bigram}, {"trigram", counted.trigram}};
-  // The losses by position are a table of their own, for narrow windows.
+  // A separate table for the losses by position, for narrow windows.
   constexpr std::size_t common = 6;
   const std::vector<std::string> names = headers(all);
   std::vector<std::string> first_names(names.begin(), names.begin() + common),
@@ -326,7 +327,7 @@ std::vector<Compared> run_compare(const CompareOptions& options, std::ostream& o
       if (prints)
         progress.line(fmt::format("  held out {:.4f} nats per byte after {}", found.result.validation_loss,
                                   format_duration(found.result.seconds)));
-    } catch (const Error& error) {  // the others go on
+    } catch (const Error& error) {  // continue with the other contenders
       found.result.error = error.what();
       if (prints) progress.line("  failed: " + nn::first_line(found.result.error));
     }

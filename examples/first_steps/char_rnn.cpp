@@ -21,7 +21,7 @@ struct Recurrent : nn::Module {
     add_module("step", step);
     add_module("out", out);
   }
-  /// tokens (B, T) -> logits (B, T, 256); the state (B, 96) goes on from where it was.
+  /// tokens (B, T) -> logits (B, T, 256); updates the state (B, 96).
   Tensor operator()(const Tensor& tokens, Tensor& state) {
     const Tensor x = in(tokens);
     std::vector<Tensor> states;

@@ -1,16 +1,16 @@
-// An operator of one's own, and what a wrong gradient of it looks like.
+// Defines a custom operator and checks its gradient.
 //
-// soft_cap(x) = cap * tanh(x / cap) keeps numbers within (-cap, cap). Its first and second derivatives are held against
-// differences, and then those of a backward with a common mistake in it (the square is missing).
+// soft_cap(x) = cap * tanh(x / cap) keeps values within (-cap, cap). The program compares its first and second
+// derivatives with finite differences, then those of a backward with a common mistake (the square is missing).
 //
-// Expected: the right one passes gradcheck and gradgradcheck, and of the wrong one the report names the worst element.
+// Expected: the correct one passes gradcheck and gradgradcheck; for the wrong one the report names the worst element.
 #include <iostream>
 
 #include "poolgrad.h"
 
 using namespace poolgrad;
 
-/// d/dx cap * tanh(x / cap) = 1 - (y / cap)^2: the backward needs the output alone, so that is what it saves.
+/// d/dx cap * tanh(x / cap) = 1 - (y / cap)^2: the backward needs only the output, so it saves only that.
 class SoftCap : public Function {
  public:
   explicit SoftCap(double cap) : cap_(cap) {}
@@ -22,7 +22,7 @@ class SoftCap : public Function {
   }
   Gradients backward(FunctionContext& context, const Tensor& gradient) override {
     const Tensor t = context.saved(0) / cap_;
-    return {gradient * (1.0 - t * t)};  // written with differentiable operators: second derivatives come for free
+    return {gradient * (1.0 - t * t)};  // differentiable operators, so second derivatives work
   }
 
  protected:

@@ -1,4 +1,4 @@
-// Two spirals, one inside the other, told apart by a small perceptron: a model, a loss, an optimiser and a loop.
+// Classifies two interleaved spirals with a small perceptron: a model, a loss, an optimizer and a loop.
 //
 // Expected: an accuracy of about 0.5 at first, and above 0.97 after 1000 steps.
 #include <iostream>

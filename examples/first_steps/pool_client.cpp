@@ -1,6 +1,7 @@
-// A cache that gives its memory back when the pool is short: what is registered as a client need not be sized by hand.
+// A cache that frees memory when the pool runs short. A registered client needs no size limit of its own.
 //
-// Expected: 48 blocks are cached in a budget of 64 MiB, a request for 24 MiB takes half of them, and nothing fails.
+// Expected: the cache holds 48 blocks in a budget of 64 MiB; a request for 24 MiB takes half of them, and nothing
+// fails.
 #include <iostream>
 #include <map>
 
@@ -8,7 +9,7 @@
 
 using namespace poolgrad;
 
-/// Squares of a table, kept for as long as nobody else needs the memory. The oldest go first.
+/// A cache of squares that frees its oldest entries when the pool needs memory.
 class Squares : public ReclaimClient {
  public:
   Tensor of(std::int64_t n) {
@@ -19,7 +20,7 @@ class Squares : public ReclaimClient {
   std::size_t count() const { return squares_.size(); }
 
   std::string name() const override { return "squares"; }
-  double price_per_byte() const override { return 0.5; }  // nanoseconds to compute a byte again
+  double price_per_byte() const override { return 0.5; }  // nanoseconds to recompute a byte
   std::size_t estimate() override { return squares_.size() << 20; }
   std::size_t reclaim(std::size_t bytes) override {
     std::size_t freed = 0;

@@ -1,5 +1,5 @@
-// A transformer block of one's own, with a pattern of one's own: a row of digits is to be said backwards, and each
-// place of the answer looks at the one place it needs and at itself, out of 64.
+// A custom transformer block with a custom attention pattern. The task is to reverse a row of digits: each output
+// position attends to itself and to the one position it needs, out of 64.
 //
 // Expected: an accuracy of 0.1 at first, and 1 after 300 steps.
 #include <iostream>

@@ -20,7 +20,7 @@ namespace poolgrad::examples {
 
 namespace {
 
-/// The value behind `key` in a file of "key : value" lines; "" where there is none.
+/// The value of `key` in a file of "key : value" lines; "" if absent.
 std::string field(const char* file, const std::string& key) {
   std::ifstream in(file);
   for (std::string line; std::getline(in, line);) {
@@ -51,7 +51,7 @@ bool wanted(const std::vector<std::string>& names, const Group& group, const Row
          });
 }
 
-/// The groups with only the rows that are wanted.
+/// The groups with only the selected rows.
 std::vector<Group> selected(const HeadlineOptions& options) {
   std::vector<Group> result;
   for (Group& group : headline_groups()) {
@@ -103,7 +103,7 @@ std::string milliseconds(double value) {
 
 std::string bytes(double value) { return format_bytes(static_cast<std::size_t>(value)); }
 
-/// Lines of at most `width` characters.
+/// Wraps to lines of at most `width` characters.
 std::string wrapped(const std::string& text, std::size_t indent, std::size_t width = 110) {
   std::string result, line;
   std::size_t at = 0;
@@ -146,7 +146,7 @@ Json row_json(const Measured& measured) {
           {"remark", outcome.remark}};
 }
 
-// What the table and the page show.
+// Contents of the table and the page.
 
 const std::vector<std::string> headline_columns{"<row",     "<what",   "tokens",    "batch",   "theirs ms",
                                                 "ours ms",  "ratio",   "TFLOP/s",   "B/token", "theirs peak",
@@ -196,7 +196,7 @@ std::string table_html(const MeasuredGroup& group) {
   return html_table(head, rows) + (remarks.empty() ? "" : "<ul>" + remarks + "</ul>\n");
 }
 
-/// Title, what is behind it, table, remarks.
+/// Title, background, table, remarks.
 std::string group_text(const MeasuredGroup& group) {
   Table table(headline_columns);
   std::string remarks;

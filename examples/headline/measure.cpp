@@ -1,4 +1,4 @@
-// How a row of the tables is measured.
+// Measures the rows of the tables.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -25,7 +25,7 @@ namespace poolgrad::examples {
 
 namespace {
 
-/// The tensors of a row, and one call after another on them.
+/// The tensors of a row, reused by successive calls.
 class Calls {
  public:
   Calls(const AttentionWork& work, DType dtype, Device device, std::uint64_t seed) : work_(work) {
@@ -55,7 +55,7 @@ class Calls {
       return attention::ring_attend_all(q_, k_, v_, work_.pattern, work_.ring, {.attend = options}).out;
     return attention::attend(q_, k_, v_, work_.pattern, options).out;
   }
-  /// The gradients are taken, not added to leaves, as between the layers of a model.
+  /// Returns gradients instead of accumulating them in leaves, as between the layers of a model.
   void train() {
     for (Tensor* x : {&q_, &k_, &v_}) x->set_requires_grad();
     grad({forward({.dq_over_out = true})}, {q_, k_, v_}, {grad_});
@@ -68,7 +68,7 @@ class Calls {
 /// One call on fresh tensors; throws OutOfMemoryError.
 void run_once(const AttentionWork& work, DType dtype, Device device) { Calls(work, dtype, device, 1).run(); }
 
-/// The bytes alone, on a device that is large enough.
+/// Counts only bytes, on a large enough sim device.
 void simulate(const AttentionWork& work, DType dtype, Outcome& outcome) {
   const Device device{DeviceType::sim, 0};
   allocator_for(device).trim();
@@ -116,7 +116,7 @@ double formula_bytes(const AttentionWork& work, DType dtype) {
 
 namespace {
 
-/// Runs it as often as it is worth, at least once.
+/// Repeats the work while time permits, at least once.
 Outcome measure(const AttentionWork& work, Bench& bench) {
   const DType dtype = bench.dtype;
   Outcome outcome;
@@ -139,7 +139,7 @@ Outcome measure(const AttentionWork& work, Bench& bench) {
     Calls calls(work, dtype, bench.device, bench.seed);
     std::vector<double> seconds{calls.run()};
     take_peaks(*pool, outcome);
-    // The first call finds cold memory; short rows are repeated and the median counts.
+    // The first call runs on cold memory; short rows are repeated and the median counts.
     double spent = 0;
     for (int more = seconds[0] < 1 ? 5 : seconds[0] < 15 ? 1 : 0; more > 0 && spent < bench.row_seconds; --more) {
       if (outcome.calls == 0) seconds.clear();
@@ -168,7 +168,7 @@ namespace {
 constexpr std::size_t capacity = std::size_t{8} << 30;
 constexpr std::int64_t step = 512;
 
-/// sim:index with 8 GiB, made with these options the first time.
+/// sim:index with 8 GiB; the first call sets these options.
 Device simulated(int index, const char* options) {
   const char* given = std::getenv("POOLGRAD_ALLOCATOR");
   const std::string before = given ? given : "";
@@ -194,12 +194,12 @@ bool fits(AttentionWork work, std::int64_t tokens, DType dtype, Device device) {
 constexpr std::pair<std::int64_t, std::int64_t> shapes[] = {{2, 512}, {4, 1024}, {1, 512}, {3, 1024}, {2, 1536}};
 
 struct Cycles {
-  double milliseconds = 0;  // of a call: the median over rounds of the mean over shapes
+  double milliseconds = 0;  // of a call: median over rounds of the mean over shapes
   double hit_rate = 0;
-  std::vector<Tensor> last;  // the outputs of the last round
+  std::vector<Tensor> last;  // outputs of the last round
 };
 
-/// Rounds over all shapes; the first ones warm up.
+/// Rounds over all shapes; the first ones are warm-up.
 Cycles run_cycles(Bench& bench, CachingAllocator& pool, bool keep) {
   constexpr int warm = 2, rounds = 9;
   const NoGradGuard guard;
@@ -305,8 +305,8 @@ Outcome run_module(const attention::Pattern& pattern, std::int64_t tokens, bool 
   return outcome;
 }
 
-// Attention over a sequence that no memory holds: chunk by chunk, each made from a counter, attended, reduced to a
-// checksum, and forgotten. 2^30 tokens are really streamed, not one chunk multiplied.
+// Attention over a sequence larger than memory. Generates each chunk from a counter, attends, adds to a checksum, and
+// frees it. It really streams 2^30 tokens, not one chunk multiplied.
 
 namespace {
 
@@ -314,7 +314,7 @@ struct Block {
   Tensor q, k, v;
 };
 
-/// Block `index` of the sequence: a function of the seed and the index alone.
+/// Block `index` of the sequence: a function of the seed and the index.
 Block make_block(const StreamedWork& work, const Bench& bench, std::int64_t index) {
   Generator generator(bench.seed, static_cast<std::uint64_t>(index) + 1);
   const Shape shape{1, work.ring * work.chunk, work.heads, work.head_dim};
@@ -324,13 +324,13 @@ Block make_block(const StreamedWork& work, const Bench& bench, std::int64_t inde
   return block;
 }
 
-/// A row of the output that was kept to be checked.
+/// An output row kept for the check.
 struct Sample {
   std::int64_t block, row, head;
   std::vector<double> out;
 };
 
-/// The definition in f64, one row; positions count from the start of the sequence.
+/// One row by definition, in f64; positions count from the start of the sequence.
 std::vector<double> row_by_definition(const StreamedWork& work, const Block& block, const attention::Pattern& pattern,
                                       const Sample& sample) {
   const std::int64_t length = work.ring * work.chunk, first = sample.block * length;
@@ -388,13 +388,13 @@ Outcome stream(const StreamedWork& work, Bench& bench) {
     const Block block = make_block(work, bench, done);
     Tensor out;
     milliseconds.push_back(1e3 * seconds_of(bench.device, [&] {
-                             // Segments divide a block, so that positions may count from its start.
+                             // Segments divide a block, so positions may count from its start.
                              out = work.ring > 1
                                        ? attention::ring_attend_all(block.q, block.k, block.v, pattern, work.ring).out
                                        : attention::attend(block.q, block.k, block.v, pattern).out;
                            }));
     checksum += sum(out).item();
-    // One row of about every tenth block, at least of the first.
+    // Samples one row of about every tenth block, and of the first.
     if (samples.size() < 32 && (done == 0 || random() % 10 == 0)) {
       Sample sample{done,
                     static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(length)),

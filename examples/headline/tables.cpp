@@ -1,4 +1,4 @@
-// The tables of the original reports: rows, claims, and what they really measured.
+// The tables of the original reports: rows, claims, and the original measurements.
 #include <fmt/format.h>
 
 #include <vector>
@@ -12,7 +12,7 @@ using attention::Pattern;
 
 namespace {
 
-/// 1K and 2K tokens: every module on one dense segment, as the originals ran there.
+/// 1K and 2K tokens: every module on one dense segment, as in the original runs.
 Group short_sequences() {
   Group group{"short",
               "1,024 and 2,048 tokens, every module (report 001)",
@@ -64,13 +64,13 @@ std::vector<Length> lengths() {
           {131072, 1, {8192, 16384, 32768, 131072}, four, {1381, 696e6}, {}, {}}};
 }
 
-/// A length, and what the report says of it.
+/// A length, and the report's figures for it.
 struct Size {
   std::int64_t tokens;
   Theirs theirs;
 };
 
-/// 8K to 128K tokens: head groups over dilated branches, and seven blocks a row.
+/// 8K to 128K tokens: head groups over dilated branches, and seven blocks per row.
 Group long_sequences() {
   Group group{"long",
               "Long sequences, 65K to 131K tokens a call (report 001)",
@@ -122,7 +122,7 @@ Group extreme_sequences() {
   return group;
 }
 
-/// Segments of a quarter, half and all of the sequence: the table behind "2.7 times longer with the pool".
+/// Segments of a quarter, half and all of the sequence: the table for "2.7 times longer with the pool".
 Group branches_of_all() {
   Group group{"fractions",
               "Segments of n/4, n/2 and n (report 000)",
@@ -142,7 +142,7 @@ Group branches_of_all() {
   return group;
 }
 
-/// "Base" reached 131,072 tokens and "ring" 65,536: the same class, at different shapes.
+/// The reported maximum of "base" was 131,072 tokens and of "ring" 65,536: the same class, at different shapes.
 Group block_sparse_limits() {
   Group group{
       "limits",

@@ -1,4 +1,4 @@
-// The lab: its command line, what its commands read, and those on one trace or workload: list, export, replay, report.
+// The lab: its command line, its inputs, and the commands on one trace or workload: list, export, replay, report.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -111,7 +111,7 @@ struct ReplayCommandOptions {
   bool smallest = false;
 };
 
-/// `smallest` where `sized`: it was looked for.
+/// Adds `smallest` if `sized`, that is, if the replay searched for it.
 Json to_json(const ReplayResult& r, bool sized, std::optional<std::size_t> smallest) {
   Json json{{"policy", r.policy},
             {"workload", r.workload},
@@ -312,23 +312,23 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view zoo_prefix = "zoo:";
 
-/// One pool, and where it put each block.
+/// A pool that records the placement of each block.
 class Placement {
  public:
   Placement(const Workload& workload, std::size_t capacity)
       : workload_(workload), pool_(make_memory(workload, capacity), {}), places_(workload.blocks) {}
 
   Trace run() {
-    pool_.start_trace(4 * workload_.operations.size() + 4096);  // rungs and commits come on top
+    pool_.start_trace(4 * workload_.operations.size() + 4096);  // plus ladder stages and commits
     try {
       for (const Operation& operation : workload_.operations) {
         memory().advance(operation.think);
         perform(operation);
       }
-    } catch (const OutOfMemoryError&) {  // the trace says so
+    } catch (const OutOfMemoryError&) {  // recorded in the trace
     }
     Trace trace = pool_.trace();
-    trace.locations.resize(1);  // the call sites are this file's
+    trace.locations.resize(1);  // the other call sites are in this file
     for (TraceEvent& event : trace.events) event.location = 0;
     return trace;
   }
@@ -376,7 +376,7 @@ class Placement {
 
 void check_output(const std::string& command, const std::string& output, const std::vector<std::string>& inputs) {
   std::vector<InputFile> files;
-  std::error_code unknown;  // of names such as zoo:checkerboard there is no file
+  std::error_code unknown;  // names such as zoo:checkerboard have no file
   for (const std::string& input : inputs)
     if (fs::exists(input, unknown)) files.push_back({"what it reads", input});
   check_files(command, {{"-o", output}}, files);

@@ -1,4 +1,4 @@
-// Many workloads through many policies, side by side: for people and for programs.
+// Compares policies on many workloads, as tables and as JSON.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -55,7 +55,7 @@ std::string averages(const Comparison& comparison) {
   return table.text() + "\n";
 }
 
-/// What tightness costs: a row for each policy, a column for each capacity.
+/// Device time by capacity: a row for each policy, a column for each capacity.
 std::string curves(const Comparison& comparison) {
   if (comparison.options.curve.empty()) return "";
   std::vector<std::string> headers{"<served, device time at"};
@@ -71,8 +71,8 @@ std::string curves(const Comparison& comparison) {
   return table.text() + "\n";
 }
 
-/// The online policy other than poolgrad that is best on average, by utilisation and by capacity, of those that serve
-/// every workload.
+/// The best online policy besides poolgrad by average utilization and capacity, among policies that serve every
+/// workload.
 std::string best_other(const Comparison& comparison) {
   std::string_view by_utilisation, by_capacity;
   double utilisation = -1, factor = std::numeric_limits<double>::infinity();
@@ -228,7 +228,7 @@ struct CompareOptions {
   unsigned threads = 2;
 };
 
-/// "zoo" stands for the whole zoo, and the recordings.
+/// "zoo" expands to the whole zoo and the recordings.
 std::vector<Workload> read_workloads(const std::vector<std::string>& sources) {
   std::vector<Workload> workloads;
   for (const std::string& source : sources) {

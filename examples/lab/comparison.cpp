@@ -45,7 +45,7 @@ Goal at_most(std::string name, std::string promise, std::string unit, double lim
   return {std::move(name), std::move(promise), fmt::format("{:.3f}{}{}", value, unit, where), value <= limit};
 }
 
-/// The workload where `policy` is furthest above the best other online policy, and by what factor.
+/// The workload with the largest factor of `policy` over the best other online policy, and that factor.
 std::optional<Goal> against_the_others(const Comparison& comparison, std::size_t policy) {
   double worst = 0;
   std::string where;
@@ -70,8 +70,8 @@ std::optional<Goal> against_the_others(const Comparison& comparison, std::size_t
                  worst, where);
 }
 
-/// The slowest of the models, or of the real pool with whatever parameters, if any took part. A pool does what models
-/// only count: what replaying it may take is more.
+/// The slowest model, or the slowest real pool, if any took part. The limit is higher for a real pool, which does work
+/// that models only count.
 std::optional<Goal> replay_goal(const Comparison& comparison, bool real) {
   double slowest = -1;
   std::string_view by;

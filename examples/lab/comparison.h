@@ -1,4 +1,4 @@
-// Workloads through policies: what each needs, and whether poolgrad keeps its promises.
+// Replays workloads through policies and checks poolgrad's goals.
 #pragma once
 
 #include <cstddef>
@@ -20,17 +20,17 @@ struct Capacity {
 
   /// "8GiB" or "1.05x". Throws ValueError that shows the text.
   static Capacity parse(const std::string& text);
-  /// In whole pages of 2 MiB, for a workload of this lower bound.
+  /// The bytes for a workload with this lower bound, in whole pages of 2 MiB.
   std::size_t of(std::size_t lower_bound) const;
-  /// As parse() reads it, for people.
+  /// In the syntax of parse().
   std::string text() const;
 };
 
 struct ComparisonOptions {
   const LatencyTable* latency = nullptr;  // nullptr: "unit"
-  Capacity tight{.factor = 1.05};         // where running out of memory is looked for
+  Capacity tight{.factor = 1.05};         // capacity of the out-of-memory test
   bool smallest = true;                   // find the smallest capacity of each, by bisection
-  std::vector<Capacity> curve = {};       // where device time is measured, beside without limit
+  std::vector<Capacity> curve = {};       // capacities for device time, besides unlimited
   unsigned threads = 2;
 };
 
@@ -38,10 +38,10 @@ struct ComparisonOptions {
 struct Measurement {
   ReplayResult unlimited;
   ReplayResult tight;
-  std::optional<std::size_t> smallest;  // bytes; nothing if not looked for, or if no capacity suffices
+  std::optional<std::size_t> smallest;  // bytes; none without a search, or if no capacity suffices
   std::vector<ReplayResult> curve;      // at each of ComparisonOptions::curve
 
-  /// To its end, where nothing limits the policy but itself.
+  /// Whether an unlimited replay reached the end.
   bool served() const { return !unlimited.out_of_memory; }
 };
 
@@ -50,7 +50,7 @@ struct Comparison {
     std::string name;
     std::string description;
     std::uint64_t operations = 0;
-    std::size_t lower_bound = 0;  // in whole pages of 2 MiB: no policy can hold less
+    std::size_t lower_bound = 0;  // in whole pages of 2 MiB: the minimum of any policy
     std::vector<Measurement> policies;
   };
 
@@ -63,25 +63,25 @@ struct Comparison {
   std::optional<double> factor(std::size_t row, std::size_t policy) const;
 };
 
-/// Called after each replayed pair, from any thread but one at a time.
+/// Called after each replayed pair, from any thread, but never concurrently.
 using ComparisonProgress = std::function<void(std::size_t done, std::size_t all, const std::string& pair)>;
 
-/// Replays all pairs on `options.threads` threads; the result does not depend on their number. The first exception of
-/// any pair ends it.
+/// Replays all pairs on `options.threads` threads, which do not affect the result. The first exception ends the
+/// comparison.
 Comparison compare(const std::vector<Workload>& workloads, const std::vector<const PolicyEntry*>& policies,
                    const ComparisonOptions& options, const ComparisonProgress& progress = {});
 
-/// Where a replay ran out of memory: "step 3, op 1,204"; "" if it did not.
+/// The position of an out-of-memory failure: "step 3, op 1,204"; "" without one.
 std::string describe_failure(const ReplayResult& result);
 
-/// All workloads through one policy: averages are of those that it serves to their end.
+/// Results of a policy over all workloads; averages cover those it serves to the end.
 struct Summary {
   std::size_t served = 0;
   double utilisation = 0, worst_utilisation = 1;  // average and least, without limit
   std::optional<double> factor;                   // average, of the smallest capacity
   double worst_factor = 0;
   std::string worst_utilisation_at, worst_factor_at;
-  std::size_t ran_out = 0;      // workloads that did not fit into the tight capacity
+  std::size_t ran_out = 0;      // workloads that failed at the tight capacity
   DeviceCounters counters;      // sums
   double modelled_ns = 0;       // device time of all
   double ns_per_operation = 0;  // wall clock
@@ -89,25 +89,25 @@ struct Summary {
 
 Summary summary_of(const Comparison& comparison, std::size_t policy);
 
-/// What tightness costs: how many workloads a policy serves in a capacity, and the device time of those.
+/// A policy at one capacity: the number of workloads served, and their device time.
 struct CurvePoint {
   std::size_t served = 0;
   double device_ns = 0;
 };
 
-/// At each capacity of the curve, and without limit last.
+/// For each capacity of the curve, then unlimited.
 std::vector<CurvePoint> curve_of(const Comparison& comparison, std::size_t policy);
 
-/// A promise, and what was found.
+/// A goal and its result.
 struct Goal {
   std::string name;
   std::string promise;
   std::string found;
   bool met = false;
-  bool timing = false;  // of this machine at this moment
+  bool timing = false;  // depends on this machine and its load
 };
 
-/// The promises that this comparison can tell about: those of policies that took part.
+/// The goals that apply to the policies of this comparison.
 std::vector<Goal> goals_of(const Comparison& comparison);
 
 }  // namespace poolgrad::examples

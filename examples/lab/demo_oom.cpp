@@ -1,4 +1,4 @@
-// The emergency ladder at work, rung by rung.
+// Demonstrates the emergency ladder stage by stage.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -23,7 +23,7 @@ namespace {
 
 constexpr std::size_t mib = std::size_t{1} << 20;
 
-/// What one rung did.
+/// The result of one stage.
 struct RungRecord {
   std::string name;
   std::size_t bytes = 0;
@@ -35,10 +35,10 @@ struct Block {
   std::size_t bytes = 0;
 };
 
-/// A pool on a simulated device whose ladder can be watched.
+/// A pool on a simulated device that records its ladder stages.
 class DemoPool {
  public:
-  /// A device with twice the budget, so that the budget is what runs out.
+  /// The device has twice the budget, so that only the budget can run out.
   explicit DemoPool(std::size_t budget)
       : pool_(std::make_unique<SimulatedMemory>(0, 2 * budget), AllocatorConfig{.budget = budget}) {
     pool_.start_trace(std::size_t{1} << 16);
@@ -60,7 +60,7 @@ class DemoPool {
   CachingAllocator& pool() { return pool_; }
   SimulatedMemory& memory() { return static_cast<SimulatedMemory&>(pool_.memory()); }
 
-  /// Rungs since the last call.
+  /// Stages since the last call.
   std::vector<RungRecord> take_rungs() {
     const Trace trace = pool_.trace();
     std::vector<RungRecord> rungs;
@@ -77,7 +77,7 @@ class DemoPool {
   std::size_t seen_ = 0;  // events
 };
 
-/// A client that holds blocks of the pool and gives them up when asked.
+/// A client that holds blocks of the pool and frees them on request.
 class DemoClient : public ReclaimClient {
  public:
   DemoClient(DemoPool& pool, std::string name, RungId kind, double price_per_byte)
@@ -115,7 +115,7 @@ std::string trimmed(std::string text) {
   return text;
 }
 
-/// What helped, in order, equal neighbours in one line; then what was tried in vain.
+/// Successful stages in order, with equal neighbors in one line; then failed ones.
 std::string rungs_text(const std::vector<RungRecord>& climbed) {
   if (climbed.empty()) return "   no rung: a cached block fitted";
   Table table({"<rung", "runs", "yield", "time"});
@@ -135,7 +135,7 @@ std::string rungs_text(const std::vector<RungRecord>& climbed) {
   return trimmed(table.text(3)) + (vain.empty() ? "" : "\n   in vain: " + vain);
 }
 
-/// One act of the story, played and told.
+/// One act of the demo: runs and explains it.
 class Story {
  public:
   Story(std::size_t budget, Console& console) : budget_(budget), pool_(budget), console_(console) {
@@ -180,7 +180,7 @@ void free_all(DemoPool& pool, std::vector<Block>& blocks) {
   blocks.clear();
 }
 
-/// Rungs that need nothing but the pool: commit, magazines, other streams, pending frees, stitching, release.
+/// Stages inside the pool: commit, magazines, other streams, pending frees, stitching, release.
 void play_the_pool(Story& story) {
   DemoPool& pool = story.pool();
   std::vector<Block> blocks;
@@ -233,7 +233,7 @@ void play_the_pool(Story& story) {
   free_all(pool, blocks);
 }
 
-/// Rungs that ask others: derived caches, tensors that can be brought back, the user's callback.
+/// Stages outside the pool: derived caches, offload and recompute, the user's callback.
 void play_the_clients(Story& story) {
   DemoPool& pool = story.pool();
   const auto tables = std::make_shared<DemoClient>(pool, "rotary tables", RungId::derived_cache, 0.0);
@@ -262,7 +262,7 @@ void play_the_clients(Story& story) {
   pool.pool().set_out_of_memory_callback({});
 }
 
-/// The end of the ladder, and what is left afterwards.
+/// The end of the ladder, and the state afterwards.
 void play_the_end(Story& story) {
   DemoPool& pool = story.pool();
   std::vector<Block> live;
@@ -295,7 +295,7 @@ void play_the_end(Story& story) {
 }
 
 int demo(const std::string& text, Console& console) {
-  // A simulated device has addresses for twice as much, and live blocks lie between those that are free.
+  // A simulated device has addresses for twice the budget, and live blocks separate the free ones.
   constexpr std::size_t least = 64 * mib, most = std::size_t{512} << 30, page = 2 * mib;
   const std::size_t budget = of_option("--budget", [&] { return parse_bytes(text); });
   if (budget < least || budget > most || budget % (16 * page) != 0)

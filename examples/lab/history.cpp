@@ -13,7 +13,7 @@ namespace poolgrad::examples {
 
 namespace {
 
-/// No range reaches beyond the last address, whatever a file says.
+/// Clips a range from a file to the address space.
 std::uint64_t clipped(std::uint64_t address, std::uint64_t size) {
   return std::min(size, std::numeric_limits<std::uint64_t>::max() - address);
 }
@@ -34,7 +34,7 @@ class BlockHistory {
     open_.erase(event.address);
   }
 
-  /// A block that is there at the end; it was there at the beginning too if no event began it.
+  /// Adds a block that is live at the end; without an allocation event it existed before the trace.
   void remains(const BlockSnapshot& block) {
     if (block.state != BlockState::live && block.state != BlockState::pending) return;
     if (open_.contains(block.address)) return;
@@ -74,12 +74,12 @@ class BlockHistory {
     life.end = now;
   }
 
-  /// The block that the event is about; one that existed before the trace if none is known.
+  /// The block of the event; an unknown one existed before the trace.
   std::size_t find(const TraceEvent& event) {
     if (const auto there = open_.find(event.address); there != open_.end()) return there->second;
     const std::size_t index = begin(event, 0);
     blocks_[index].before = true;
-    blocks_[index].location = 0;  // the event names where it was given back
+    blocks_[index].location = 0;  // the event's location is that of the free
     return open_[event.address] = index;
   }
 
@@ -88,7 +88,7 @@ class BlockHistory {
   SaltedMap<std::size_t> open_;  // by address
 };
 
-/// Disjoint ranges of pages with the moment since when they are committed.
+/// Disjoint page ranges with the moment of their commit.
 class PageHistory {
  public:
   void map(std::uint64_t address, std::uint64_t size, Moment now) {
@@ -115,7 +115,7 @@ class PageHistory {
     }
   }
 
-  /// Begins everything that is mapped now at moment 0.
+  /// Moves the begin of all mapped ranges to moment 0.
   void restart() {
     closed_.clear();
     for (auto& [address, range] : open_) range.since = 0;
@@ -140,7 +140,7 @@ std::vector<PageLife> pages_of(const Trace& trace) {
   PageHistory pages;
   for (const BlockSnapshot& block : trace.blocks)
     if (block.state != BlockState::uncommitted) pages.map(block.address, block.size, 0);
-  for (auto event = trace.events.rbegin(); event != trace.events.rend(); ++event) {  // back to the beginning
+  for (auto event = trace.events.rbegin(); event != trace.events.rend(); ++event) {  // undo back to the beginning
     if (event->kind == TraceKind::segment_map) pages.unmap(event->address, event->size, 0);
     if (event->kind == TraceKind::segment_unmap) pages.map(event->address, event->size, 0);
   }
@@ -153,12 +153,12 @@ std::vector<PageLife> pages_of(const Trace& trace) {
   return pages.finish(static_cast<Moment>(trace.events.size() + 1));
 }
 
-/// Runs of committed addresses that no block is on.
+/// Runs of committed addresses without blocks.
 class FreeRuns {
  public:
   void add(std::uint64_t address, std::uint64_t size) {
     if (size == 0) return;
-    take(address, size);  // whatever a contradictory trace left there
+    take(address, size);  // for overlaps in contradictory traces
     auto next = runs_.lower_bound(address);
     if (next != runs_.end() && next->first == address + size) {
       size += next->second;
@@ -208,7 +208,7 @@ class FreeRuns {
   std::multiset<std::uint64_t> sizes_;
 };
 
-/// Something begins or ends. At one moment, pages come first and go last.
+/// A begin or an end. At the same moment, pages begin before blocks and end after them.
 struct Change {
   enum Kind : std::uint8_t { map, end_block, give_back, begin_block, unmap };
   Moment moment;

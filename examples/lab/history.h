@@ -1,4 +1,4 @@
-// A trace turned from events into things with a beginning and an end: blocks, committed pages, marks.
+// Converts a trace from events to intervals: blocks, committed pages, marks.
 #pragma once
 
 #include <array>
@@ -11,8 +11,8 @@
 
 namespace poolgrad::examples {
 
-/// Moments count events: 0 is before the first, event i (from 0) happens at moment i + 1, and n + 1 is after the last
-/// of n. What existed before the trace begins at 0; what remains ends at n + 1.
+/// Counts events: moment 0 is before the first event; event i (from 0) happens at moment i + 1. Blocks from before the
+/// trace begin at 0; remaining ones end at n + 1 for n events.
 using Moment = std::uint32_t;
 
 struct BlockLife {
@@ -24,14 +24,14 @@ struct BlockLife {
   std::uint32_t scope = 0;      // index into Trace::scopes
   std::uint32_t stream = 0;     // index into Trace::streams
   Moment begin = 0;
-  Moment given_back = 0;  // waits for another stream from here to `end`
+  Moment given_back = 0;  // from here to `end`, waits for another stream
   Moment end = 0;
   Category category = Category::unknown;
   bool before = false;  // existed when the trace began
   bool after = false;   // still exists when it ends
 };
 
-/// Pages with memory behind them.
+/// A range of committed pages.
 struct PageLife {
   std::uint64_t address = 0;
   std::uint64_t size = 0;
@@ -40,19 +40,19 @@ struct PageLife {
 
 struct History {
   std::vector<BlockLife> blocks;  // by begin
-  std::vector<PageLife> pages;    // by begin; empty if the trace says nothing about pages
+  std::vector<PageLife> pages;    // by begin; empty if the trace has no page events
 };
 
-/// Any trace has a history: an event that contradicts those before it (a block on top of a live one, a free of nothing)
-/// ends or begins what it must. Throws ValueError for more than 2^32 - 2 events.
+/// Handles any trace: an event that contradicts earlier ones (a block on top of a live one, a free of nothing) ends or
+/// begins blocks as needed. Throws ValueError for more than 2^32 - 2 events.
 History history_of(const Trace& trace);
 
 /// The state of the pool at one moment. All sizes in bytes.
 struct Sample {
   Moment moment = 0;
   std::array<std::uint64_t, category_count> requested{};
-  std::uint64_t live = 0;          // blocks handed out
-  std::uint64_t pending = 0;       // blocks that wait for a stream
+  std::uint64_t live = 0;          // live blocks
+  std::uint64_t pending = 0;       // pending blocks
   std::uint64_t reserved = 0;      // committed
   std::uint64_t largest_free = 0;  // run of cached addresses
 
@@ -60,11 +60,11 @@ struct Sample {
   std::uint64_t free() const { return reserved > live + pending ? reserved - live - pending : 0; }
 };
 
-/// The state at moments 0 to `events`, or, where there are more than `most` events, at moment 0 and at the fullest
-/// moment of each of `most` equal shares of them.
+/// The state at moments 0 to `events`. With more than `most` events: at moment 0 and at the fullest moment of each of
+/// `most` equal parts.
 std::vector<Sample> samples_of(const History& history, std::size_t events, std::size_t most);
 
-/// Where committed and used addresses are: disjoint, in address order, gaps of less than 2 MiB closed.
+/// A range of used addresses: disjoint, in address order, with gaps under 2 MiB closed.
 struct AddressRange {
   std::uint64_t address = 0;
   std::uint64_t size = 0;

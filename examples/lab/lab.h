@@ -1,4 +1,4 @@
-// The laboratory's command line, callable more than once in a process, and its commands.
+// The lab's command line, reentrant within a process, and its commands.
 #pragma once
 
 #include <cstddef>
@@ -17,12 +17,12 @@ class App;
 
 namespace poolgrad::examples {
 
-/// Runs one command; returns its exit code (see ExitCode). Answers go to `out`, with a live line where `live`; errors,
-/// one sentence each, to `errors`.
+/// Runs one command; returns its exit code (see ExitCode). Results go to `out`, with a live line if `live`; errors, one
+/// sentence each, to `errors`.
 int run_lab(int argc, const char* const* argv, std::ostream& out, std::ostream& errors, bool live = false);
 
 struct Command {
-  CLI::App* app;                     // parsed: the command was given
+  CLI::App* app;                     // parsed() if the command was given
   std::function<int(Console&)> run;  // returns an ExitCode; throws the errors of poolgrad
 };
 
@@ -34,32 +34,32 @@ Command add_demo_oom(CLI::App& lab);
 Command add_export(CLI::App& lab);
 Command add_list(CLI::App& lab);
 
-/// Before the work that ends in the file `output`: throws ValueError where it is one of the inputs, names or files, and
-/// FileError where it cannot be written.
+/// Checks the output file before the work: throws ValueError if it is one of the inputs (names or files), and FileError
+/// if it cannot be written.
 void check_output(const std::string& command, const std::string& output, const std::vector<std::string>& inputs = {});
 /// Adds --latency, the name or file of a table.
 void add_latency(CLI::App& command, std::string& latency);
-/// For the help of commands that take policies: each with its parameters.
+/// Help text for commands with policies: each policy with its parameters.
 std::string policy_help();
 
-// --- what commands work on: a trace in a file, or a workload of the zoo
+// --- inputs of commands: a trace file or a workload of the zoo
 
-/// "zoo:NAME", or the path of a trace in any format that load_trace() reads. Throws ValueError for a name that the zoo
-/// does not know and FileError for a file that is none, or in which nothing was allocated.
+/// Reads "zoo:NAME", or a trace in any format of load_trace(). Throws ValueError for an unknown name of the zoo, and
+/// FileError for a file that is no trace or has no allocations.
 Workload read_workload(const std::string& source);
 
-/// The same as a trace. A workload of the zoo has no addresses of its own: it is placed by place().
+/// The same as a trace. A workload of the zoo has no addresses: place() assigns them.
 Trace read_trace(const std::string& source);
 
-/// Runs the workload through poolgrad's pool on a simulated device of `capacity` bytes (0: more than it can need),
-/// recording. Ends at the first allocation that fails.
+/// Runs and records the workload on poolgrad's pool, on a simulated device of `capacity` bytes (0: more than it can
+/// need). Ends at the first failed allocation.
 Trace place(const Workload& workload, std::size_t capacity = 0);
 
 /// "zoo:NAME" -> "NAME", a path -> its stem.
 std::string source_name(const std::string& source);
 
-/// The .pgt files of the folder of recordings, by name; none where there is no such folder. POOLGRAD_RECORDINGS
-/// overrides the folder that the build knows.
+/// The .pgt files of the recordings folder, by name; none if there is no such folder. POOLGRAD_RECORDINGS overrides the
+/// folder of the build.
 std::vector<std::string> recordings();
 
 }  // namespace poolgrad::examples

@@ -11,15 +11,15 @@
 
 namespace poolgrad::examples {
 
-// The files of examples/lab/page, put into the program by embed.cmake; the template with @STYLE@, @DATA@ and @SCRIPT@
-// once each.
+// The files of examples/lab/page, embedded by embed.cmake. The template contains @STYLE@, @DATA@ and @SCRIPT@ once
+// each.
 extern const char* const page_template;
 extern const char* const page_style;
 extern const char* const page_script;
 
 namespace {
 
-/// Moments that the page speaks of. Columns hold indices into this table, which alone holds times.
+/// Moments that the page uses. Columns hold indices into this table of times.
 class Moments {
  public:
   explicit Moments(const Trace& trace) : trace_(trace) {}
@@ -49,7 +49,7 @@ class Moments {
   std::vector<Moment> moments_;
 };
 
-/// The blocks that the page shows: all, or those of most bytes x events.
+/// The blocks on the page: all, or those with the most bytes x events.
 std::vector<BlockLife> largest_blocks(std::vector<BlockLife> blocks, std::size_t most) {
   if (blocks.size() <= most) return blocks;
   const auto weight = [](const BlockLife& block) {
@@ -67,7 +67,7 @@ std::vector<BlockLife> largest_blocks(std::vector<BlockLife> blocks, std::size_t
   return result;
 }
 
-/// Addresses as offsets on the map, where used ranges lie end to end.
+/// Maps addresses to offsets on the map, which joins used ranges end to end.
 class AddressMap {
  public:
   explicit AddressMap(const History& history) : ranges_(used_addresses(history)) {
@@ -98,7 +98,7 @@ class AddressMap {
   std::vector<std::uint64_t> offsets_;
 };
 
-/// One packed column: f of each.
+/// Packs a column of f(thing).
 template <class Things, class F>
 std::string column(const Things& things, F f) {
   std::vector<std::uint64_t> values;
@@ -107,7 +107,7 @@ std::string column(const Things& things, F f) {
   return pack_column(values);
 }
 
-/// Scripts count in doubles.
+/// Scripts use doubles.
 constexpr std::uint64_t largest_number = (std::uint64_t{1} << 53) - 1;
 
 Json block_columns(const std::vector<BlockLife>& blocks, const Moments& at, const AddressMap& map) {
@@ -131,7 +131,7 @@ Json page_columns(const std::vector<PageLife>& pages, const Moments& at, const A
           {"size", column(pages, [](const PageLife& p) { return p.size; })}};
 }
 
-/// Adds "samples", and "sampled" and "requested" for the categories that are ever requested.
+/// Adds "samples", and "sampled" and "requested" for the categories in use.
 void add_samples(Json& page, const std::vector<Sample>& samples, const Moments& at) {
   page["samples"] = {{"moment", column(samples, [&](const Sample& s) { return at(s.moment); })},
                      {"live", column(samples, [](const Sample& s) { return s.live; })},
@@ -174,7 +174,7 @@ std::vector<Moment> steps_of(const Trace& trace) {
   return steps;
 }
 
-/// A name for each index that a block may have, whatever the file says.
+/// A name for each index, also for indices out of range.
 template <class Names, class Write>
 Json names(const Names& from, Write write) {
   Json result = Json::array();
@@ -205,7 +205,7 @@ std::string embeddable(const Json& json) {
       case '>': text += "\\u003e"; break;
       case '&': text += "\\u0026"; break;
       case '/':
-        if (text.ends_with('/')) text += '\\';  // "//" would look like a reference
+        if (text.ends_with('/')) text += '\\';  // "//" would look like an external reference
         text += '/';
         break;
       default: text += c;
@@ -297,7 +297,7 @@ std::string page_html(const PageInput& input, const PageLimits& limits) {
     page.append(rest.substr(0, at)).append(text);
     rest.remove_prefix(at + mark.size());
   };
-  put("@STYLE@", page_style);  // in the order of the template
+  put("@STYLE@", page_style);  // in the template's order
   put("@DATA@", data);
   put("@SCRIPT@", page_script);
   return page.append(rest);

@@ -1,4 +1,4 @@
-// What the page of a report shows, as JSON with packed columns of numbers.
+// The contents of a report page, as JSON with packed columns of numbers.
 #pragma once
 
 #include <array>
@@ -15,7 +15,7 @@
 
 namespace poolgrad::examples {
 
-/// How much of a trace the page holds. What is left out is the least of its kind, and the page says so.
+/// Limits on the contents of the page. Drops the smallest items of each kind and says so.
 struct PageLimits {
   std::size_t blocks = 40000;
   std::size_t samples = 8192;
@@ -25,42 +25,42 @@ struct PageLimits {
 struct PageInput {
   const Trace& trace;
   std::string title;
-  std::string source;                      // where the trace is from, shown below the title
+  std::string source;                      // origin of the trace, shown below the title
   const Comparison* comparison = nullptr;  // of one workload; nullptr: the page has no table of policies
-  bool timed = true;                       // the times mean something; else the page begins with events
+  bool timed = true;                       // timestamps are meaningful; else the page starts with events
 };
 
 Json page_data(const PageInput& input, const PageLimits& limits = {});
 
-/// The whole page. It refers to nothing outside itself, and text from the trace stays text.
+/// The whole page, without external references; escapes text from the trace.
 std::string page_html(const PageInput& input, const PageLimits& limits = {});
 
-/// Base 64 of variable-length integers (LEB128) of the zigzag of differences: small for columns that change slowly.
+/// Base 64 of LEB128 integers of zigzag-coded differences: compact for slowly changing columns.
 std::string pack_column(const std::vector<std::uint64_t>& values);
 
-/// JSON that may stand inside <script>: no '<', '>' or '&', no "//", and no invalid UTF-8.
+/// JSON that is safe inside <script>: no '<', '>', '&' or "//", and valid UTF-8.
 std::string embeddable(const Json& json);
 
-/// What stays is stacked below what comes and goes.
+/// Persistent categories are stacked below transient ones.
 inline constexpr std::array<Category, category_count> stacking = {
     Category::parameter,  Category::optimizer_state, Category::gradient, Category::input, Category::cache,
     Category::activation, Category::query,           Category::key,      Category::value, Category::output,
     Category::scores,     Category::weights,         Category::mask,     Category::comm,  Category::temp,
     Category::workspace,  Category::unknown};
 
-/// The words and tables of the page.
+/// The texts and tables of the page.
 struct PageTables {
   std::string subtitle;
   Json tiles = Json::array();     // [name, value]
   Json policies = Json::array();  // objects, in the order of the comparison
   std::string policies_note, tight;
-  Json peak = Json::array();        // who holds memory at the fullest moment, most first
+  Json peak = Json::array();        // holders of memory at the fullest moment, largest first
   Json statistics = Json::array();  // {name, rows: [[name, value]]}
 };
 
 PageTables page_tables(const PageInput& input, const History& history, const std::vector<Sample>& samples);
 
-/// {kind, title, rows} of a rung or a failure, the event-th event.
+/// {kind, title, rows} of a ladder stage or a failure at event `index`.
 Json mark_of(const Trace& trace, const TraceEvent& event, std::size_t index);
 
 /// Nanoseconds since the trace began.

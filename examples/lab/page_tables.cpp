@@ -22,7 +22,7 @@ double share(std::uint64_t part, std::uint64_t whole) {
   return whole > 0 ? static_cast<double>(part) / static_cast<double>(whole) : 0;
 }
 
-/// What the tables say of the whole trace.
+/// Totals over the whole trace for the tables.
 struct Totals {
   std::array<std::uint64_t, trace_kind_count> events{};
   std::uint64_t peak_requested = 0, peak_active = 0, peak_reserved = 0, slack = 0, largest = 0;
@@ -54,7 +54,7 @@ Totals totals_of(const Trace& trace, const History& history, const std::vector<S
 
 std::uint64_t count(const Totals& totals, TraceKind kind) { return totals.events[static_cast<std::size_t>(kind)]; }
 
-/// "block12.mlp" -> "block*.mlp": what is the same in every layer.
+/// "block12.mlp" -> "block*.mlp": one name for all layers.
 std::string without_numbers(const std::string& scope) {
   std::string result;
   for (const char c : scope) {
@@ -67,7 +67,7 @@ std::string without_numbers(const std::string& scope) {
   return result;
 }
 
-/// Blocks that are live at the fullest moment, by category, scope and call site.
+/// Live blocks at the fullest moment, by category, scope and call site.
 struct Holder {
   std::uint64_t bytes = 0, blocks = 0;
   std::string category, scope, location;

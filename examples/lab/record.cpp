@@ -1,4 +1,4 @@
-// Real operators on a pool, and what the pool did.
+// Records real operators on a pool.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -35,7 +35,7 @@ struct RecordOptions {
   std::uint64_t events = std::uint64_t{1} << 20;
 };
 
-/// What the work is done on; `done` is called after each step.
+/// The workload; calls `done` after each step.
 struct Work {
   const RecordOptions& options;
   Device device;
@@ -84,7 +84,7 @@ void attention_passes(const Work& work) {
   Generator generator(1);
   for (std::int64_t step = 1; step <= work.options.steps; ++step) {
     work.pool.begin_step();
-    // Lengths differ, as those of batches of text do.
+    // Lengths vary as in batches of text.
     const auto seed = static_cast<std::uint64_t>(step);
     const std::int64_t n =
         length / 2 + static_cast<std::int64_t>(random_below(2, seed, static_cast<std::uint64_t>(length / 2)));
@@ -113,16 +113,16 @@ void generate(const Work& work) {
   work.done(work.options.steps);
 }
 
-/// "train": steps of the model of examples/train on made-up text. "attention": forward and backward of one attention
-/// layer, causal and windowed in turn, at growing lengths. "generate": text from the model, a byte per step, with keys
-/// and values kept.
+/// "train": steps of the model of examples/train on synthetic text. "attention": forward and backward of one attention
+/// layer, alternately causal and windowed, at growing lengths. "generate": text from the model, a byte per step, with a
+/// key-value cache.
 void perform(const Work& work) {
   if (work.options.workload == "train") return train_steps(work);
   if (work.options.workload == "attention") return attention_passes(work);
   generate(work);
 }
 
-/// The device's pool, empty at first and recording, as it was afterwards.
+/// Empties the device's pool and records it; restores it afterwards.
 class Recording {
  public:
   Recording(Device device, const std::string& budget, std::size_t events) : guard_(device, budget) {
@@ -138,7 +138,7 @@ class Recording {
   PoolGuard guard_;
 };
 
-/// Source files relative to the root of the sources, wherever they were compiled.
+/// Makes source paths relative to the source root, wherever they were compiled.
 void make_relative(std::vector<TraceLocation>& locations) {
   const std::string root = POOLGRAD_SOURCE_ROOT "/";
   for (TraceLocation& location : locations)
@@ -156,7 +156,7 @@ int record(const RecordOptions& options, Console& console) {
                const double done = static_cast<double>(step) / static_cast<double>(options.steps);
                console.progress().status(fmt::format("{} step {}/{}", bar(done), step, options.steps));
              }});
-  } catch (const OutOfMemoryError& error) {  // what led to it is what one wants to see
+  } catch (const OutOfMemoryError& error) {  // keep the trace that led to the failure
     failure = error.what();
   }
   Trace trace = recording.pool().trace();

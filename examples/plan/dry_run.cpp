@@ -16,14 +16,13 @@ namespace poolgrad::examples {
 
 namespace {
 
-constexpr std::int64_t interim_batches = 4, judged_batches = 2;  // once batches repeat, others bring nothing new
+constexpr std::int64_t interim_batches = 4, judged_batches = 2;  // later batches repeat earlier ones
 constexpr std::int64_t prompt_tokens = 64;
 constexpr std::size_t traced_events = std::size_t{1} << 19;
-constexpr std::size_t host_bytes_of_token = 16;  // while a window is read
+constexpr std::size_t host_bytes_of_token = 16;  // peak while reading a text
 
-/// A device with the pages of this machine's CPU or of a GPU, and more memory than any budget. A pool remembers how
-/// steps went, and which pages it had: a run that is to be exact has a device that nobody has used, while there are
-/// any.
+/// A simulated device with the pages of this machine's CPU or of a GPU, and more memory than any budget. A pool
+/// remembers earlier steps and pages, so an exact run uses a fresh device while there are any.
 Device device_like(bool gpu, Through through) {
   constexpr int first = 101, last = 255, often_like_cpu = 100, often_like_gpu = 99;
   static std::atomic<int> unused{first};
@@ -33,7 +32,7 @@ Device device_like(bool gpu, Through through) {
   return {DeviceType::sim, static_cast<std::uint8_t>(index)};
 }
 
-/// So many zeros, which take no memory.
+/// A source of zeros that takes no memory.
 class Zeros : public nn::ByteSource {
  public:
   explicit Zeros(std::size_t bytes) : bytes_(bytes) {}
@@ -45,7 +44,7 @@ class Zeros : public nn::ByteSource {
   std::size_t bytes_;
 };
 
-/// So many tokens to train on, and held out, as wide as those of the options.
+/// A corpus with these numbers of training and validation tokens, as wide as those of the options.
 nn::Corpus stand_in_text(const TrainOptions& options, std::size_t train, std::size_t held_out) {
   const std::size_t width = options.tokenizer == "bytes" ? 1 : 2;
   const auto text = [width](std::size_t tokens) {
@@ -54,7 +53,7 @@ nn::Corpus stand_in_text(const TrainOptions& options, std::size_t train, std::si
   return {text(train), text(held_out), 1};
 }
 
-/// A trainer on a simulated device of its own, and the pool's guard.
+/// A trainer on its own simulated device, and the pool's guard.
 class Simulation {
  public:
   Simulation(TrainOptions options, std::size_t memory, Through through)
@@ -64,9 +63,10 @@ class Simulation {
     if (through == Through::steps) options.steps = std::min<std::int64_t>(options.steps, 2);
     options.budget = std::to_string(memory);
     options.check();
-    if (options.checkpoint == "auto") options.checkpoint = "none";  // a plan says what there is to be saved
+    if (options.checkpoint == "auto")
+      options.checkpoint = "none";  // a plan without checkpoints shows the possible savings
     policy_ = options.memory_policy(device_);
-    // What it says is not read; it must only be long enough, to validate on as much as on any where that is done.
+    // Only the length of the prompt matters: long enough to be as large as any validation.
     const auto length = static_cast<std::size_t>(options.context);
     if (length > allocator_for(cpu).memory().info().total / host_bytes_of_token)
       throw ValueError(
@@ -92,7 +92,7 @@ class Simulation {
 
 namespace {
 
-/// Where the blocks of a pool lie, and how many bytes of each are in use.
+/// The blocks of a pool and the bytes in use of each.
 using Places = std::vector<std::array<std::size_t, 4>>;
 
 Places places_of(const CachingAllocator& pool) {
@@ -102,7 +102,7 @@ Places places_of(const CachingAllocator& pool) {
   return places;
 }
 
-/// The steps of a run until they repeat, their validations, and its end.
+/// The steps of a run until they repeat, their validations, and the end of the run.
 void go_through(nn::Trainer& trainer, const TrainOptions& options, const std::function<void()>& step) {
   Places before;
   int repeated = 0;
@@ -167,7 +167,7 @@ std::size_t smallest_budget(TrainOptions options, std::size_t too_small) {
     const std::size_t middle = low + (high - low) / 2;
     (trains(middle, Through::steps) ? high : low) = middle;
   }
-  for (; !trains(high, Through::run); high += 1 + high / 64)  // a sample may want more than a step
+  for (; !trains(high, Through::run); high += 1 + high / 64)  // a sample may need more than a step
     if (high > no_limit / unit) return 0;
   return high * unit;
 }
@@ -183,12 +183,12 @@ Trace trace_of_step(const TrainOptions& options, std::size_t memory) {
 
 namespace {
 
-/// Where the line through two points has the height y.
+/// The x of the line through two points at height y.
 double on_line(double x0, double y0, double x1, double y1, double y) { return x0 + (y - y0) * (x1 - x0) / (y1 - y0); }
 
 }  // namespace
 
-/// The context at which the bytes of two short ones, which grow along a line, reach `memory`.
+/// Extrapolates linearly from two short contexts to the one that needs `memory` bytes.
 double ContextSearch::short_runs(std::size_t memory) const {
   TrainOptions options = options_;
   double contexts[2], bytes[2];
@@ -213,7 +213,7 @@ Longest ContextSearch::search(std::int64_t guess, std::size_t memory, Through th
     return true;
   };
   const auto grain = [](std::int64_t context) { return std::max<std::int64_t>(1, context / 1024); };
-  // A context that fits and one that does not, ever farther from the guess.
+  // Brackets the limit between a context that fits and one that does not, with growing steps from the guess.
   std::int64_t low = guess, high = guess;
   std::int64_t reach = (answers_.size() < 2 ? 4 : 1) * grain(low);
   bool ends = false;
@@ -257,7 +257,7 @@ Longest ContextSearch::in(std::size_t memory) {
   options_.context = best.context;
   best.run = dry_run(options_, memory);
   if (!best.run.fits) best = search(best.context, memory, Through::run, bounded);
-  // An answer at an end tells nothing of other memories, nor does the same memory again.
+  // Skip answers at a limit and repeated memories: they do not help extrapolation.
   if (bounded && (known == 0 || answers_.back().memory != bytes))
     answers_.push_back({bytes, static_cast<double>(best.context)});
   return best;

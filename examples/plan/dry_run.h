@@ -1,5 +1,5 @@
-// Training without arithmetic: the steps of examples/support/train.h on a simulated device, which is asked for every
-// byte that the real one would be asked for.
+// Training without arithmetic: runs the steps of examples/support/train.h on a simulated device, with exactly the
+// allocations of the real one.
 #pragma once
 
 #include <array>
@@ -13,36 +13,36 @@
 
 namespace poolgrad::examples {
 
-/// What a run needs. Bytes are those of the pool's statistics.
+/// The requirements of a run. Bytes are from the pool's statistics.
 struct DryRun {
   bool fits = true;
-  std::string refusal;  // where it does not fit: what was asked for last, and all else the pool has to say
+  std::string refusal;  // if it does not fit: the failed request and the pool's report
   std::uint64_t peak_live = 0, peak_reserved = 0;
   std::array<std::uint64_t, category_count> peak_by_category{};
   std::int64_t parameters = 0;
-  double step_seconds = 0;  // of the last step by the simulated device's clock, see kernels/dispatch.h
+  double step_seconds = 0;  // of the last step, on the simulated device's clock, see kernels/dispatch.h
 };
 
 /// More than any device has.
 inline constexpr std::size_t no_limit = std::size_t{768} << 30;
 
-/// How much of a run is gone through.
+/// The part of a run to simulate.
 enum class Through : std::uint8_t {
-  steps,  // two steps: the first makes the optimiser's state, the second is like all that follow
+  steps,  // two steps: the first creates the optimizer state, all later ones equal the second
   run     // all of ./run train: steps and validations until they repeat, the last validation, a sample
 };
 
-/// Simulates a run as `options` say (but for their text) in `memory` bytes of a device that is like this machine's CPU,
-/// or, on cuda, like a GPU. Its peaks equal to the byte those of `./run train --budget MEMORY`. Through::run takes
-/// steps until two in a row, with a validation between them, leave every block of the pool in the same place: later
-/// steps then do the same. Throws ValueError for options that a run refuses; running out of memory is an answer.
+/// Simulates a run with `options` (except their text) in `memory` bytes of a device like this machine's CPU, or, on
+/// cuda, like a GPU. Its peaks equal those of `./run train --budget MEMORY` to the byte. Through::run repeats steps
+/// until two in a row, with a validation between them, leave every block of the pool in the same place; later steps
+/// then repeat. Throws ValueError for invalid options; out of memory is a result.
 DryRun dry_run(const TrainOptions& options, std::size_t memory, Through through = Through::run);
 
-/// The second step of such a run, as a trace of its requests. Throws OutOfMemoryError where it does not fit.
+/// A trace of the second step of such a run. Throws OutOfMemoryError if it does not fit.
 Trace trace_of_step(const TrainOptions& options, std::size_t memory);
 
-/// The least budget of more than `too_small` bytes, in whole MiB and to a 64th of itself, in which a run trains as
-/// `options` say (but for their budget). Throws what the options are refused with; 0 where there is none.
+/// The smallest sufficient budget above `too_small` bytes for `options` (except their budget), in whole MiB and within
+/// a 64th; 0 if there is none. Throws the errors of the options.
 std::size_t smallest_budget(TrainOptions options, std::size_t too_small);
 
 struct Longest {
@@ -50,14 +50,14 @@ struct Longest {
   DryRun run;                // at that context
 };
 
-/// Finds the longest contexts, of at most `most` tokens, that train as `options` say.
+/// Finds the longest contexts, up to `most` tokens, that train with `options`.
 class ContextSearch {
  public:
   ContextSearch(const TrainOptions& options, std::int64_t most) : options_(options), most_(most) {}
 
-  /// The longest whose whole run fits in `memory` bytes, to a thousandth of itself: a guess, then galloping and
-  /// bisection between contexts whose first two steps fit and do not; between whole runs where those need more. The
-  /// guess is where two short contexts lead to, and, once asked, where the answers to earlier questions do.
+  /// The longest context whose whole run fits in `memory` bytes, within a thousandth. Starts from a guess, gallops, and
+  /// bisects by the first two steps, or by whole runs if those need more. Guesses extrapolate from two short contexts,
+  /// later from earlier answers.
   Longest in(std::size_t memory);
 
  private:
@@ -65,7 +65,7 @@ class ContextSearch {
     double memory, context;
   };
   double short_runs(std::size_t memory) const;
-  /// From a context that is thought to be near the end. Whether the end was found rather than a limit: `bounded`.
+  /// Searches from a guess. `bounded` says whether the result is the limit of memory rather than of the search.
   Longest search(std::int64_t guess, std::size_t memory, Through through, bool& bounded);
 
   TrainOptions options_;

@@ -25,7 +25,7 @@ namespace poolgrad::examples {
 
 namespace {
 
-/// A new folder for reports, removed with all that is in it.
+/// A new folder for reports, removed with its contents.
 class ReportFolder {
  public:
   ReportFolder() : path_((std::filesystem::temp_directory_path() / "poolgrad-plan-XXXXXX").string()) {
@@ -64,9 +64,8 @@ std::vector<std::string> command_line(const std::string& program, const TrainOpt
   return words;
 }
 
-/// Its exit status. Standard error goes to the file `errors`, other output nowhere. The child has a group of its own,
-/// so that Ctrl-C ends the program that waits here, and with it the child, which has then no checkpoint to leave
-/// behind.
+/// Returns the exit status. Standard error goes to the file `errors`; other output is discarded. The child has its own
+/// process group, so Ctrl-C ends this program and thereby the child, which then writes no checkpoint.
 int run_and_wait(std::vector<std::string> words, const std::string& errors) {
   std::vector<char*> arguments;
   for (std::string& word : words) arguments.push_back(word.data());

@@ -1,4 +1,4 @@
-// A planned run, really run: the program `train` in a process of its own, whose pool nobody has used before.
+// Measures a planned run: the program `train` in its own process, with a fresh pool.
 #pragma once
 
 #include <cstdint>
@@ -8,17 +8,17 @@
 
 namespace poolgrad::examples {
 
-/// Bytes are those of the pool's statistics.
+/// Bytes are from the pool's statistics.
 struct MeasuredRun {
-  std::string failure;      // why there is nothing below; empty where it ran
-  double milliseconds = 0;  // median of all steps but the first, which finds the pool empty
+  std::string failure;      // why the fields below are empty; empty on success
+  double milliseconds = 0;  // median of all steps but the first, which starts with an empty pool
   std::uint64_t peak_live = 0, peak_reserved = 0;
 };
 
-/// The program beside the one that runs. Throws FileError where there is none.
+/// The program beside the running one. Throws FileError if there is none.
 std::string train_program();
 
-/// Trains as `options` say. What fails is an answer; it ends with the program that asked.
+/// Trains with `options`. A failure is a result. The child ends with this program.
 MeasuredRun measure_run(const std::string& program, const TrainOptions& options);
 
 }  // namespace poolgrad::examples

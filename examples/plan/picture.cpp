@@ -1,4 +1,4 @@
-// Pictures of memory over one step: a large one of the first row, small ones of all rows on the same axes.
+// Pictures of memory over one step: a large one of the first row, small ones of all rows on common axes.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -13,7 +13,7 @@ namespace poolgrad::examples {
 
 namespace {
 
-/// Where a step is drawn.
+/// The drawing area of a step.
 struct Frame {
   double left = 0, top = 0, width = 0, height = 0;
   double bytes = 1;  // at the top
@@ -27,7 +27,7 @@ std::uint64_t most_bytes(const StepPicture& picture) {
   return most;
 }
 
-/// The requested bytes of a step, stacked by category, below what is reserved.
+/// The requested bytes of a step, stacked by category, under the reserved bytes.
 class StepDrawing {
  public:
   StepDrawing(const StepPicture& picture, const Frame& frame) : picture_(picture), frame_(frame) {}
@@ -50,7 +50,7 @@ class StepDrawing {
     return fmt::format("<polyline class=\"reserved\" points=\"{}\"><title>reserved</title></polyline>\n", points);
   }
 
-  /// Where a part of the step begins, and its name below, where there is room for it.
+  /// Marks the start of a part of the step, with its name if there is room.
   std::string mark(std::string_view name, Moment moment, Moment end) const {
     const double bottom = frame_.top + frame_.height, letters = 7.0 * static_cast<double>(name.size());
     std::string text = fmt::format(
@@ -76,18 +76,18 @@ class StepDrawing {
     const std::vector<std::uint64_t>& times = picture_.times;
     if (times.empty()) return frame_.left + frame_.width * moment / static_cast<double>(picture_.events + 1);
     const std::size_t event =
-        std::clamp<std::size_t>(moment, 1, times.size()) - 1;  // the state before the first: there
+        std::clamp<std::size_t>(moment, 1, times.size()) - 1;  // else the state before the first event
     const auto all = static_cast<double>(std::max<std::uint64_t>(times.back() - times.front(), 1));
     return frame_.left + frame_.width * static_cast<double>(times[event] - times.front()) / all;
   }
 
-  /// By time, bytes stay the same until the next request.
+  /// Whether bytes stay constant until the next request, as over time.
   bool holds(const Sample& sample) const { return !picture_.times.empty() && &sample != picture_.samples.data(); }
   std::string point(const Sample& sample, std::uint64_t bytes) const {
     return fmt::format("{:.1f},{:.1f} ", x(sample.moment), frame_.y(static_cast<double>(bytes)));
   }
 
-  /// `below` rises by the category. Nothing for what is too thin to be seen.
+  /// Raises `below` by the category. Empty for areas too thin to be visible.
   std::string area(Category category, std::vector<std::uint64_t>& below) const {
     const auto index = static_cast<std::size_t>(category);
     std::string upper, lower;
@@ -113,7 +113,7 @@ class StepDrawing {
   const Frame& frame_;
 };
 
-/// Lines across at powers of two of bytes, at least three of them; with their names to the left where `named`.
+/// Horizontal lines at powers of two of bytes, at least three; with labels to the left if `named`.
 std::string grid(const Frame& frame, bool named) {
   const double step = std::exp2(std::floor(std::log2(frame.bytes / 3)));
   std::string text;
@@ -133,14 +133,14 @@ std::string limit_line(const Frame& frame, std::size_t memory) {
       frame.left, frame.left + frame.width, frame.y(static_cast<double>(memory)), format_bytes(memory));
 }
 
-/// A limit far above would press the steps to the ground.
+/// A limit far above would flatten the steps.
 bool shows_limit(std::size_t memory, std::uint64_t most) { return memory < most / 2 * 3; }
 
 double top_for(std::size_t memory, std::uint64_t most) {
   return 1.05 * static_cast<double>(shows_limit(memory, most) ? std::max<std::uint64_t>(most, memory) : most);
 }
 
-/// Small pictures in columns, a line of them for each group.
+/// Small pictures in columns, one line per group.
 class RowPictures {
  public:
   explicit RowPictures(const Plan& plan) : plan_(plan) {
@@ -210,7 +210,7 @@ class RowPictures {
     bottom_ += 24;
   }
 
-  /// As wide as its step is long beside the longest of the group.
+  /// As wide as its step is long, relative to the longest of the group.
   void panel(const PlanRow& row, int column) {
     double longest = plan_.relative_time(row);
     for (const PlanRow& other : plan_.rows)
@@ -239,7 +239,7 @@ class RowPictures {
 
 }  // namespace
 
-// Colours as in lab/page/colour.js.
+// Colors as in lab/page/colour.js.
 std::string_view picture_style() {
   return R"(
 svg { --text: #222; --line: #8885; --limit: #b3261e; }

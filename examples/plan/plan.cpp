@@ -31,7 +31,7 @@ std::size_t parse_memory(const std::string& text, const char* option) {
   return bytes;
 }
 
-/// `options` with "name=value" as on a command line.
+/// `options` with "name=value" applied as on a command line.
 TrainOptions with_setting(TrainOptions options, const std::string& name, const std::string& value) {
   CLI::App app;
   add_training_options(app, options);
@@ -50,7 +50,7 @@ TrainOptions with_setting(TrainOptions options, const std::string& name, const s
   return options;
 }
 
-/// Between commas, or, where there is one, between semicolons: lists of layers have commas themselves.
+/// Splits at semicolons if there are any, since lists of layers contain commas; else at commas.
 std::vector<std::string> values_of(std::string_view text) {
   return split(text, text.find(';') == std::string_view::npos ? ',' : ';');
 }
@@ -86,7 +86,7 @@ std::vector<PlanRow> rows_of(const PlanOptions& options) {
       one.policy = policy;
       one.reference = reference;
       one.options = with_policy(row.options, policy);
-      TrainOptions checked = one.options;  // now, rather than after the rows before it
+      TrainOptions checked = one.options;  // report errors before planning earlier rows
       checked.budget = "1GiB";
       checked.check();
     }
@@ -94,7 +94,7 @@ std::vector<PlanRow> rows_of(const PlanOptions& options) {
   return more;
 }
 
-/// "8GiB", or "50%" of what `row` reserves with everything kept.
+/// "8GiB", or "50%" of the bytes that `row` reserves without savings.
 std::size_t memory_for(const std::string& text, const PlanRow& row) {
   if (!text.ends_with('%')) return parse_memory(text, "--memory");
   const auto percent = number_in<double>(std::string_view(text).substr(0, text.size() - 1));
@@ -105,7 +105,7 @@ std::size_t memory_for(const std::string& text, const PlanRow& row) {
   return std::clamp(static_cast<std::size_t>(bytes), smallest_memory, no_limit);
 }
 
-/// The first event of a scope that begins so, as a moment.
+/// The moment of the first event in a scope with this prefix.
 Moment begin_of(const Trace& trace, std::string_view scope) {
   for (std::size_t i = 0; i < trace.events.size(); ++i)
     if (trace.events[i].kind == TraceKind::allocate && trace.scopes[trace.events[i].scope].starts_with(scope))
@@ -113,7 +113,7 @@ Moment begin_of(const Trace& trace, std::string_view scope) {
   return 0;
 }
 
-/// What of the plan needs no arithmetic.
+/// Computes the simulated part of the plan.
 void plan_row(PlanRow& row, const Plan& plan, Progress& progress) {
   progress.status("planning " + (row.name().empty() ? describe_model(row.options) : row.name()));
   row.run = dry_run(row.options, plan.memory);
@@ -130,8 +130,7 @@ void plan_row(PlanRow& row, const Plan& plan, Progress& progress) {
   for (const PlanDevice& device : plan.devices) row.devices.push_back(search.in(device.memory));
 }
 
-/// Trains every row for a few steps, one after another. How long is left follows from their times on the simulated
-/// device.
+/// Trains every row for a few steps, one after another. The ETA uses the simulated times.
 void measure_rows(Plan& plan, const std::string& program, Progress& progress) {
   const Stopwatch watch;
   double done = 0, all = 0;
@@ -237,7 +236,7 @@ double Plan::relative_time(const PlanRow& row) const {
 
 namespace {
 
-/// Every kind of attention that a row of the plan has.
+/// Every kind of attention in the rows of the plan.
 std::vector<std::string> attention_kinds(const PlanOptions& o) {
   std::vector<std::string> kinds = kinds_of(o.train.layer_runs());
   if (o.ranks > 0) kinds.emplace_back("ring");

@@ -1,4 +1,4 @@
-// What a plan says, as text and as JSON.
+// Prints a plan as text and as JSON.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -43,7 +43,7 @@ std::string agreement_text(const PlanRow& row) {
 
 namespace {
 
-/// A line for each row, below the name of its group; what was measured, and what could not be, with it.
+/// A line for each row, under its group's name, with measurements or the reason for their absence.
 std::string rows_text(const Plan& plan) {
   std::vector<std::string> head{"<", "live", "reserved", "<fits in " + format_bytes(plan.memory), "time of a step"};
   if (plan.measure > 0) head.insert(head.end(), {"ms a step", "<as measured"});

@@ -10,7 +10,7 @@ using attention::Exchange;
 using attention::RingOutline;
 using attention::RingShare;
 
-/// A rank on its way through the phases, in nanoseconds.
+/// The clock of a rank through the phases, in nanoseconds.
 class RankClock {
  public:
   RankClock(const RingOutline& ring, const RingShare& share, Exchange exchange, const Cluster& cluster)
@@ -49,12 +49,12 @@ class RankClock {
   }
 
   PassTime backward() {
-    compute(kernels::traffic(out_, out_, lse_));  // what a row of the results and of their gradient have in common
+    compute(kernels::traffic(out_, out_, lse_));  // shared by the results and their gradient in each row
     for (std::size_t phase = 0; phase < phases(); ++phase) {
       meet(phase);
       const std::vector<double>& pairs = ring_.most_pairs(phase);
       const kernels::Cost read = kernels::traffic(q_, k_, v_, lse_, lse_, out_);
-      if (cluster_.overlaps_gradients)  // of seven products, three are for the queries
+      if (cluster_.overlaps_gradients)  // three of seven products are for the queries
         for (const double n : pairs) compute({read.bytes + kernels::traffic(dq_).bytes, operations(n, 3.0)});
       make_place(phase);
       for (const double n : pairs)
@@ -80,7 +80,7 @@ class RankClock {
     now_ += takes, computing_ += takes;
   }
   void wait(double until) { now_ = std::max(now_, until); }
-  /// When the message will have arrived.
+  /// Returns the arrival time of the message.
   double send(std::int64_t bytes) {
     link_free_ = std::max(now_, link_free_) + 1e9 * static_cast<double>(bytes) / cluster_.link.bytes_per_second;
     return link_free_ + 1e9 * cluster_.link.latency;
@@ -111,7 +111,7 @@ class RankClock {
   const RingShare& share_;
   const Cluster& cluster_;
   bool gathers_, travels_, several_;
-  char share_storage_ = 0;  // views of something are counted
+  char share_storage_ = 0;  // shared views are counted
   View q_, k_, v_, out_, lse_, carry_, dq_, dk_, dv_;
   double now_ = 0, computing_ = 0, link_free_ = 0, gradients_ = 0;
   std::vector<double> keys_;

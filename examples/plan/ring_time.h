@@ -1,5 +1,5 @@
-// How long a pass over a ring takes: its phases one after another, each as long as the busiest rank computes in it, by
-// the roofline of a device, with messages on a link meanwhile.
+// Models the time of a pass over a ring, phase by phase. A phase takes as long as the slowest rank's compute, by the
+// roofline of a device; messages travel meanwhile.
 #pragma once
 
 #include "attention/ring/outline.h"
@@ -7,8 +7,8 @@
 
 namespace poolgrad::examples {
 
-/// Between two ranks, in each direction: a message arrives when its bytes and those of the messages before it have
-/// gone out, and the latency has passed.
+/// A link between two ranks, in each direction. A message arrives once its bytes and those of earlier messages are sent
+/// and the latency has passed.
 struct Link {
   double bytes_per_second = 0, latency = 0;  // seconds
 };
@@ -24,11 +24,11 @@ struct PassTime {
   }
 };
 
-/// What computes and what carries.
+/// The devices and their links.
 struct Cluster {
   kernels::Roofline device;
   Link link;
-  /// Whether the gradients of the queries are computed while those of the keys arrive, as on a GPU.
+  /// Whether gradients of queries are computed while those of keys arrive, as on a GPU.
   bool overlaps_gradients = false;
 };
 

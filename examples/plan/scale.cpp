@@ -39,7 +39,7 @@ kernels::Roofline roofline_of(const DevicePeaks& device, DType dtype) {
           .operations = 1e3 * (half ? device.half_teraflops : device.single_teraflops)};
 }
 
-/// While it lives, simulated devices of this thread are as fast as told.
+/// For its lifetime, this thread's simulated devices have the given speed.
 class RooflineGuard {
  public:
   explicit RooflineGuard(const kernels::Roofline& roofline) { kernels::simulated_roofline() = roofline; }
@@ -51,13 +51,13 @@ class RooflineGuard {
   kernels::Roofline before_ = kernels::simulated_roofline();
 };
 
-/// Messages and bytes of the rank that sends most; where ranks differ, one of the ends of the sequence does.
+/// Adds messages and bytes of the rank that sends most; if ranks differ, it is at an end of the sequence.
 void add_sends(ScaleRow& row, const RingOutline& ring, const RingShare& share, Exchange exchange, std::int64_t layers) {
   std::int64_t messages = 0, bytes = 0;
   for (const int rank : {0, ring.plan().ranks() - 1}) {
     std::int64_t own_messages = 0, own_bytes = 0;
     std::vector<attention::RingSend> sends = ring.sends(rank, share, exchange, true);
-    const std::size_t forward = ring.plan().visited().size() - 1;  // sends as many keys as the backward does
+    const std::size_t forward = ring.plan().visited().size() - 1;  // as many keys as in the backward
     if (exchange == Exchange::ring) {
       const auto keys = ring.sends(rank, share, exchange, false);
       sends.insert(sends.end(), keys.begin(), keys.end());
@@ -70,8 +70,8 @@ void add_sends(ScaleRow& row, const RingOutline& ring, const RingShare& share, E
   row.messages += layers * messages, row.bytes_sent += layers * bytes;
 }
 
-/// As parallel::SumOverRanks, bucket after bucket: each rank is sent its part by all, adds it up, and sends the sum to
-/// all. What of it a backward pass hides is not known here.
+/// As parallel::SumOverRanks, bucket by bucket: all ranks send each rank its part, which it sums and sends to all. The
+/// model does not hide communication behind the backward pass.
 void add_reduction(ScaleRow& row, const Scale& scale) {
   if (scale.ranks == 1) return;
   constexpr std::int64_t width = size_of(DType::f32);
@@ -90,7 +90,7 @@ void add_reduction(ScaleRow& row, const Scale& scale) {
   }
 }
 
-/// Layers that are alike, on a ring.
+/// Equal layers on a ring.
 struct LayerWork {
   RingShare share;
   RingOutline ring;
@@ -112,7 +112,7 @@ ScaleRow row_of(const Scale& scale, const std::vector<LayerWork>& layers, Exchan
   return row;
 }
 
-/// What one rank does without the others.
+/// The work of one rank without communication.
 void plan_rank(Scale& scale, const std::vector<LayerWork>& alone) {
   TrainOptions rank = scale.train;
   rank.context = scale.tokens();
@@ -147,9 +147,9 @@ Link parse_link(const std::string& text) {
 }
 
 const std::vector<DevicePeaks>& scale_devices() {
-  // NVIDIA's data sheets, without sparsity: H100 and H200 Tensor Core GPU (SXM), A100 80GB (SXM), Ada GPU architecture
-  // (GeForce RTX 4090, sums in f32). Half precision by tensor cores, f32 without. cpu: the simulated device of
-  // kernels/dispatch.h.
+  // From NVIDIA's data sheets, without sparsity: H100 and H200 Tensor Core GPU (SXM), A100 80GB (SXM), Ada GPU
+  // architecture (GeForce RTX 4090, sums in f32). Half precision uses tensor cores, f32 does not. cpu: the simulated
+  // device of kernels/dispatch.h.
   static const std::vector<DevicePeaks> devices{{"cpu", 3.35, 50, 50, ""},
                                                 {"a100", 2.039, 312, 19.5, "80GB"},
                                                 {"h100", 3.35, 989.4, 66.9, "80GB"},

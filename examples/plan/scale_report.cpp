@@ -1,4 +1,4 @@
-// What plan --ranks says, as text, as JSON and as a page.
+// Prints plan --ranks as text, as JSON and as a page.
 #include <fmt/format.h>
 
 #include "allocator/caching_allocator.h"

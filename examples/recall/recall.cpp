@@ -23,10 +23,10 @@ namespace {
 
 constexpr double clip_norm = 1.0;
 constexpr std::int64_t warmup_steps = 20;
-/// The usual one instead of 0: two layers find a pair together, and from 0 neither has a gradient before the other.
+/// The default instead of 0: two layers find a pair together, and at 0 neither gets a gradient.
 constexpr double output_deviation = -1.0;
 
-/// Constant after the warm-up, and down to a tenth in the last fifth of the budget.
+/// Constant after warm-up; falls to a tenth in the last fifth of the budget.
 double learning_rate(double peak, std::int64_t step, double used) {
   const double warmup = std::min(1.0, static_cast<double>(step) / static_cast<double>(warmup_steps));
   return peak * warmup * (1.0 - 0.9 * std::clamp((used - 0.8) / 0.2, 0.0, 1.0));
@@ -67,7 +67,7 @@ class RecallTrainer {
         step_(model_, optimizer_, clip_norm, "recall"),
         curriculum_(options.task(), options.seed) {}
 
-  /// One step; `used` tells the part of the budget used up before it.
+  /// One step; `used` is the fraction of the budget used before it.
   RecallRecord step(double used) {
     const std::int64_t number = step_.steps() + 1;
     const RecallTask& task = curriculum_.task(number);
@@ -86,7 +86,7 @@ class RecallTrainer {
     return record;
   }
 
-  /// `questions` questions at a distance, on sequences of their own.
+  /// Scores `questions` questions at a distance, on separate sequences.
   RecallScore score(std::int64_t distance, std::int64_t questions) {
     const NoGradGuard no_grad;
     RecallTask task = options_.task();
@@ -113,7 +113,7 @@ class RecallTrainer {
     std::int64_t right = 0, asked = 0;
   };
 
-  /// Sequences `first`, ... of a seed.
+  /// Answers a batch of sequences of a seed, from `first` on.
   Answers answer(const RecallTask& task, std::uint64_t seed, std::int64_t first, std::int64_t sequences) {
     std::vector<std::int64_t> tokens, rows, targets;
     for (std::int64_t s = 0; s < sequences; ++s) {
@@ -149,7 +149,7 @@ class RecallTrainer {
   std::int64_t drawn_ = 0, tokens_ = 0;
 };
 
-/// How much of steps and seconds is gone, and how long the rest takes.
+/// Tracks used steps and seconds, and estimates the rest.
 class Budget {
  public:
   explicit Budget(const RecallOptions& options) : options_(options) {}
@@ -160,7 +160,7 @@ class Budget {
     const double by_steps = options_.steps ? static_cast<double>(steps) / static_cast<double>(options_.steps) : 0.0;
     return std::max(by_steps, options_.seconds > 0 ? seconds() / options_.seconds : 0.0);
   }
-  /// At the present pace; steps at far distances are slower than those before.
+  /// Extrapolates the current pace; steps at far distances are slower than earlier ones.
   double eta(std::int64_t steps) const {
     const double done = used(steps);
     return done > 0 ? seconds() * (1.0 - done) / done : 0.0;
@@ -345,7 +345,7 @@ std::vector<RecallResult> run_recall(RecallOptions options, std::ostream& out, b
     result.attention = contender.name;
     try {
       run_one(options, contender, device, out, live, result);
-    } catch (const Error& error) {  // the others go on
+    } catch (const Error& error) {  // continue with the other contenders
       if (!failure) failure = std::current_exception();
       result.error = error.what();
       if (!options.quiet) progress.line(fmt::format("{} failed: {}", contender.name, nn::first_line(result.error)));

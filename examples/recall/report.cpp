@@ -1,4 +1,4 @@
-// What the run prints and writes.
+// Prints and writes the results.
 
 #include <fmt/format.h>
 
@@ -18,7 +18,7 @@ namespace {
 
 constexpr int plot_width = 40;
 
-/// Filled to the fraction, with a mark where mere guessing would be.
+/// A bar filled to the fraction, with a mark at chance.
 std::string plot_bar(double fraction, double chance) {
   const int filled = static_cast<int>(std::lround(fraction * plot_width));
   const int mark = static_cast<int>(std::lround(chance * plot_width));

@@ -1,5 +1,5 @@
-// Associative recall: values are stated with keys, and asked for by key a long way later; and the way from short and
-// few to far and many.
+// Associative recall: a sequence states values with keys, and asks for them by key much later. A curriculum goes from
+// few pairs at short distances to many at long ones.
 #pragma once
 
 #include <cstdint>
@@ -8,30 +8,30 @@
 
 namespace poolgrad::examples {
 
-/// kv: keys in any order, asked for in another one. passkey: a number in a repeating sentence, its places the keys,
-/// read out at the end.
+/// kv: keys in random order, queried in another order. passkey: a number in a repeated sentence, with its digit
+/// positions as keys, queried at the end.
 enum class RecallKind { kv, passkey };
 
 /// Throws ValueError naming both.
 RecallKind parse_recall_kind(const std::string& text);
 
-/// What a sequence is made of:
+/// The layout of a sequence:
 ///
 ///   .k7v3. . . .k2v9. . . . | . . . . . . . . | k2. k7. . k4
-///   statements, each in a    fillers            questions: the model is to predict the value where it reads the key
+///   statements, each in a    fillers            questions: at each key, the model predicts its value
 ///   slot of `spacing` tokens
 ///
-/// Values, order and place within a slot are drawn for each sequence: nothing but the sequence itself tells an answer,
-/// and neither does the distance from a question back to its statement, which varies.
+/// Values, order and place within a slot are random in each sequence, so only the sequence itself contains the answers.
+/// The distance from a question back to its statement varies too.
 struct RecallTask {
   RecallKind kind = RecallKind::kv;
-  std::int64_t distance = 4096;  // from a value to the question for it: in [distance, distance + span())
-  std::int64_t pairs = 16;       // stated and asked for in each sequence
-  std::int64_t keys = 16;        // there are; a pair has a key of its own
+  std::int64_t distance = 4096;  // from a value to its question: in [distance, distance + span())
+  std::int64_t pairs = 16;       // stated and queried in each sequence
+  std::int64_t keys = 16;        // available keys; each pair has its own
   std::int64_t values = 16;
   std::int64_t spacing = 8;  // a multiple of align
-  /// Values and questions of a sequence lie at positions that agree mod `align`, at any residue: a dilated branch joins
-  /// only such positions. 1: anywhere; information must then hop to a neighbour first.
+  /// Values and questions of a sequence lie at positions congruent mod `align`, at any residue, because a dilated
+  /// branch joins only such positions. 1: anywhere; information must then first hop to a neighbor.
   std::int64_t align = 4;
 
   /// Tokens are fillers, then keys, then values.
@@ -40,7 +40,7 @@ struct RecallTask {
   std::int64_t question_spacing() const { return align == 1 ? 2 : align; }
   std::int64_t span() const { return pairs * (spacing + question_spacing()) + 2 * align; }
   std::int64_t length() const { return distance + span(); }
-  /// Right answers of who knows nothing of the statements.
+  /// The accuracy of random guesses.
   double chance() const { return 1.0 / static_cast<double>(values); }
 
   /// Throws ValueError, one sentence.
@@ -50,38 +50,37 @@ struct RecallTask {
 struct RecallSequence {
   struct Question {
     std::int64_t position;        // of the question's key
-    std::int64_t value_position;  // of the value that is asked for
+    std::int64_t value_position;  // of the requested value
     std::int64_t answer;          // its token
   };
   std::vector<std::int64_t> tokens;
   std::vector<Question> questions;
 };
 
-/// The index-th sequence of a seed; the same everywhere.
+/// The index-th sequence of a seed; the same on every machine.
 RecallSequence make_recall_sequence(const RecallTask& task, std::uint64_t seed, std::uint64_t index);
 
-/// From four pairs side by side and a few tokens away to `goal`: pairs double first, then distances.
+/// From four pairs at a distance of a few tokens to `goal`: doubles pairs first, then distances.
 std::vector<RecallTask> recall_levels(const RecallTask& goal);
 
-/// A level ends when nine of ten answers are right, or when its time is over: half of the budget for the first, in
-/// which the mechanism is found; equal parts of the next three tenths for the others; at least a fifth for the last,
-/// whatever a model can do. Every other step repeats an earlier level, drawn by seed and step, so that nothing is
-/// forgotten.
+/// A level ends at 90 % accuracy, or when its share of the budget is used: half for the first, in which the mechanism
+/// is learned; equal parts of the next three tenths for the others; at least a fifth for the last. Every other step
+/// repeats an earlier level, drawn by seed and step, against forgetting.
 class RecallCurriculum {
  public:
   explicit RecallCurriculum(const RecallTask& goal, std::uint64_t seed) : levels_(recall_levels(goal)), seed_(seed) {}
 
-  /// What the step trains on; steps count from 1.
+  /// The task of a step; steps count from 1.
   const RecallTask& task(std::int64_t step) const;
-  /// The share of right answers in that step, and the part of the budget that is used up, in [0, 1].
+  /// Records the accuracy of that step, and the used fraction of the budget in [0, 1].
   void observe(std::int64_t step, double accuracy, double used);
 
   std::size_t level() const { return level_; }
   std::size_t levels() const { return levels_.size(); }
   const RecallTask& current() const { return levels_[level_]; }
-  /// Running mean over steps of the present level.
+  /// Running mean over steps of the current level.
   double accuracy() const { return accuracy_; }
-  /// 99 of 100 answers right at the last level.
+  /// Accuracy above 99 % at the last level.
   bool done() const { return level_ + 1 == levels_.size() && accuracy_ > 0.99; }
 
  private:

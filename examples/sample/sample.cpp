@@ -43,18 +43,18 @@ char shown(char c) {
   return byte >= 0x20 ? (byte == 0x7f ? '?' : c) : (c == '\n' || c == '\t' ? c : '?');
 }
 
-/// What a text has taken.
+/// The cost of a text.
 struct Written {
   std::string prompt = {}, text = {};
   std::int64_t tokens = 0;
   std::size_t first = 0;            // bytes of the first token
-  double reading = 0, writing = 0;  // seconds: the prompt and the first token after it; the others
+  double reading = 0, writing = 0;  // seconds: the prompt and the first token; the other tokens
 
   double bytes_per_second() const { return writing > 0 ? static_cast<double>(text.size() - first) / writing : 0; }
   double tokens_per_second() const { return writing > 0 ? static_cast<double>(tokens - 1) / writing : 0; }
 };
 
-/// One model and its texts.
+/// A model and its generated texts.
 class Session {
  public:
   Session(const SampleOptions& options, const SampleStreams& streams)
@@ -76,13 +76,13 @@ class Session {
     streams_.notes << summary(written) << std::endl;
   }
 
-  /// Until the input ends.
+  /// Reads lines until the input ends.
   void lines() {
     streams_.notes << description() << "\nA line is gone on from, an empty one: from the text so far. Ctrl-C ends a "
                    << "text, Ctrl-D the program." << std::endl;
     bool begun = false;
     for (std::string line;;) {
-      const InterruptGuard patient;  // Ctrl-C that comes when a text has just ended
+      const InterruptGuard patient;  // ignores a Ctrl-C that comes just after a text
       streams_.out << "> " << std::flush;
       if (!std::getline(streams_.in, line)) break;
       if (line.empty() && !begun) continue;
@@ -111,8 +111,8 @@ class Session {
     streams_.out << visible << std::flush;
   }
 
-  /// After the prompt a token is so little work for a small model that threads would wait for each other longer than
-  /// they compute: beside compilers two wrote 24 bytes a second, and one 1.9k. The bits are the same.
+  /// For a small model, a token after the prompt is too little work for several threads: they would spend more time on
+  /// synchronization than on compute. The result is the same bit for bit.
   std::string_view next_token(bool first) {
     std::optional<kernels::OnThisThread> alone;
     if (!first && trained_.model->parameter_count() < small_model) alone.emplace();
@@ -190,7 +190,7 @@ class Session {
   nn::TextWriter writer_;
 };
 
-/// Refuses what Sampler refuses, by the names of the options.
+/// Checks the sampler's options, under their command-line names.
 void check_sampler(const nn::SamplerOptions& options) {
   try {
     static_cast<void>(nn::Sampler(options));
@@ -235,7 +235,7 @@ void sample(const SampleOptions& options, const SampleStreams& streams) {
   const bool by_lines = !options.prompt && options.prompt_file.empty() && streams.in_terminal;
   if (by_lines && options.json)
     throw ValueError("[sample] --json needs a text to go on from: --prompt, --prompt-file or standard input");
-  // Before the prompt is waited for.
+  // Report errors before waiting for the prompt.
   of_option("sample", [&] { return nn::read_training_metadata(options.checkpoint); });
   std::string prompt;
   if (options.prompt)

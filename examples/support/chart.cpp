@@ -26,7 +26,7 @@ struct Range {
   bool empty() const { return !(low <= high); }
 };
 
-/// One axis: where values lie between 0 and 1.
+/// One axis: maps values to [0, 1].
 struct Axis {
   bool log = false;
   Range range = {};
@@ -42,7 +42,7 @@ struct Axis {
   }
 };
 
-/// About `count` round numbers in the range, `least` or more from one to the next.
+/// About `count` round numbers in the range, at least `least` apart.
 std::vector<double> round_numbers(const Range& range, double count, double least = 1e-12) {
   const double rough = std::max((range.high - range.low) / count, least);
   const double power = std::pow(10, std::floor(std::log10(rough)));
@@ -55,7 +55,7 @@ std::vector<double> round_numbers(const Range& range, double count, double least
   return result;
 }
 
-/// Powers of `base`, every so-manieth that there are about `count`; between them 2 and 5 where there are few of ten.
+/// About `count` powers of `base`: every N-th one, or with 2 and 5 in between if there are few powers of ten.
 std::vector<double> powers(const Range& range, double base, double count) {
   std::vector<double> result;
   const double first = std::ceil(std::log(range.low) / std::log(base) - 1e-9);
@@ -133,7 +133,7 @@ class Drawing {
                               escaped(chart_.x_name));
   }
 
-  /// From the lowest up: names that would lie on each other move above the one below.
+  /// From the lowest up: moves overlapping labels upwards.
   std::string levels() const {
     std::vector<Level> rising = chart_.levels;
     std::ranges::stable_sort(rising, {}, &Level::y);
@@ -173,7 +173,7 @@ class Drawing {
     return text;
   }
 
-  /// Calls f(series, x, y of its line of the legend) and returns the last y.
+  /// Calls f(series, x, y of its legend line) and returns the last y.
   template <class F>
   double for_each_name(const F& f) const {
     double at = left, y = 15;
@@ -194,7 +194,7 @@ class Drawing {
     return 11 + for_each_name([](const Series&, double, double) {});
   }
 
-  /// Strips that name the values where they are.
+  /// Hover areas that show the values.
   std::string places() const {
     const double wide = chart_.width - left - right;
     std::size_t most = 0;

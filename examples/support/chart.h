@@ -1,4 +1,4 @@
-// Line charts as SVG, to stand in a page of html.h.
+// Line charts as SVG, for the pages of html.h.
 #pragma once
 
 #include <functional>
@@ -9,16 +9,16 @@
 
 namespace poolgrad::examples {
 
-/// x, y with x rising. Points that are not finite are left out.
+/// x, y with x rising. Skips points that are not finite.
 using Points = std::vector<std::pair<double, double>>;
 
-/// Means of at most `most` equal shares of the points.
+/// Means of at most `most` equal groups of points.
 Points thinned(const Points& points, std::size_t most);
-/// The mean of each point and the `window` - 1 before it.
+/// The mean of each point and the `window` - 1 points before it.
 Points running_mean(const Points& points, std::size_t window);
 
 struct Series {
-  enum class Kind { line, faint, dots };  // dots are joined by a line
+  enum class Kind { line, faint, dots };  // dots: joined by a line
 
   std::string name;
   Points points;
@@ -26,7 +26,7 @@ struct Series {
   Kind kind = Kind::line;
 };
 
-/// A dashed line across, named at its right end.
+/// A dashed horizontal line with a label at its right end.
 struct Level {
   std::string name;
   double y = 0;
@@ -39,19 +39,17 @@ struct Chart {
   bool log_x = false;  // powers of two
   bool log_y = false;  // powers of ten
   bool from_zero = false;
-  bool whole_x = false;                                         // x are whole numbers, and so are those at the axis
+  bool whole_x = false;                                         // x values and tick labels are integers
   double width = 440, height = 230;                             // of the drawing; a page scales it
-  std::function<std::string(double)> x_text = {}, y_text = {};  // numbers as they are where there is none
+  std::function<std::string(double)> x_text = {}, y_text = {};  // null: plain numbers
 };
 
-/// The colours of series and of all that a chart is made of, and the class "charts": as many beside each other as the
-/// window has room for.
+/// Colors of series and charts, and the class "charts": as many side by side as fit into the window.
 std::string_view chart_style();
-/// Axes, levels, series and, where there are several, a legend of as many lines as it needs. The values at a place are
-/// shown where a pointer rests.
-/// "" where there is no point to show.
+/// Axes, levels, series and, for several series, a legend with as many lines as it needs. Shows the values at the
+/// pointer. "" without points.
 std::string chart_svg(const Chart& chart);
-/// The same as a file of its own, which is light or dark as its reader prefers.
+/// The same as a standalone file, light or dark by the reader's preference.
 std::string chart_file(const Chart& chart);
 
 }  // namespace poolgrad::examples

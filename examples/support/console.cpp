@@ -18,7 +18,7 @@ namespace poolgrad::examples {
 
 namespace {
 
-/// Characters of UTF-8.
+/// The number of UTF-8 characters.
 std::size_t width_of(const std::string& text) {
   return static_cast<std::size_t>(
       std::ranges::count_if(text, [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; }));
@@ -116,7 +116,7 @@ std::string Table::text(std::size_t indent) const {
 }
 
 int run_program(const std::function<int()>& parse, const std::function<void(std::ostream& out, bool live)>& run) {
-  for (const int signal : {SIGPIPE, SIGXFSZ}) std::signal(signal, SIG_IGN);  // a write that fails says so itself
+  for (const int signal : {SIGPIPE, SIGXFSZ}) std::signal(signal, SIG_IGN);  // failed writes report themselves
   try {
     const int code = parse();
     if (code < 0) run(std::cout, Progress::is_terminal());

@@ -1,4 +1,4 @@
-// Where a program prints, how its answers look, and how it ends.
+// The output, number formats and exit codes of programs.
 #pragma once
 
 #include <cstddef>
@@ -14,12 +14,12 @@
 
 namespace poolgrad::examples {
 
-using Json = nlohmann::ordered_json;  // of <nlohmann/json.hpp>, which who makes some includes
-/// Indented, with a line end; bytes that are no UTF-8 are replaced.
+using Json = nlohmann::ordered_json;  // of <nlohmann/json.hpp>; include that to create values
+/// Indented, with a line end; replaces invalid UTF-8.
 std::string json_text(const Json& json);
 using nn::bar, nn::format_count, nn::format_duration, nn::InterruptGuard, nn::Progress, nn::Stopwatch, nn::write_text;
 
-/// Exit codes; faults of the command line are 2 as well.
+/// Exit codes; command line errors are also 2.
 enum ExitCode : int {
   exit_good = 0,
   exit_error = 1,  // one sentence on stderr
@@ -28,7 +28,7 @@ enum ExitCode : int {
 };
 
 struct ConsoleOptions {
-  bool json = false;   // answers as JSON, and nothing else
+  bool json = false;   // prints only JSON results
   bool quiet = false;  // no tables, no notes, no progress
 };
 
@@ -37,11 +37,11 @@ class Console {
   Console(std::ostream& out, const ConsoleOptions& options, bool live)
       : out_(out), options_(options), progress_(out, live && !options.quiet && !options.json) {}
 
-  /// For people: nothing under --json or --quiet.
+  /// For people: prints nothing under --json or --quiet.
   void print(const std::string& text) {
     if (!options_.json && !options_.quiet) progress_.line(text);
   }
-  /// For programs: nothing without --json.
+  /// For programs: prints nothing without --json.
   void answer(const Json& json);
   Progress& progress() { return progress_; }
 
@@ -59,7 +59,7 @@ std::string format_percent(double fraction);
 std::string format_integer(std::uint64_t value);
 /// As plural(), with separators: "1,234,567 events".
 std::string counted(std::uint64_t count, const std::string& noun);
-/// With the characters that XML and HTML reserve as entities.
+/// Replaces the characters reserved in XML and HTML by entities.
 std::string escaped(const std::string& text);
 
 /// Tables of text with aligned columns, as wide as their widest cell. A header that begins with '<' aligns its column
@@ -68,29 +68,29 @@ class Table {
  public:
   explicit Table(std::vector<std::string> headers);
 
-  /// As many cells as there are headers.
+  /// Takes as many cells as there are headers.
   void add(std::vector<std::string> row);
-  /// A line across, below the last row.
+  /// Adds a horizontal line below the last row.
   void rule();
-  /// The lines, each ended, none with spaces at its end; `indent` spaces before each.
+  /// The lines, each with a line end and without trailing spaces; `indent` spaces before each.
   std::string text(std::size_t indent = 2) const;
 
  private:
   std::vector<std::string> headers_;
   std::vector<bool> left_;
-  std::vector<std::vector<std::string>> rows_;  // an empty row is a line across
+  std::vector<std::vector<std::string>> rows_;  // an empty row is a horizontal line
 };
 
-/// The body of main(): `parse` reads the command line and returns an exit code, or -1, with which `run` prints to
-/// standard output, with a live line where `live`. An exception ends the program with its sentence, if it has
-/// any, on standard error, and so does output that is lost, as behind a closed pipe.
+/// The body of main(). `parse` reads the command line and returns an exit code, or -1 to call `run`, which prints to
+/// standard output, with a live line if `live`. An exception ends the program with its message, if any, on standard
+/// error. So does lost output, as on a closed pipe.
 int run_program(const std::function<int()>& parse, const std::function<void(std::ostream& out, bool live)>& run);
 
-/// The text of an error that ends a program, without control characters. The standard library's errors of memory become
-/// a sentence.
+/// The message of an error that ends a program, without control characters. Memory errors of the standard library
+/// become a sentence.
 std::string sentence_of(const std::exception& error);
 
-/// A program's exit code: `code`, or exit_error, and a sentence, where standard output did not take all of the answer.
+/// A program's exit code: `code`, or exit_error with a message if standard output lost a part of the results.
 int code_of_output(int code);
 
 }  // namespace poolgrad::examples

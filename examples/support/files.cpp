@@ -14,14 +14,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Whether two paths lead to one file, which may not be there yet.
+/// Whether two paths refer to one file, which may not exist yet.
 bool same_file(const std::string& a, const std::string& b) {
   std::error_code unknown;
   if (fs::equivalent(a, b, unknown)) return true;
   return a == b || fs::weakly_canonical(fs::absolute(a), unknown) == fs::weakly_canonical(fs::absolute(b), unknown);
 }
 
-/// Whether `path` is the input, or a file in the folder that is.
+/// Whether `path` is the input, or a file in an input folder.
 bool is_part_of(const std::string& path, const std::string& input) {
   if (same_file(path, input)) return true;
   std::error_code unknown;

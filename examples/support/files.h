@@ -1,4 +1,4 @@
-// The files that a program is told to read and to write: none is lost by writing another.
+// Checks a program's input and output files, so that no output destroys an input or another output.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@ namespace poolgrad::examples {
 struct InputFile {
   std::string what;              // "the text"
   std::string path;              // of a file, or of a folder that is read; empty: none
-  std::string replaced_by = {};  // the one option that may write there all the same
+  std::string replaced_by = {};  // the one option that may overwrite it
 };
 
 struct OutputFile {
@@ -18,8 +18,8 @@ struct OutputFile {
   bool may_be_standard_output = false;
 };
 
-/// Before anything is written: throws ValueError, one sentence, for output that would replace what is read, for two
-/// that lead to one file, by whatever names, and for "-" where standard output has other text.
+/// Checks before any write. Throws ValueError, one sentence, for output that would replace an input, for two outputs to
+/// one file, by whatever names, and for "-" if standard output has other text.
 void check_files(const std::string& program, const std::vector<OutputFile>& outputs,
                  const std::vector<InputFile>& inputs = {});
 

@@ -69,7 +69,7 @@ std::string base64(std::string_view bytes) {
 std::string image_url(const std::vector<unsigned char>& shades, std::size_t width) {
   const std::size_t height = width == 0 ? 0 : shades.size() / width, line = (width + 3) / 4 * 4;
   constexpr std::size_t colours = 256, header = 14 + 40, pixels = header + 4 * colours;
-  std::string file = "BM";  // a bitmap of Windows: the format that needs no compression and no check sum
+  std::string file = "BM";  // a Windows bitmap: needs no compression or checksum
   const auto number = [&](std::size_t value, int bytes) {
     for (int i = 0; i < bytes; ++i) file += static_cast<char>(value >> (8 * i) & 0xff);
   };
@@ -85,7 +85,7 @@ std::string image_url(const std::vector<unsigned char>& shades, std::size_t widt
        {std::size_t{0}, line * height, std::size_t{0}, std::size_t{0}, colours, std::size_t{0}})
     number(rest, 4);
   for (std::size_t shade = 0; shade < colours; ++shade) number(0x010101 * (colours - 1 - shade), 4);
-  for (std::size_t row = height; row-- > 0;) {  // from the bottom
+  for (std::size_t row = height; row-- > 0;) {  // bottom row first
     for (std::size_t column = 0; column < line; ++column)
       file += column < width ? static_cast<char>(shades[row * width + column]) : '\0';
   }

@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::int64_t most_listed_layers = 65536;
 
-/// Throws ValueError about entry `place` of a list, counted from 1.
+/// Throws ValueError for entry `place` of a list, counted from 1.
 [[noreturn]] void refuse_entry(std::size_t place, const std::string& entry, const std::string& reason) {
   throw ValueError(fmt::format("[--layers] entry {}, {}: {}", place, printable(entry), reason));
 }
@@ -42,12 +42,12 @@ void read_value(const std::string& part, const std::string& text, std::vector<st
   for (const std::string& one : split(text, '/')) values.push_back(value_of<std::int64_t>(part, one));
 }
 
-/// One entry, read part by part into the attention of a layer.
+/// Parses one entry into the attention of a layer.
 class EntryReader {
  public:
   explicit EntryReader(const AttentionOptions& usual) : layer_(usual) {}
 
-  /// Throws ValueError, with the reason alone.
+  /// Throws ValueError with only the reason.
   AttentionOptions read(std::string_view parts) {
     for (const std::string& part : split(parts, '+')) read_part(part);
     if (!said("a kind")) throw ValueError("there is no kind of attention, such as causal");
@@ -112,7 +112,7 @@ class EntryReader {
     }
   }
 
-  /// The values of a kind's options, in their order.
+  /// The values of a kind's options, in order.
   void read_kind(const std::string& kind, const std::vector<std::string>& values) {
     layer_.attention = kind;
     std::size_t next = 0;
@@ -151,7 +151,7 @@ class EntryReader {
   std::vector<std::string> said_;
 };
 
-/// The reason of an error, without what is in brackets before it.
+/// The reason of an error, without its prefix in brackets.
 std::string reason_of(const Error& error) {
   const std::string text = error.what();
   const std::size_t end = text.find("] ");

@@ -1,4 +1,4 @@
-// --layers: how many layers a model has, or the attention of each.
+// --layers: the number of layers of a model, or the attention of each.
 #pragma once
 
 #include <cstdint>
@@ -12,11 +12,11 @@
 
 namespace poolgrad::examples {
 
-/// Layers in a row that are alike.
+/// A run of equal layers.
 struct LayerRun {
   AttentionOptions attention;
   std::int64_t count = 1;
-  std::string entry = {};  // of a list; empty: of a number
+  std::string entry = {};  // from a list; empty: from a number
 
   /// Heads of queries, and of keys and values, in this model.
   std::int64_t heads(const nn::LanguageModelConfig& model) const {
@@ -40,13 +40,13 @@ class LayerList {
   LayerList(std::int64_t count) : text_(std::to_string(count)) {}  // NOLINT: a number is one
   explicit LayerList(std::string text) : text_(std::move(text)) {}
 
-  /// As it was given.
+  /// The original text.
   const std::string& text() const { return text_; }
   bool is_number() const { return number_in<std::int64_t>(text_).has_value(); }
-  /// Layers. Throws ValueError as runs() does.
+  /// The number of layers. Throws ValueError as runs() does.
   std::int64_t count() const;
-  /// `usual`, so often, or the entries, of which each starts from `usual`. Throws ValueError, one sentence with the
-  /// entry and its place, for what is no entry, and for lists of over 65,536 layers.
+  /// `usual` repeated, or the entries, each based on `usual`. Throws ValueError, one sentence with the entry and its
+  /// place, for an invalid entry and for lists of over 65,536 layers.
   std::vector<LayerRun> runs(const AttentionOptions& usual) const;
 
  private:
@@ -55,25 +55,25 @@ class LayerList {
 
 /// "window of 512", "5 times window of 512; causal, no positions".
 std::string describe_layers(const std::vector<LayerRun>& runs, std::int64_t context);
-/// The kinds of attention, each once.
+/// The distinct kinds of attention.
 std::vector<std::string> kinds_of(const std::vector<LayerRun>& runs);
-/// Throws ValueError, one sentence with the option, the entry and its place, where a layer of a list cannot be part of
-/// a model of this width, context and heads.
+/// Throws ValueError, one sentence with the option, the entry and its place, if a layer of a list does not fit a model
+/// of this width, context and heads.
 void check_layers(const std::vector<LayerRun>& runs, const nn::LanguageModelConfig& model, const std::string& program);
-/// Throws ValueError where both --attention and a list of layers are given.
+/// Throws ValueError if both --attention and a list of layers are given.
 void check_one_source(const LayerList& layers, const std::set<std::string>& given);
 
-/// One of the models that a program compares.
+/// One of the compared models.
 struct Contender {
   std::string name;  // the kind, or the list
   LayerList layers;
-  std::string kind;  // of layers that are a number
+  std::string kind;  // for a number of layers
 };
-/// A number of layers of each of `kinds`, which commas divide, or lists of layers, which semicolons divide. Throws
-/// ValueError, one sentence, for one that comes twice, and for kinds that are none.
+/// The same number of layers for each of `kinds` (separated by commas), or lists of layers (separated by semicolons).
+/// Throws ValueError, one sentence, for duplicates and invalid kinds.
 std::vector<Contender> contenders_of(const LayerList& layers, const std::string& kinds, const std::string& program);
 
-/// The entry for each layer; one where all are alike. `output_deviation`, `processes` as in AttentionOptions::spec().
+/// The entry for each layer; one if all are equal. `output_deviation`, `processes` as in AttentionOptions::spec().
 std::vector<attention::MixerSpec> specs_of(const std::vector<LayerRun>& runs, std::int64_t context,
                                            const std::string& program, double output_deviation = 0.0,
                                            const attention::RingSetup& processes = {});

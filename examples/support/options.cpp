@@ -204,7 +204,7 @@ void rethrow_of(const std::string& option) {
 
 namespace {
 
-/// Letters to insert, delete, replace or exchange with their neighbour (optimal string alignment).
+/// Insertions, deletions, replacements and swaps of adjacent letters (optimal string alignment).
 std::size_t edits_between(std::string_view a, std::string_view b) {
   std::vector<std::size_t> before, row(b.size() + 1), next(b.size() + 1);
   std::iota(row.begin(), row.end(), std::size_t{0});
@@ -234,7 +234,7 @@ std::string nearest(std::string_view word, const std::vector<std::string>& names
 
 namespace {
 
-/// The message for a wrong command line, with one advice.
+/// The message for an invalid command line, with one suggestion.
 std::string describe_fault(const CLI::App* app, const CLI::Error& error) {
   const CLI::App* at = app;
   while (!at->get_subcommands().empty()) at = at->get_subcommands().front();
@@ -341,7 +341,7 @@ Device parse_device(const std::string& text, const std::string& program, const c
     } catch (const ValueError&) {
       refuse();
     }
-    allocator_for(device);  // says why where it cannot be used
+    allocator_for(device);  // throws the reason if unusable
     return device;
   }
   if (missing_on_sim && text.starts_with("sim"))
@@ -350,7 +350,7 @@ Device parse_device(const std::string& text, const std::string& program, const c
   const std::size_t comma = std::min(text.find(','), text.size());
   const std::string rest = text.substr(comma), like = rest.starts_with(",like=") ? rest.substr(6) : "";
   if (rest.empty() != like.empty()) refuse();
-  const std::uint8_t index = like.empty() ? 0 : 100;  // a device keeps its pages for good
+  const std::uint8_t index = like.empty() ? 0 : 100;  // a device cannot change its pages
   const std::size_t capacity = of_option("--device", [&] { return parse_bytes(text.substr(4, comma - 4)); });
   configure_simulated_device(index, capacity, like);
   return {DeviceType::sim, index};
@@ -380,7 +380,7 @@ PoolGuard::~PoolGuard() {
   try {
     pool_.trim();
     pool_.set_budget(budget_);
-  } catch (const Error&) {  // live memory of the caller above its own budget: as before
+  } catch (const Error&) {  // the caller's live memory exceeds its budget: keep the old state
   }
 }
 

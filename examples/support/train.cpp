@@ -57,10 +57,10 @@ void from_text(const std::string& name, const std::string& text, std::vector<std
   }
 }
 
-/// How long and how fast a model learns is no part of what it is.
+/// Duration and learning rate may change between runs of a checkpoint.
 bool may_change_on_resuming(std::string_view name) { return name == "steps" || name == "lr" || name == "schedule"; }
 
-/// Of checkpoints that say nothing of it, being older: "" where all say it.
+/// The value for old checkpoints without this setting; "" for settings that all checkpoints have.
 std::string_view value_before(std::string_view name) {
   constexpr std::pair<std::string_view, std::string_view> came_later[] = {
       {"chunk", "0"},         {"tile", "0"},          {"autocast", "none"},   {"loss-scale", "none"},
@@ -70,16 +70,16 @@ std::string_view value_before(std::string_view name) {
   return "";
 }
 
-/// Of a checkpoint of random attention; older ones have none, and blocks of the seed 0.
+/// For checkpoints with random attention; older ones have no key, and seed 0.
 constexpr const char* attention_seed_key = "attention-seed";
 
-/// Nanoseconds a byte: norms, activations and sums cost less, products of the widths that are trained here more.
+/// Nanoseconds per byte to recompute: norms, activations and sums cost less, matrix products at common widths more.
 constexpr double selective_price = 1.0;
 
-/// A step. The host has a place in the text for each.
+/// Per step. The host stores a text position for each.
 constexpr std::int64_t most_sequences = 1 << 20;
 
-/// The part of a policy that cuts the model into checkpoints.
+/// The part of a policy that splits the model into checkpoints.
 nn::Checkpointing stages_of(const std::string& policy) {
   if (policy == "selective" || policy == "budget") return {};
   try {
@@ -163,7 +163,7 @@ void TrainOptions::check() const {
   parse_heads(html_heads, heads_of_layers);
   check_one_source(layers, given);
   std::vector<std::string> kinds = kinds_of(runs);
-  if (parallel != "none") kinds.emplace_back("ring");  // whose layout is that of the ranks
+  if (parallel != "none") kinds.emplace_back("ring");  // with the layout of the ranks
   check_attention_options(given, kinds);
   loss_scaler();
   of_option("--optimizer", [&] { return nn::parse_optimizer(optimizer); });
@@ -252,7 +252,7 @@ void TrainOptions::adopt(const std::map<std::string, std::string>& configuration
   for_each_setting(*this, [&](const char* name, auto& value, const auto&) {
     const auto entry = configuration.find(name);
     const std::string there(entry == configuration.end() ? value_before(name) : entry->second);
-    // The heads were taken over before: 0 stands for them.
+    // The heads are already taken over: 0 stands for them.
     const auto shown = [&](const std::string& told) {
       return std::string_view(name) == "kv-heads" && told == "0" ? to_text(heads) : told;
     };
@@ -345,7 +345,7 @@ std::unique_ptr<nn::LanguageModel> TrainOptions::make_model(Device on, Generator
 
 void TrainOptions::check_tensors(const std::string& path) const {
   constexpr std::string_view first = "block0.", of_model = "model.";
-  constexpr int outline_device = 98;  // plans have those from 99 on
+  constexpr int outline_device = 98;  // plans use those from 99 on
   const std::int64_t layer_count = layers.count();
   const auto refuse = [&](const std::string& reason) {
     throw FileError(
@@ -358,7 +358,7 @@ void TrainOptions::check_tensors(const std::string& path) const {
     if (name.starts_with(of_model)) there.emplace(name.substr(of_model.size()), &tensor);
   configure_simulated_device(outline_device, std::size_t{768} << 30);
   Generator generator(seed);
-  const auto outline_of = [&](const LayerRun& run) {  // of a model of one such layer
+  const auto outline_of = [&](const LayerRun& run) {  // of a model with one such layer
     nn::LanguageModelConfig one = model();
     one.layers = 1;
     try {
@@ -437,8 +437,7 @@ std::unique_ptr<nn::Trainer> TrainOptions::make_trainer(nn::Corpus learned, Devi
                                                           .graph = graph});
 }
 
-/// Options take their values in the order in which they are added: --preset is to be the first, for all others to go
-/// before it.
+/// Options take their values in the order in which they are added: add --preset first, so that all others override it.
 void add_presets(CLI::App& app, TrainOptions& o) {
   std::string help = "Settings by name:";
   std::vector<std::string> names;

@@ -1,4 +1,4 @@
-// The run of examples/train: what it is told, made complete; what it says of itself; its steps.
+// The run of examples/train: completes the options, prints reports, and runs the steps.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -23,7 +23,7 @@ std::string default_text() {
 
 namespace {
 
-/// A line for each text with a weight, and one about tokens; nothing for one text of bytes.
+/// A line for each weighted text, and one about tokens; none for a single text of bytes.
 std::string describe_corpus(const TrainOptions& o, const nn::Corpus& corpus) {
   std::string lines;
   std::int64_t tokens = 0;
@@ -73,7 +73,7 @@ std::string describe_run(const PreparedRun& run) {
               : "");
 }
 
-/// "config" of the report: every option, as what it came to, and what was found.
+/// "config" of the report: every option with its effective value, and detected properties.
 nlohmann::ordered_json describe_configuration(const TrainOptions& o, nn::Trainer& trainer) {
   nlohmann::ordered_json config;
   config["text"] = o.text;
@@ -113,10 +113,10 @@ nlohmann::ordered_json describe_configuration(const TrainOptions& o, nn::Trainer
 TrainOptions completed(TrainOptions options) {
   if (!options.resume.empty())
     options.adopt(of_option("--resume", [&] { return nn::read_training_metadata(options.resume); }));
-  else if (options.ranks && !options.given.count("batch"))  // a sequence each
+  else if (options.ranks && !options.given.count("batch"))  // one sequence per rank
     options.batch = std::max<std::int64_t>(options.batch, options.ranks->grid().data);
   options.check();
-  if (!options.resume.empty())  // before a text is read and a model made
+  if (!options.resume.empty())  // before reading the text and making the model
     of_option("--resume", [&] { options.check_tensors(options.resume); });
   if (options.text.empty()) options.text = {default_text()};
   return options;

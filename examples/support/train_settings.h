@@ -1,5 +1,5 @@
-// Every option of examples/train but --text and --preset, once: command lines, checkpoints and reports are made of
-// these lists. Each calls f(name, member, help); Options may be const.
+// Every option of examples/train except --text and --preset. Command lines, checkpoints and reports use these lists.
+// Each calls f(name, member, help); Options may be const.
 #pragma once
 
 #include <fmt/ranges.h>
@@ -8,7 +8,7 @@
 
 namespace poolgrad::examples {
 
-/// What decides the numbers of a run.
+/// Options that determine the results of a run.
 template <class Options, class F>
 void for_each_setting(Options& o, F&& f) {
   f("tokenizer", o.tokenizer,
@@ -43,7 +43,7 @@ void for_each_setting(Options& o, F&& f) {
   f("loss-scale", o.loss_scale, "Of f16: the scale to begin with, none, or auto: 65536 where anything is f16");
 }
 
-/// What changes no number and concerns plans and comparisons, too.
+/// Options that change no results and also apply to plans and comparisons.
 template <class Options, class F>
 void for_each_shared_setting(Options& o, F&& f) {
   f("store-every", o.store_every, "Chunks between two that states are kept for; the rest is run again");
@@ -56,7 +56,7 @@ void for_each_shared_setting(Options& o, F&& f) {
   f("sample", o.sample, "Tokens of text to write at the end, at most up to the end of the context");
 }
 
-/// What concerns a run alone: where it happens, what it writes, how it is looked at.
+/// Options of a run only: device, outputs, reports.
 template <class Options, class F>
 void for_each_run_setting(Options& o, F&& f) {
   f("device", o.device,

@@ -19,7 +19,7 @@ namespace poolgrad::examples {
 
 namespace {
 
-/// Rank 0 has said why.
+/// An error that rank 0 has already reported.
 class Told : public std::exception {
  public:
   const char* what() const noexcept override { return ""; }
@@ -33,7 +33,7 @@ std::string digest_of_program() {
   return fmt::format("{:016x}", hash.value());
 }
 
-/// What all ranks must have been started with alike, by name.
+/// Settings that must be equal on all ranks, by name.
 std::vector<std::pair<std::string, std::string>> alike(const TrainOptions& o) {
   std::vector<std::pair<std::string, std::string>> values{{"the program's file", digest_of_program()}};
   for (const auto& [name, value] : o.configuration()) values.emplace_back("--" + name, value);
@@ -50,7 +50,7 @@ std::vector<std::pair<std::string, std::string>> alike(const TrainOptions& o) {
   return values;
 }
 
-/// Of several GPUs that this rank sees, the one with its number on the machine.
+/// If this rank sees several GPUs, the one with its local rank.
 std::string own_device(const std::string& told) {
   const int local = number_in_environment({"OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID"});
   if ((told != "cuda" && told != "auto") || local < 1 || !cuda_unavailable_reason().empty()) return told;
@@ -58,7 +58,7 @@ std::string own_device(const std::string& told) {
   try {
     allocator_for(device);
     return to_string(device);
-  } catch (const DeviceError&) {  // each rank sees its own alone
+  } catch (const DeviceError&) {  // each rank sees only its own GPU
     return told;
   }
 }
@@ -74,7 +74,7 @@ void on_ranks(TrainOptions options, std::ostream& out, bool live, const TrainCal
     return run(options, out, live);
   }
   if (options.profile) throw ValueError("[train] --profile is of one process: leave out --parallel");
-  std::signal(SIGUSR1, SIG_IGN);  // ./run ring asks with it to stop: outside of training there is nothing to stop
+  std::signal(SIGUSR1, SIG_IGN);  // ./run ring sends it to stop; outside of training ignore it
   parallel::MpiWorld world;
   const auto& all = world.communicator();
   try {
@@ -90,7 +90,7 @@ void on_ranks(TrainOptions options, std::ostream& out, bool live, const TrainCal
       run(options, leads ? out : nowhere, live && leads);
     });
   } catch (const std::exception& error) {
-    // Before MPI ends: the first process to leave with an error takes the others with it.
+    // Print before MPI ends: the first process to exit with an error kills the others.
     if (all->rank() == 0) std::cerr << sentence_of(error) << std::endl;
     throw Told();
   }

@@ -1,4 +1,4 @@
-// The ranks of a training run: processes that mpirun or srun has started.
+// The ranks of a training run: processes started by mpirun or srun.
 #pragma once
 
 #include <functional>
@@ -10,10 +10,10 @@ namespace poolgrad::examples {
 
 using TrainCall = std::function<void(const TrainOptions& options, std::ostream& out, bool live)>;
 
-/// Calls `run` as options.parallel says: by itself, or on every rank, with options.ranks and, but for rank 0, nowhere
-/// to print to. Throws ValueError where ranks are not told what to share, Error without MPI, and what `run` throws by
-/// itself. What goes wrong on ranks, other programs or options than those of rank 0 among it, rank 0 says on standard
-/// error; then all throw an exception without a text.
+/// Calls `run` as options.parallel says: once, or on every rank, with options.ranks and, except on rank 0, without
+/// output. Throws ValueError if ranks have no split to use, Error without MPI, and the errors of a single `run`. Rank 0
+/// reports errors of ranks, also differing programs or options, on standard error; then all ranks throw an exception
+/// without a message.
 void on_ranks(TrainOptions options, std::ostream& out, bool live, const TrainCall& run);
 
 }  // namespace poolgrad::examples

@@ -52,7 +52,7 @@ void add(ProfileRow& to, const ProfileRow& row) {
   to.least_nanoseconds += row.least_nanoseconds;
 }
 
-/// What so much of something takes at so much a second.
+/// The time for `amount` at a rate per second.
 double nanoseconds_at(double amount, double a_second) { return a_second > 0 ? 1e9 * amount / a_second : 0; }
 
 std::vector<ProfileRow> rows_by(const std::vector<KernelCall>& calls, std::string (*name)(const KernelCall&),
@@ -76,7 +76,7 @@ std::vector<ProfileRow> rows_by(const std::vector<KernelCall>& calls, std::strin
   return result;
 }
 
-/// The fastest of a few calls of `work`, by what it counts.
+/// The fastest of a few calls of `work`, per counted unit.
 template <class Work>
 double fastest(const Work& work, double KernelCall::*counted) {
   const kernels::KernelProfile profile;
@@ -87,7 +87,7 @@ double fastest(const Work& work, double KernelCall::*counted) {
   return most;
 }
 
-/// What the machine has to give to products in the run's dtype, and to copies.
+/// The machine's peak rates for matrix products in the run's dtype and for copies.
 void measure_ceilings(const TrainOptions& options, Device device, StepProfile& profile) {
   constexpr std::int64_t side = 768, elements = std::int64_t{1} << 23;
   const NoGradGuard no_grad;
@@ -98,7 +98,7 @@ void measure_ceilings(const TrainOptions& options, Device device, StepProfile& p
     const Tensor from = zeros({elements}, {DType::f32, device});
     Tensor to = zeros({elements}, {DType::f32, device});
     profile.most_bytes = fastest([&] { to.copy_from(from); }, &KernelCall::bytes);
-  } catch (const OutOfMemoryError&) {  // a budget for the run alone
+  } catch (const OutOfMemoryError&) {  // the budget may leave no memory for it
   }
 }
 

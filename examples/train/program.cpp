@@ -14,13 +14,13 @@
 namespace poolgrad::examples {
 namespace {
 
-/// A pool's report without its last line: a budget for one request is no advice beside one for the run.
+/// A pool's report without its last line: a budget for one request may not suffice for the run.
 std::string without_advice(const std::string& report) {
   const std::size_t advice = report.rfind("\n  a budget of ");
   return report.substr(0, advice);
 }
 
-/// A run that has no room is told how much would do.
+/// On out of memory, reports a sufficient budget.
 void train_or_advise(const TrainOptions& options, std::ostream& out, bool live, const TrainTools& tools) {
   try {
     if (options.profile) return tools.profile(options, out);
@@ -38,7 +38,7 @@ void train_or_advise(const TrainOptions& options, std::ostream& out, bool live, 
   }
 }
 
-/// Goes on as the program that has the tools; returns where there is none.
+/// Replaces this process by the program with the tools; returns if it is missing.
 void become_train_watched(char** argv) {
   std::error_code error;
   const auto self = std::filesystem::read_symlink("/proc/self/exe", error);

@@ -1,5 +1,5 @@
-// The body of main() of two programs: `train`, which is built soon, and `train_watched`, which also knows how to look
-// at a run.
+// The body of main() of two programs: `train`, which builds quickly, and `train_watched`, which also has pages and
+// profiles.
 #pragma once
 
 #include <functional>
@@ -9,14 +9,14 @@
 
 namespace poolgrad::examples {
 
-/// What looks at runs.
+/// The tools of train_watched.
 struct TrainTools {
   std::function<RunWatcher(const TrainOptions&)> page;  // --html
   std::function<void(const TrainOptions&, std::ostream& out)> profile;
 };
 
-/// Reads the command line and trains. Without tools, a run that asks for one becomes that of the program train_watched
-/// beside this one. Returns the exit code.
+/// Reads the command line and trains. Without tools, a run that needs them executes the program train_watched beside
+/// this one. Returns the exit code.
 int train_program(int argc, char** argv, const TrainTools* tools = nullptr);
 
 }  // namespace poolgrad::examples

@@ -41,14 +41,14 @@ dl { display: grid; grid-template-columns: repeat(auto-fill, minmax(11rem, 1fr))
 dl div { border-bottom: 1px solid var(--line); padding: .15rem 0; } dt { color: var(--quiet); } dd { margin: 0; }
 )";
 
-/// A token, of which at most so many bytes: on one line.
+/// A token on one line, cut to `most` bytes.
 std::string visible_token(const std::string& token, std::size_t most = std::string::npos) {
   return visible_text(token.substr(0, most), visible_byte);
 }
 
 std::string shown_token(const std::string& token) { return escaped(visible_token(token)); }
 
-/// Text of bytes, which may be no UTF-8.
+/// Text of bytes that may be invalid UTF-8.
 std::string shown_text(const std::string& text) { return escaped(printable_lines(text)); }
 
 Points points_of(const nn::TrainResult& result, double nn::StepRecord::*field) {
@@ -149,7 +149,7 @@ std::string memory_section(const Json& config, const nn::TrainResult& r) {
           step_svg(coarse, limit, 400, 260) + "</div>\n" + category_table(picture, r.bytes_by_category));
 }
 
-/// What the row-th position takes most of.
+/// The positions with the largest weights in row `row`.
 std::string row_title(const AttentionMap& map, const std::vector<std::string>& text, std::size_t row) {
   const std::size_t length = text.size();
   const auto weight = [&](std::size_t column) { return map.weights[row * length + column]; };
@@ -163,7 +163,7 @@ std::string row_title(const AttentionMap& map, const std::vector<std::string>& t
   return title;
 }
 
-/// Large maps have their text beside them and above; `cell` is the side of a weight.
+/// Large maps have their text at the left and above; `cell` is the side of a weight.
 std::string map_svg(const AttentionMap& map, const std::vector<std::string>& text) {
   constexpr std::size_t cell = 10, most_characters = 8;
   const std::size_t length = text.size(), side = cell * length;
@@ -275,7 +275,7 @@ std::vector<AttentionMap> attention_maps(nn::Trainer& trainer, const std::vector
         add(static_cast<std::size_t>(block), static_cast<std::size_t>(head), true);
     for (std::size_t block = 0; block < std::min(blocks.size(), most_blocks); ++block)
       for (std::size_t head = 0; head < std::min(heads_of(block), most_heads); ++head) add(block, head, false);
-  } catch (const OutOfMemoryError&) {  // a picture is no reason to fail
+  } catch (const OutOfMemoryError&) {  // continue without maps
     maps.clear();
   }
   return maps;

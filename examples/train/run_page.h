@@ -1,4 +1,4 @@
-// The page of a training run: what --html writes.
+// The page of a training run, written by --html.
 #pragma once
 
 #include <cstdint>
@@ -11,34 +11,33 @@
 
 namespace poolgrad::examples {
 
-/// What a head looks at, in a text.
+/// The attention weights of a head on a text.
 struct AttentionMap {
   std::int64_t block = 0, head = 0;
-  std::vector<double> weights;  // row by row: how much of each position a position takes
-  bool large = false;           // was asked for: with its text beside it
+  std::vector<double> weights;  // row by row: the weight of each key position for each query position
+  bool large = false;           // requested by name: drawn with its text
 };
 
 struct RunPage {
   const Json& config;  // "config" of the report
   const nn::TrainResult& result;
   bool finished = true;
-  int reload = 0;                            // seconds until the page loads itself again; 0: never
+  int reload = 0;                            // seconds until the page reloads itself; 0: never
   std::vector<std::string> map_tokens = {};  // the text of the maps
-  std::vector<AttentionMap> maps = {};       // over as many positions
+  std::vector<AttentionMap> maps = {};       // over these positions
 };
 
-/// The first tokens of `text`, at most 64 of them.
+/// The first tokens of `text`, at most 64.
 std::vector<std::int64_t> map_tokens(nn::Trainer& trainer, const std::string& text);
-/// Large maps of the chosen heads over these tokens, and small ones of all (of large models: of the first 8 of the
-/// first 4 blocks). None where mixers do not say their weights, on a device without arithmetic, and where there is no
-/// memory.
+/// Large maps of the chosen heads over these tokens, and small ones of all (in large models: of the first 8 heads of
+/// the first 4 blocks). Empty if mixers have no weights, on a device without arithmetic, and without memory for them.
 std::vector<AttentionMap> attention_maps(nn::Trainer& trainer, const std::vector<std::int64_t>& tokens,
                                          const std::vector<HeadName>& chosen = {});
 
-/// One file that refers to nothing outside itself.
+/// One self-contained file.
 std::string run_page_html(const RunPage& page);
 
-/// Writes the page of the run as it stands, whole or not at all: a reader never sees half of it. Throws FileError.
+/// Writes the page of the current run atomically. Throws FileError.
 void write_run_page(const std::string& path, const Json& config, nn::Trainer& trainer, nn::TrainResult& result,
                     bool finished, bool live);
 
