@@ -125,7 +125,7 @@ bool Front::keep(ThreadCache* cache, Block* block) {
     magazine = cache->add(std::unique_ptr<Magazine>(made));
   }
   try {
-    Arena::mark_live(block);  // it may have been packed
+    Arena::mark_live(block);  // the block may have been packed
   } catch (const std::bad_alloc&) {
     return false;
   }
@@ -144,7 +144,7 @@ void Front::set_ticket(std::uint64_t stream, std::uint64_t ticket) {
 }
 
 std::uint64_t Front::sequence_hash() const {
-  // A sum, so it does not matter in which order threads are seen; with one thread, that thread's hash.
+  // A sum, so the order of threads does not matter; with one thread, that thread's hash.
   std::uint64_t hash = retired_hash_ + (sequence_.hash() - RequestSequence::start);
   for (const ThreadCache* cache : caches_) hash += cache->sequence.hash() - RequestSequence::start;
   return hash;

@@ -1,5 +1,5 @@
-// The functions of CachingAllocator that must be fast. A hit takes no lock and does no atomic read-modify-write: it
-// looks up the thread's cache, enters it with plain stores, takes a block of exactly the right size, and leaves.
+// The hot path of CachingAllocator. A cache hit takes no lock and does no atomic read-modify-write: it looks up the
+// thread's cache, enters it with plain stores, takes a block of exactly the right size, and leaves.
 #include <bit>
 
 #include "allocator/base/address_sanitizer.h"
@@ -12,7 +12,7 @@ namespace poolgrad {
 
 namespace {
 
-// Of a block that was handed out or given back: what both traces of it have.
+// The trace fields common to allocations and frees.
 struct Traced {
   std::uint64_t allocation;
   std::uintptr_t address;
@@ -44,7 +44,7 @@ struct Traced {
                .flags = flags});
 }
 
-/// The calling thread is inside its cache while it lives.
+/// Keeps the calling thread inside its cache for its lifetime.
 class Inside {
  public:
   explicit Inside(OwnerFlag& flag) : flag_(flag), entered_(flag.enter()) {}
@@ -69,7 +69,7 @@ inline void* Pool::allocate_at_once(std::size_t bytes, std::size_t alignment, St
   if (own == nullptr) return nullptr;
   ThreadCache& cache = *own;
   if (settings.decays && ++cache.hits % settings.hits_between_looks == 0) [[unlikely]]
-    return nullptr;  // what is cached behind the hot path gets older, too
+    return nullptr;  // blocks behind the hot path must age too
   const Inside inside(cache.flag);
   if (!inside) return nullptr;
   if (!settings.tags) tag = {};

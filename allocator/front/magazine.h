@@ -1,6 +1,6 @@
-// The small blocks that one thread has given back on one stream and will likely ask for again: exact sizes, the newest
-// first. A block in a magazine keeps its place in the address tiling, in state `magazine`, so that neither handing it
-// out nor giving it back touches anything but the block and the magazine.
+// Small blocks that one thread freed on one stream, for its next requests of the same size, newest first. A block in a
+// magazine keeps its place among its neighbors, in state `magazine`, so a hit or a free touches only the block and the
+// magazine.
 #pragma once
 
 #include <array>
@@ -11,7 +11,7 @@
 
 namespace poolgrad {
 
-/// Used by one thread at a time; bytes() by any.
+/// Used by one thread at a time; any thread may call bytes().
 class Magazine {
  public:
   static constexpr std::size_t largest_block = std::size_t{1} << 20;
@@ -25,14 +25,14 @@ class Magazine {
 
   std::uint64_t stream() const noexcept { return stream_; }
   std::size_t bytes() const noexcept { return bytes_; }
-  /// For traces: the stream's index there and its present ticket, which any thread may set.
+  /// For traces: the stream's trace index and its current ticket, which any thread may set.
   std::uint32_t trace_stream() const noexcept { return trace_stream_; }
   void set_trace_stream(std::uint32_t index) noexcept { trace_stream_ = index; }
   std::uint64_t ticket() const noexcept { return ticket_; }
   void set_ticket(std::uint64_t ticket) noexcept { ticket_ = ticket; }
   std::uint32_t blocks() const noexcept { return blocks_; }
 
-  /// The block of exactly `size` bytes that came back last; nullptr if there is none, or if it is not aligned.
+  /// Returns the last freed block of exactly `size` bytes; nullptr if there is none, or if it is misaligned.
   Block* pop(std::size_t size, std::size_t alignment) noexcept {
     Bin& bin = bin_of(size);
     Block* block = bin.top;
@@ -43,8 +43,8 @@ class Magazine {
     return block;
   }
 
-  /// False, taking nothing, if the bounds are reached or the block's bin holds another size. The magazine holds at most
-  /// `limit` bytes.
+  /// Returns false, taking nothing, if a limit is reached or the block's bin holds another size. The magazine holds at
+  /// most `limit` bytes.
   bool push(Block* block, std::size_t limit) noexcept {
     const std::size_t size = block->size;
     Bin& bin = bin_of(size);
@@ -59,8 +59,8 @@ class Magazine {
     return true;
   }
 
-  /// What push() refused may fit once blocks of a size that has not come back for a while are gone: calls
-  /// release(Block*) for those of one bin, if there are any.
+  /// Makes room after a refused push(): calls release(Block*) for the blocks of one bin that was unused for a while, if
+  /// there is one.
   template <class Release>
   void make_room(const Block* block, Release release) {
     Bin& own = bin_of(block->size);
@@ -85,14 +85,14 @@ class Magazine {
  private:
   struct Bin {
     Block* top = nullptr;
-    std::uint32_t used = 0;  // the clock when a block came back last
+    std::uint32_t used = 0;  // the clock at the last push
   };
 
   static constexpr unsigned bin_bits = 7;
   static constexpr std::uint32_t patience = 2 * most_blocks;
 
   Bin& bin_of(std::size_t size) noexcept {
-    // Sizes are multiples of 16 at least, often of powers of two: multiplying spreads them (Knuth 1973, 6.4).
+    // Sizes are multiples of at least 16, often of powers of two: multiplying spreads them (Knuth 1973, 6.4).
     return bins_[(static_cast<std::uint32_t>(size >> 4) * 0x9E3779B1u) >> (32 - bin_bits)];
   }
   bool stale(const Bin& bin) const noexcept { return clock_ - bin.used > patience; }
@@ -113,8 +113,8 @@ class Magazine {
   Relaxed<std::uint64_t> ticket_;
   std::uint32_t trace_stream_;
   std::uint32_t blocks_ = 0;
-  std::uint32_t clock_ = 0;  // frees that were offered so far
-  std::uint32_t hand_ = 0;   // where make_room() looks next
+  std::uint32_t clock_ = 0;  // pushes attempted so far
+  std::uint32_t hand_ = 0;   // the next bin for make_room()
   std::array<Bin, std::size_t{1} << bin_bits> bins_{};
 };
 

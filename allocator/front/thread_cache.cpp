@@ -14,13 +14,13 @@ constinit thread_local ThreadState thread_state{};
 
 namespace {
 
-// The pools there are, by place, and the mutex that guards the ties between threads and pools, for either may end
+// The existing pools by place, and the mutex that guards the links between threads and pools, since either may end
 // first. Never destroyed, like the pools of the registry.
 struct Pools {
   std::mutex mutex;
   std::vector<Pool*> pools;
-  std::uint64_t own_streams = 0;                  // of threads, that were ever named
-  std::vector<std::uint64_t> unused_own_streams;  // of threads that have ended
+  std::uint64_t own_streams = 0;                  // ids ever assigned to threads' own streams
+  std::vector<std::uint64_t> unused_own_streams;  // of threads that have exited
 };
 
 Pools& all_pools() {
@@ -78,7 +78,7 @@ ThreadCaches& ThreadCaches::mine() {
 }
 
 std::uint64_t ThreadCaches::name_own_stream() noexcept {
-  const bool ending = thread_state.ended;  // nobody will give the name up
+  const bool ending = thread_state.ended;  // an ending thread could not release the id
   if (!ending) mine();
   const std::lock_guard lock(ties());
   auto& unused = all_pools().unused_own_streams;
@@ -91,8 +91,8 @@ std::uint64_t ThreadCaches::name_own_stream() noexcept {
   return thread_state.own_stream;
 }
 
-// Called with the ties held, so that no pool goes meanwhile. The name is given up first: an event of the legacy default
-// stream covers the work whether or not the driver still knows the stream under its handle.
+// Requires the links' mutex, so that no pool ends meanwhile. Releases the id first: an event of the legacy default
+// stream covers the work whether or not the driver still knows the stream's handle.
 void ThreadCaches::give_up_own_stream() noexcept {
   const std::uint64_t name = std::exchange(thread_state.own_stream, 0);
   if (name == 0) return;
@@ -102,7 +102,7 @@ void ThreadCaches::give_up_own_stream() noexcept {
     }
     all_pools().unused_own_streams.push_back(name);
   } catch (...) {
-    // The work of the stream can be waited for under its name, which no other thread gets.
+    // The id stays reserved, so the stream's work can still be waited for.
   }
 }
 

@@ -1,5 +1,5 @@
-// What the hot path of every pool needs of the calling thread, in one place that a shared library reaches with one
-// addition: initial-exec thread-local storage. Small, since such storage is scarce in libraries loaded at run time.
+// The thread-local state of the hot path, for all pools together, so that a shared library reaches it with one addition
+// (initial-exec thread-local storage). Small, because such storage is scarce in libraries loaded at run time.
 #pragma once
 
 #include <array>
@@ -24,26 +24,26 @@ namespace poolgrad {
 class StreamCapture;
 class ThreadCache;
 
-/// Trivially destructible: it may still be looked at while the thread's other objects are being destroyed.
+/// Trivially destructible: it remains accessible while the thread's other objects are destroyed.
 struct ThreadState {
   struct KnownCache {
     std::uint64_t pool = 0;  // PoolSettings::id, never used twice
     ThreadCache* cache = nullptr;
   };
-  /// By the pools' places: those of the first ones here, the others in memory of ThreadCaches.
+  /// Indexed by the pools' places: the first ones are here, the others on the heap in ThreadCaches.
   std::array<KnownCache, 4> caches{};
   const KnownCache* more_caches = nullptr;
   std::size_t more = 0;
-  /// What pools call this thread's own stream, see ThreadCaches::named(); 0: it has no name yet.
+  /// The pools' id of this thread's own stream, see ThreadCaches::named(); 0: none yet.
   std::uint64_t own_stream = 0;
   /// See current_tag().
   Tag tag{};
-  /// See CallSite: the line that counts, and the operator whose backward runs.
+  /// See CallSite: the effective line, and the operator whose backward runs.
   std::source_location call_site{};
   const std::string* backward_of = nullptr;
-  /// See StreamCapture: what this thread records.
+  /// The thread's recording; see StreamCapture.
   StreamCapture* capture = nullptr;
-  /// The caches have been given back and no new ones may be made.
+  /// The caches have been returned, and the thread must not create new ones.
   bool ended = false;
 
   const KnownCache& cache_of(std::size_t place) const {
@@ -58,29 +58,29 @@ inline constexpr ThreadState::KnownCache ThreadState::none{};
 
 extern constinit thread_local ThreadState thread_state __attribute__((tls_model("initial-exec")));
 
-// What one thread keeps for itself of one pool: magazines, its share of the statistics, the hash of its requests and
-// its trace. The hot path touches nothing else, so threads do not meet there.
+// The cache of one thread for one pool: magazines, a share of the statistics, the hash of requests and the trace. The
+// hot path touches nothing else, so threads do not contend.
 //
 // The fields may be used by (1) the owner, between flag.enter() and flag.leave(); (2) the owner, with the pool's mutex
-// held; (3) another thread, with the pool's mutex held, after it took the flag away. (2) and (3) exclude each other by
+// held; (3) another thread, with the pool's mutex held, after it revoked the flag. (2) and (3) exclude each other by
 // the mutex, (1) and (3) by the flag.
 
 class Pool;
 
 /// Numbers a thread's allocations and hashes the sequence of its requests and frees: FNV-1a, 64 bits at a time. A bit
-/// reaches those above it alone, so what takes few values is in the low ones.
+/// affects only the bits above it, so small values are placed in the low bits.
 class RequestSequence {
  public:
   static constexpr std::uint64_t start = 0xcbf29ce484222325u;
-  /// Scratch of kernels is counted apart and not hashed: it differs with the back end and the number of threads,
-  /// tensors do not. Its numbers have this bit.
+  /// Numbers of kernel scratch have this bit and their own count. They are not hashed, because scratch depends on the
+  /// back end and the number of threads.
   static constexpr std::uint64_t scratch_bit = std::uint64_t{1} << 62;
 
-  /// The index that all threads share which have no cache.
+  /// The shared index of all threads without a cache.
   static constexpr std::uint64_t no_cache = (std::uint64_t{1} << 22) - 1;
 
-  /// Numbers are unique in a pool that has had fewer than 2^22 caches of threads: the cache's index (22 bits), then its
-  /// own count (40 bits), from 1.
+  /// Numbers are unique in a pool with fewer than 2^22 thread caches: the cache's index (22 bits), then its own count
+  /// (40 bits), from 1.
   explicit RequestSequence(std::uint64_t cache = 0) : first_((cache & no_cache) << 40) {}
 
   void request(std::size_t bytes, Category category) noexcept {
@@ -114,7 +114,7 @@ class RequestSequence {
   }
 
   std::uint64_t hash_ = start;
-  std::uint64_t hashed_from_ = 0;  // `count_` when the hash was reset
+  std::uint64_t hashed_from_ = 0;  // `count_` at the last reset of the hash
   std::uint64_t first_;
   std::uint64_t count_ = 0;
   std::uint64_t scratch_ = 0;
@@ -125,7 +125,7 @@ class alignas(64) ThreadCache {
   explicit ThreadCache(Pool& pool, std::uint64_t index) : sequence(index), pool_(&pool) {}
   ~ThreadCache();
 
-  /// Whose this is, while it lives.
+  /// The pool of this cache, while it lives.
   Pool& pool() const noexcept { return *pool_; }
   /// The magazine of a stream; nullptr if there is none.
   Magazine* find(std::uint64_t stream) noexcept {
@@ -134,9 +134,9 @@ class alignas(64) ThreadCache {
       return known;
     return find_other(stream);
   }
-  /// Takes over a magazine of a stream that has none yet.
+  /// Adds the magazine of a stream that has none yet.
   Magazine* add(std::unique_ptr<Magazine> magazine) noexcept;
-  /// Forgets the magazine of a stream, which must be empty; all empty ones.
+  /// Removes the magazine of a stream, which must be empty; removes all empty ones.
   void erase(std::uint64_t stream) noexcept;
   void erase_empty() noexcept;
   template <class Visit>
@@ -146,12 +146,12 @@ class alignas(64) ThreadCache {
   }
 
   OwnerFlag flag;
-  /// What the hot path has done since this was last added to the pool's statistics.
+  /// Changes by the hot path that the pool's statistics do not include yet.
   StatisticsDelta recent;
   RequestSequence sequence;
-  /// Requests on the hot path; counted where pages decay, by the owner alone.
+  /// Requests on the hot path; counted only if pages decay. For the owner only.
   std::size_t hits = 0;
-  /// Where this thread records; nullptr while nothing is recorded.
+  /// This thread's trace ring; nullptr while there is no recording.
   std::unique_ptr<TraceRing> ring;
 
  private:
@@ -165,38 +165,39 @@ class alignas(64) ThreadCache {
   Pool* pool_;  // nullptr once the pool is gone; guarded by the mutex of ThreadCaches
 };
 
-/// All caches of the calling thread. They end with the thread, which gives what they hold back to the pools that still
-/// live then.
+/// All caches of the calling thread. A thread's exit destroys them, which returns their blocks to the pools that still
+/// exist.
 class ThreadCaches {
  public:
-  /// A cache of a pool for the calling thread, which has none. nullptr if there is no memory for it, or if the thread
-  /// is already ending. Takes the pool's mutex.
+  /// Creates the calling thread's cache of a pool. Returns nullptr if out of memory or if the thread is exiting. Takes
+  /// the pool's mutex.
   static ThreadCache* make_own(Pool& pool) noexcept;
   /// The calling thread's cache of a pool, if it has one; nullptr otherwise.
   static ThreadCache* known(std::uint64_t pool_id, std::size_t place) noexcept {
     const ThreadState::KnownCache& known = thread_state.cache_of(place);
     return known.pool == pool_id ? known.cache : nullptr;
   }
-  /// What pools call a stream, whichever thread asks: itself, but for per_thread_stream, which has a name for each
-  /// thread. When the thread ends, what is left of its own stream goes to a retired one, and the name to a new thread.
+  /// The pools' id of a stream, for all threads: the stream itself, but a separate id for each thread's
+  /// per_thread_stream. When the thread exits, a retired stream takes over the remaining work and a new thread may get
+  /// the id.
   static Stream named(Stream stream) noexcept {
     if (stream.id != per_thread_stream || !stream.device.is_cuda()) [[likely]]
       return stream;
     return {stream.device, thread_state.own_stream != 0 ? thread_state.own_stream : name_own_stream()};
   }
-  /// The driver's handle of a stream that named() has returned. Only its own thread can name a per-thread stream; the
-  /// others have the legacy default stream, which waits for all of them and they for it.
+  /// The driver's handle of a stream from named(). Only the owner can use a per-thread stream; other threads get the
+  /// legacy default stream, which synchronizes with all of them.
   static std::uint64_t handle_of(Stream stream) noexcept {
     if ((stream.id & own_stream_bit) == 0) [[likely]]
       return stream.id;
     return stream.id == thread_state.own_stream ? per_thread_stream : 0;
   }
-  /// A new pool; its place is the lowest that no pool has, so that a thread finds its cache without a search.
+  /// Registers a new pool at the lowest free place, so that a thread finds its cache without a search.
   static std::size_t enter(Pool& pool);
-  /// Cuts the caches of all threads off a pool that is being destroyed.
+  /// Detaches the caches of all threads from a pool that is being destroyed.
   static void forget(Pool& pool) noexcept;
-  /// Around fork(), see fork.cpp: all pools hold still, and go on. In the child, what other threads kept for themselves
-  /// comes back to the pools.
+  /// Around fork(), see fork.cpp: stops all pools, then lets them go on. In the child, the pools reclaim the caches of
+  /// other threads.
   static void hold_still();
   static void go_on(bool in_child) noexcept;
 
@@ -208,7 +209,7 @@ class ThreadCaches {
  private:
   static constexpr std::uint64_t own_stream_bit = std::uint64_t{1} << 62;  // handles are addresses, which lack it
 
-  /// Those of the calling thread, which must not have ended.
+  /// The caches of the calling thread, which must not have exited.
   static ThreadCaches& mine();
   static std::uint64_t name_own_stream() noexcept;
   static void give_up_own_stream() noexcept;

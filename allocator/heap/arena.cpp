@@ -9,12 +9,12 @@ namespace poolgrad {
 
 namespace {
 
-// Only uncommitted memory follows in the window, so the size of the block is a matter of earlier growth.
+// Only uncommitted memory follows in the window, so the block's size depends only on earlier growth.
 bool is_last(const Block* block) {
   return block->next == nullptr || (block->next->state == BlockState::uncommitted && block->next->next == nullptr);
 }
 
-// Best fit, or close to it where the alignment is above the granule. The last free block may count as the largest.
+// Best fit, or close to it for alignments above the granule. May treat the last free block as the largest.
 Block* find(const BucketIndex& free, std::size_t size, std::size_t alignment, std::size_t granule,
             bool last_is_largest = false) {
   Block* best = free.find(size);
@@ -22,10 +22,10 @@ Block* find(const BucketIndex& free, std::size_t size, std::size_t alignment, st
     if (Block* const other = free.find(best->size + granule)) best = other;
   }
   if (best == nullptr || Arena::fits(best, size, alignment)) return best;
-  // Large enough wherever it starts.
+  // Large enough for any start address.
   best = free.find(size + alignment - granule);
   if (best != nullptr) return best;
-  // One of those in between may start at the right place. Rare, so all are looked at.
+  // A smaller block may happen to be aligned. Rare, so all are examined.
   free.for_each_from(size, [&](Block* block) {
     if (!Arena::fits(block, size, alignment)) return;
     if (best == nullptr || block->size < best->size || (block->size == best->size && block->address < best->address)) {
@@ -331,7 +331,7 @@ Block* Arenas::take_out_at_last(const void* pointer) noexcept {
   try {
     store_.reserve(0);
   } catch (const std::bad_alloc&) {
-    // What is kept for this may do.
+    // The reserved spare blocks may suffice.
   }
   const auto address = reinterpret_cast<std::uintptr_t>(pointer);
   Block* block = both_[0].take_out(address);
@@ -346,7 +346,7 @@ Tiling::Packed Arenas::pack(const std::function<bool(const Block*)>& may_pack) n
     for (Arena& arena : both_) arena.pack(may_pack, packed);
     for (Arena& arena : both_) arena.gather();
   } catch (const std::bad_alloc&) {
-    // As many as there was memory for.
+    // Reserved as many as memory allowed.
   }
   store_.trim();
   return packed;

@@ -1,6 +1,5 @@
-// The free blocks of a tiling, and the pages behind it. An arena knows geometry only: coalescing, searching, where to
-// grow and what to give back. It never talks to the device about memory behind addresses, holds no lock and
-// keeps no statistics: the pool does that around it.
+// The free blocks of a tiling, and its pages. An arena handles only geometry: coalescing, searching, choosing pages to
+// commit and to release. It makes no device calls, takes no locks and keeps no statistics: the pool does.
 #pragma once
 
 #include <algorithm>
@@ -22,115 +21,111 @@
 
 namespace poolgrad {
 
-/// A few streams. As `without`: their free blocks are passed over, as if they were in use.
+/// A few streams. As `without`: skips their free blocks, as if they were in use.
 using Streams = std::vector<std::uint64_t>;
 inline bool contains(const Streams& streams, std::uint64_t stream) {
   return std::ranges::find(streams, stream) != streams.end();
 }
 
-/// A function that throws, for want of memory, has changed nothing.
+/// A function that throws for lack of memory has changed nothing.
 class Arena : public Tiling {
  public:
-  /// Blocks are multiples of `granule`; memory comes in multiples of `page`, both powers of two, and goes in the same
-  /// or, where it is not `divisible`, in the handles in which it came.
+  /// Block sizes are multiples of `granule`. Memory is committed in multiples of `page`, and released in the same, or,
+  /// if not `divisible`, in the committed handles. Both are powers of two.
   Arena(BlockStore& store, std::size_t granule, std::size_t page, bool divisible)
       : Tiling(store, granule), page_(page), divisible_(divisible) {}
 
-  /// Takes over a reserved address range, all of it uncommitted.
+  /// Adds a reserved address range, all of it uncommitted.
   void add_window(std::uintptr_t address, std::size_t bytes);
-  /// Gives up an address range behind all of which there is no memory: where it started, and its bytes. Nothing if
-  /// there is none.
+  /// Removes a window without committed memory; returns its address and bytes. None if there is no such window.
   std::optional<std::pair<std::uintptr_t, std::size_t>> remove_empty_window();
 
-  /// Whether a block is large and fills its last page nearly: such blocks start at pages, and leave whole pages behind
-  /// when they go.
+  /// Whether a block is large and nearly fills its last page: such blocks start at a page, so that a free leaves whole
+  /// pages.
   bool fills_pages(std::size_t size) const;
-  /// At least `alignment`, and a page for blocks that fill their pages. A wish, not a condition.
+  /// At least `alignment`, and a page for blocks that fill their pages. A preference, not a requirement.
   std::size_t preferred_alignment(std::size_t size, std::size_t alignment) const;
   /// The last free block of a window counts as the largest of all from now on, whatever its size: then earlier growth
   /// has no influence on places.
   void ignore_growth(bool ignored) { last_is_largest_ = ignored; }
   /// Best fit among the free blocks of `stream`, cut to `size`; busy. nullptr if none fits.
   Block* take(std::size_t size, std::size_t alignment, std::uint64_t stream);
-  /// Best fit among the free blocks of all other streams, whole, busy, still theirs. Those that `ready(block)` says can
-  /// be had without waiting come first. nullptr if none fits.
+  /// Takes the best fit among the free blocks of all other streams, whole; busy, and still of its stream. Prefers
+  /// blocks for which `ready(block)` says that there is no wait. nullptr if none fits.
   Block* take_from_other_streams(std::size_t size, std::size_t alignment, std::uint64_t stream,
                                  const std::function<bool(const Block*)>& ready, const Streams& without = {});
-  /// The smallest run of free neighbours, whatever their streams, that holds `size` bytes; busy. Empty if there is
-  /// none.
+  /// The smallest run of free neighbors of any streams that holds `size` bytes; busy. Empty if there is none.
   std::vector<Block*> take_across_streams(std::size_t size, std::size_t alignment, const Streams& without = {});
-  /// The run of free neighbours of several streams with at least one whole handle that was given back longest ago;
-  /// busy.
+  /// The oldest run of free neighbors of several streams with at least one whole handle; busy.
   std::vector<Block*> take_mixed_handles(const Streams& without = {});
-  /// Makes a busy block free for its stream, which take() or expect() have named before, and coalesces it with its
-  /// neighbours; the free block that it is part of then.
+  /// Frees a busy block for its stream, which an earlier take() or expect() must have named, and coalesces it with its
+  /// neighbors. Returns the resulting free block.
   Block* put(Block* block) noexcept;
-  /// Blocks of the stream may be put here.
+  /// Prepares for put() of blocks of the stream.
   void expect(std::uint64_t stream) { index(stream); }
-  /// Cuts a busy block to `size` at `alignment`; what is left over becomes free for its stream.
+  /// Cuts a busy block to `size` at `alignment`; the rest becomes free for its stream.
   Block* carve(Block* block, std::size_t size, std::size_t alignment);
   /// Bytes by which a live block could grow at its end.
   static std::size_t free_after(const Block* block) noexcept;
-  /// Makes a live block one of `size` bytes, with room from its free neighbour. What is cut off, if anything, is busy.
+  /// Resizes a live block to `size` bytes, with room from its free neighbor. Returns the busy rest, if any.
   Block* resize(Block* block, std::size_t size);
 
-  /// Where `size` bytes at `alignment` for `stream` cost the fewest new pages.
+  /// The growth for `size` bytes at `alignment` for `stream` with the fewest new pages.
   struct Growth {
     Block* hole = nullptr;   // uncommitted; nullptr if no hole is large enough
-    std::size_t offset = 0;  // into the hole, of the pages to commit
+    std::size_t offset = 0;  // in the hole, of the pages to commit
     std::size_t bytes = 0;   // to commit there
   };
-  /// The pages end at a multiple of `step` where the hole allows it.
+  /// The pages end at a multiple of `step` if the hole allows it.
   Growth plan_growth(std::size_t size, std::size_t alignment, std::uint64_t stream, std::size_t step) const;
-  /// Cuts the planned pages off their hole; busy, and no longer part of any hole.
+  /// Cuts the planned pages off their hole, as a busy block.
   Block* begin_growth(const Growth& growth, std::uint64_t stream);
-  /// There is no memory behind the block any more, or yet: it is a hole.
+  /// Turns a block without memory into a hole.
   void uncommit(Block* block) noexcept;
 
-  /// Calls visit(Block*) for the free blocks that may have a whole handle, in no useful order.
+  /// Calls visit(Block*) for the free blocks that may contain a whole handle, in unspecified order.
   template <class Visit>
   void for_each_free_page_run(Visit visit, const Streams& without = {}) const {
     for (const StreamIndex& entry : indices_) {
       if (!contains(without, entry.stream)) entry.free->by_size.for_each_from(page_, visit);
     }
   }
-  /// Whole handles, next to each other in a free block, that were given back before the tick `limit`, as far as
-  /// PageAges knows; busy. nullptr if there are none: then `oldest` is at most when the oldest of the others were.
+  /// Takes adjacent whole handles of a free block that were freed before the tick `limit`, by PageAges; busy. If there
+  /// are none, returns nullptr and lowers `oldest` to a bound on the age of the others.
   Block* take_old_handles(std::uint64_t limit, std::uint64_t& oldest, const Streams& without = {});
-  /// Cuts whole handles of `bytes` or, if that is not possible, a little more out of a free block, from its upper end;
-  /// busy.
+  /// Cuts whole handles of `bytes`, or a little more if necessary, from the upper end of a free block; busy.
   Block* take_handles(Block* block, std::size_t bytes);
-  /// Cuts whole handles of at most `bytes` out of a free block, but for the neighbours of `hole`: those with the most
-  /// bytes for a call to the device, of equals those given back longest ago; busy. nullptr if there are none.
+  /// Cuts whole handles of at most `bytes` out of a free block that is no neighbor of `hole`; busy. Prefers the most
+  /// bytes per device call, then the oldest free. nullptr if there are none.
   Block* take_movable_handles(std::size_t bytes, const Block* hole, const Streams& without = {});
 
   std::size_t free_bytes() const;
   std::size_t free_bytes(std::uint64_t stream) const;
-  /// Free bytes in whole handles, whatever their streams: what a release could return; or at least `enough`.
+  /// Free bytes in whole handles of all streams, the bytes that a release could return; or at least `enough`.
   std::size_t releasable_bytes(std::size_t enough = SIZE_MAX) const;
   /// The size of the largest free block of one stream, or of all.
   std::size_t largest_free(std::optional<std::uint64_t> stream = std::nullopt) const;
 
-  /// What the arena takes of the program's heap.
+  /// Heap memory of the arena's bookkeeping.
   std::size_t bookkeeping_bytes() const noexcept;
 
   /// Blocks that are not free but share handles with free bytes, with their shares of these bytes.
   std::vector<std::pair<LiveBlock, std::size_t>> pinners() const;
 
-  /// Everything that is of stream `from`, free or not, is of stream `to`, which was expected.
+  /// Renames a stream in all blocks, free or not; `to` was passed to expect().
   void rename_stream(std::uint64_t from, std::uint64_t to) noexcept;
   bool knows_stream(std::uint64_t stream) const;
-  /// How often a block became free or stopped being free.
+  /// Number of times that a block became free or stopped being free.
   std::uint64_t changes() const { return changes_; }
-  /// Makes the Blocks of free and of packed blocks anew that few others lie beside, so that the memory around them can
-  /// go. Only while nobody knows one of them.
+  /// Replaces the Block objects of sparse chunks, for free and packed blocks, so that the chunks' memory can be freed.
+  /// Requires that no caller holds such a Block.
   void gather();
 
  private:
   struct FreeBlocks {
     explicit FreeBlocks(std::size_t granule) : by_size(granule) {}
     BucketIndex by_size;
-    HandleIndex by_handles;  // all of a page or more
+    HandleIndex by_handles;  // all of at least a page
   };
   struct StreamIndex {
     std::uint64_t stream;
@@ -142,13 +137,13 @@ class Arena : public Tiling {
   }
   FreeBlocks& find_or_make_index(std::uint64_t stream);
   void remove_free(Block* block) noexcept;
-  /// Notes them in a free block. Divisible memory moves at once, as if it were one.
+  /// Counts a free block's whole handles. Treats divisible memory as one handle, because it moves at once.
   void count_whole_handles(Block* block) const;
   /// Cuts [begin, end) out of a free block; busy.
   Block* cut_out(Block* block, std::uintptr_t begin, std::uintptr_t end);
-  /// Whether free blocks may be neighbours, which those of one stream never are.
+  /// Whether free blocks may be neighbors, which requires two streams.
   bool several_streams_have_free_blocks() const;
-  /// Calls visit(first, last) for each longest run of free neighbours.
+  /// Calls visit(first, last) for each maximal run of free neighbors.
   template <class Visit>
   void for_each_free_run(Visit visit, const Streams& without = {}) const {
     const auto is_free = [&](const Block* block) {
@@ -163,7 +158,7 @@ class Arena : public Tiling {
       }
     }
   }
-  /// Makes the blocks of the run busy whose cost(first, last) is least, and below UINT64_MAX; none if there is none.
+  /// Takes the run with the least cost(first, last) below UINT64_MAX, as busy blocks; none if there is none.
   template <class Cost>
   std::vector<Block*> take_cheapest_run(Cost cost, const Streams& without);
 
@@ -172,13 +167,13 @@ class Arena : public Tiling {
   bool last_is_largest_ = false;
   std::uint64_t changes_ = 0;
   std::vector<StreamIndex> indices_;
-  std::uint64_t latest_stream_ = 0;  // whose index was asked for last
+  std::uint64_t latest_stream_ = 0;  // the last requested index
   FreeBlocks* latest_index_ = nullptr;
   FirstFitIndex holes_{granule_};
 };
 
-/// Where the blocks of a pool lie: two arenas, so that what lives long does not pin the pages of what does not, and the
-/// Block objects of both. Guarded by the pool's mutex but for what says otherwise.
+/// All blocks of a pool: two arenas, so that long-lived blocks do not pin the pages of transient ones, and the Block
+/// objects of both. Guarded by the pool's mutex unless noted.
 class Arenas {
  public:
   Arenas(std::size_t granule, std::size_t page, bool divisible)
@@ -187,7 +182,7 @@ class Arenas {
   Arena& of(Tag tag) { return both_[is_long_lived(tag.category) ? 1 : 0]; }
   const Arena& of(Tag tag) const { return both_[is_long_lived(tag.category) ? 1 : 0]; }
   Arena& other_than(Tag tag) { return both_[is_long_lived(tag.category) ? 0 : 1]; }
-  /// The one that the block lies in.
+  /// The arena of the block.
   Arena& of(const Block* block) { return both_[both_[0].owns(block->address) ? 0 : 1]; }
   Arena* begin() { return both_.begin(); }
   Arena* end() { return both_.end(); }
@@ -200,7 +195,7 @@ class Arenas {
     const auto address = reinterpret_cast<std::uintptr_t>(pointer);
     return both_[0].owns(address) || both_[1].owns(address);
   }
-  /// Needs no lock for a block that is the caller's. nullptr for a packed one, see unpacked().
+  /// Needs no lock for a block owned by the caller. nullptr for a packed one, see unpacked().
   Block* live(const void* pointer) const noexcept {
     const auto address = reinterpret_cast<std::uintptr_t>(pointer);
     Block* block = both_[0].live(address);
@@ -209,37 +204,37 @@ class Arenas {
   }
   /// A copy of the live block that starts there, packed or not.
   std::optional<Block> live_copy(const void* pointer) const;
-  /// The live block that starts there, no longer packed; nullptr if there is none.
+  /// The live block that starts there, after unpacking it if packed; nullptr if there is none.
   Block* unpacked(const void* pointer);
-  /// The same to give it back: nullptr for want of memory, too; one that was packed is not in the live map.
+  /// The same for a free: also nullptr if out of memory. An unpacked block is not in the live map.
   Block* unpacked_at_last(const void* pointer) noexcept {
     Block* block = live(pointer);
     return block != nullptr ? block : take_out_at_last(pointer);
   }
-  /// Packed blocks that came out so far, and in whose place there is none that was packed again.
+  /// Blocks unpacked so far and not packed again.
   std::size_t unpacked_blocks() const { return unpacked_blocks_; }
-  /// Packs the live blocks that may be. During a standstill.
+  /// Packs the eligible live blocks. Requires all threads stopped.
   Tiling::Packed pack(const std::function<bool(const Block*)>& may_pack) noexcept;
-  /// The same for the live block of this number at the address, if it is in the place of a packed one: see
+  /// The same for the live block with this number at the address, if it replaced a packed one: see
   /// Tiling::pack_again().
   bool pack_again(std::uintptr_t address, std::uint64_t number,
                   const std::function<bool(const Block*)>& may_pack) noexcept;
 
-  /// Blocks may be put here for the stream, in either arena.
+  /// Prepares both arenas for put() of blocks of the stream.
   void expect(std::uint64_t stream);
   void rename_stream(std::uint64_t from, std::uint64_t to) noexcept;
   bool knows_stream(std::uint64_t stream) const;
-  /// How often a block became free or stopped being free.
+  /// Number of times that a block became free or stopped being free.
   std::uint64_t changes() const { return both_[0].changes() + both_[1].changes(); }
 
   std::size_t free_bytes() const { return both_[0].free_bytes() + both_[1].free_bytes(); }
-  /// Free for other streams than this.
+  /// Free bytes of all other streams.
   std::size_t free_elsewhere(std::uint64_t stream) const;
-  /// Free in whole handles: what a release could return; or at least `enough`.
+  /// Free bytes in whole handles, the bytes that a release could return; or at least `enough`.
   std::size_t releasable_bytes(std::size_t enough = SIZE_MAX) const;
-  /// What is held for blocks, the live map, and packed blocks.
+  /// Bytes of Block objects, the live map, and packed blocks.
   std::size_t noted_bytes() const { return store_.bytes() + both_[0].map_bytes() + both_[1].map_bytes(); }
-  /// That and all else.
+  /// All bookkeeping bytes.
   std::size_t bookkeeping_bytes() const;
 
  private:

@@ -1,4 +1,4 @@
-// Pages: where an arena grows, what it can give back.
+// Pages of an arena: where to grow and which to release.
 #include "allocator/heap/arena.h"
 
 #include <algorithm>
@@ -12,7 +12,7 @@ Arena::Growth Arena::plan_growth(std::size_t size, std::size_t alignment, std::u
   const auto joins = [&](const Block* other) {
     return other != nullptr && other->state == BlockState::free && other->stream == stream;
   };
-  // With all that free neighbours can add to it, no hole costs less than `least`, nor does a smaller one do.
+  // Free neighbors reduce the cost by at most `help`, so smaller holes cannot cost less than `least`.
   const std::size_t help = 2 * largest_free(stream);
   const std::size_t least = size > help ? round_up(size - help, page_) : page_;
   Growth best;
@@ -23,8 +23,8 @@ Arena::Growth Arena::plan_growth(std::size_t size, std::size_t alignment, std::u
     const std::uintptr_t start = round_up(below, alignment);
     if (start < below || start >= above || above - start < size) return;
     const std::uintptr_t begin = start < hole->address ? hole->address : round_down(start, page_);
-    if (begin >= hole->end() || start + size <= begin) return;  // the free neighbours alone would do
-    // Steps are counted from the window, which is not at the same address on every device.
+    if (begin >= hole->end() || start + size <= begin) return;  // the free neighbors alone suffice
+    // Count steps from the window, whose address differs between devices.
     const std::uintptr_t window = hole->window->address;
     const std::uintptr_t end = std::min(window + round_up(start + size - window, step), hole->end());
     if (best.hole == nullptr || end - begin < best.bytes) best = {hole, begin - hole->address, end - begin};
@@ -133,9 +133,9 @@ Block* Arena::take_movable_handles(std::size_t bytes, const Block* hole, const S
   struct Run {
     Block* block = nullptr;
     std::uintptr_t begin = 0, end = 0;
-    std::size_t calls = 0;  // to the device, one for each handle
+    std::size_t calls = 0;  // device calls, one for each handle
     std::size_t size() const { return end - begin; }
-    // Of equals in the order of HandleIndex, the first stream's.
+    // Ties in the order of HandleIndex go to the first stream.
     bool better_than(const Run& other) const {
       if (other.block == nullptr) return true;
       const std::size_t own = size() * other.calls, others = other.size() * calls;
@@ -151,12 +151,12 @@ Block* Arena::take_movable_handles(std::size_t bytes, const Block* hole, const S
     if (run.calls != 0 && run.better_than(best)) best = run;
   };
   const auto is_beside = [&](const Block* block) { return block == hole->previous || block == hole->next; };
-  // A block that has more than `bytes` in whole handles gives a part of them, another one all.
+  // Takes a part of a block with more than `bytes` in whole handles, else all of it.
   const auto consider_part = [&](Block* block) {
     const HandleMap& handles = block->window->handles;
     const std::uintptr_t begin = handles.round_up(block->address), end = begin + block->whole_bytes;
     if (divisible_) return consider({block, begin, begin + bytes, 1});
-    // No call gives more than the largest handle.
+    // A call moves at most the largest handle.
     const std::size_t most = std::min(bytes, block->whole_handles.most_pages * page_) * best.calls;
     if (most < best.size() || (best.block != nullptr && most == best.size() && block->epoch > best.block->epoch))
       return;
@@ -168,7 +168,7 @@ Block* Arena::take_movable_handles(std::size_t bytes, const Block* hole, const S
         ++run.calls;
       } else {
         consider(run);
-        // A handle that does not fit behind the run may begin another one.
+        // A handle that exceeds the run may begin another run.
         run.begin = run.end = run.calls == 0 ? next : run.end;
         run.calls = 0;
       }
@@ -197,7 +197,7 @@ Block* Arena::take_movable_handles(std::size_t bytes, const Block* hole, const S
 std::size_t Arena::releasable_bytes(std::size_t enough) const {
   std::size_t bytes = 0;
   if (!several_streams_have_free_blocks()) {
-    // The large ones can be looked up.
+    // The index finds the large ones.
     for (const StreamIndex& entry : indices_) {
       entry.free->by_size.for_each_largest_first([&](const Block* block) {
         bytes += whole_handles(block, block);
@@ -213,7 +213,7 @@ std::size_t Arena::releasable_bytes(std::size_t enough) const {
 std::vector<std::pair<LiveBlock, std::size_t>> Arena::pinners() const {
   std::vector<std::pair<LiveBlock, std::size_t>> shares;
   const auto credit = [&](const LiveBlock& block, std::size_t bytes) {
-    // Handles are visited in address order, so a block that spans several was the last one credited.
+    // Visits handles in address order, so a block that spans several was the last one credited.
     if (shares.empty() || shares.back().first.address != block.address) shares.emplace_back(block, 0);
     shares.back().second += bytes;
   };
@@ -226,7 +226,7 @@ std::vector<std::pair<LiveBlock, std::size_t>> Arena::pinners() const {
         first = first->next;
         continue;
       }
-      // One handle, or all those that `first` fills: they hold nothing free.
+      // Skips all handles that `first` fills: they contain no free bytes.
       const std::uintptr_t end = std::max(window->handles.end_of(at), window->handles.round_down(first->end()));
       std::size_t free = 0;
       holders.clear();

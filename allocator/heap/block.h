@@ -1,5 +1,5 @@
-// One contiguous range of a pool's addresses, what owns such blocks, and trees of them. Blocks tile each address window
-// without gaps.
+// A contiguous range of a pool's addresses, the owner of Block objects, and trees of blocks. Blocks tile each address
+// window without gaps.
 #pragma once
 
 #include <array>
@@ -19,54 +19,55 @@ struct Window;
 struct BlockChunk;
 class PackedBlocks;
 
-/// Handles of physical memory that lie in a block as a whole.
+/// The whole handles inside a block.
 struct WholeHandles {
   static constexpr std::uint32_t unknown = UINT32_MAX;
   std::uint32_t count;
   std::uint32_t most_pages;  // of one
 };
 
-// What allocating and freeing through a magazine touches comes first and fills one cache line.
+// The fields of the magazine path come first and fill one cache line.
 struct alignas(64) Block {
   std::uintptr_t address = 0;
   std::size_t size = 0;
-  // Whose queued work may still use the memory. Hot paths look at it while the stream of others' blocks is renamed.
+  // The stream that may still use the memory. Hot paths read it during a rename of other blocks' stream.
   Relaxed<std::uint64_t> stream = 0;
-  // Of a live block, and of a free one in the place of it.
+  // For a live block, or a free one.
   union {
     std::uint64_t number = 0;    // allocations are counted from 1; see RequestSequence for scratch of kernels
     WholeHandles whole_handles;  // see HandleIndex
   };
   union {
     std::size_t requested = 0;
-    std::size_t whole_bytes;  // in these handles
+    std::size_t whole_bytes;  // in whole handles
   };
   union {
     Tag tag{};
     Block* better;  // a child in a HandleIndex
   };
-  // Children in a tree: of a bucket, while free, or of those that stand for packed blocks of one region. `left` is the
-  // next block while in a magazine.
+  // Children in a tree: of a bucket while free, or of the nodes for packed blocks of a region. `left` links the blocks
+  // of a magazine.
   Block* left = nullptr;
-  Relaxed<BlockState> state = BlockState::busy;  // neighbours look at it
-  bool used_elsewhere = false;                   // by other streams too, see StreamLedger
+  Relaxed<BlockState> state = BlockState::busy;  // neighbors read it
+  bool used_elsewhere = false;                   // also used by other streams, see StreamLedger
 
   Block* right = nullptr;
-  // Neighbours by address in the same window; never two free blocks of one stream, never two uncommitted ones.
+  // Neighbors by address in the same window; two neighbors are never both free blocks of one stream, nor both
+  // uncommitted.
   Block* previous = nullptr;
   Block* next = nullptr;
   Window* window = nullptr;
-  std::uint64_t epoch = 0;   // allocation tick at which it was last given back
-  std::uint64_t ticket = 0;  // of `stream` when it was last given back, see StreamOrder
+  std::uint64_t epoch = 0;   // allocation tick of its last free
+  std::uint64_t ticket = 0;  // of `stream` at its last free, see StreamOrder
   union {
-    PackedBlocks* packed = nullptr;  // has the live blocks, next to each other, of any streams, that this stands for
+    PackedBlocks* packed = nullptr;  // the adjacent live blocks, of any streams, that this block represents
     Block* worse;                    // of a free block
   };
-  BlockChunk* chunk = nullptr;  // where it lies; see BlockStore
+  BlockChunk* chunk = nullptr;  // its owner; see BlockStore
 
   std::uintptr_t end() const { return address + size; }
 
-  /// Puts `rest` behind this block, which keeps its first `bytes`.
+  /// Inserts `rest` after this block, which keeps its first `bytes`.
   void link_rest(Block* rest, std::size_t bytes) {
     rest->previous = this;
     rest->next = next;
@@ -74,7 +75,7 @@ struct alignas(64) Block {
     next = rest;
     size = bytes;
   }
-  /// Adds the next block's bytes and takes it out of the order; returns it.
+  /// Absorbs the next block and unlinks it; returns it.
   Block* absorb_next() {
     Block* gone = next;
     size += gone->size;
@@ -85,29 +86,29 @@ struct alignas(64) Block {
   }
 };
 
-/// Memory for blocks comes in chunks.
+/// Blocks are allocated in chunks.
 struct BlockChunk {
   static constexpr std::size_t size = 32;
   std::array<Block, size> blocks;
   Block* spare = nullptr;
   std::size_t spares = 0;
   BlockChunk* next = nullptr;  // with spare blocks
-  bool lasting = false;        // made for blocks that stay, during this pass
+  bool lasting = false;        // created in this pass for long-lived blocks
 };
 
-/// Owns Block objects and reuses them, so that splitting costs no malloc in the steady state. Those of one chunk are
-/// handed out before those of the next, so that chunks become empty.
+/// Owns Block objects and reuses them, so that splits need no malloc in the steady state. Hands out the blocks of one
+/// chunk before the next, so that chunks become empty.
 class BlockStore {
  public:
-  /// So many are left by whoever can live without memory for more, for those who cannot: see make_last().
+  /// Spare blocks reserved for callers that must not fail: see make_last().
   static constexpr std::size_t kept = 2;
 
   /// The next `count` calls of make() need no memory.
   void reserve(std::size_t count) {
     while (spares_ < count + kept) add_chunk();
   }
-  /// The next `count` calls of make() need no memory and give blocks that lie together, in chunks where nothing else
-  /// was: those that will stay. Until trim().
+  /// The next `count` calls of make() need no memory and return long-lived blocks close together, in chunks of their
+  /// own. Valid until trim().
   void reserve_together(std::size_t count) {
     std::size_t together = 0;
     for (const BlockChunk* chunk = first_; chunk != nullptr && chunk->lasting; chunk = chunk->next)
@@ -123,7 +124,7 @@ class BlockStore {
     reserve(1);
     return make_last();
   }
-  /// Needs no memory; there must be spare blocks.
+  /// Needs no memory; requires a spare block.
   Block* make_last() noexcept {
     BlockChunk* chunk = first_;
     Block* block = std::exchange(chunk->spare, chunk->spare->next);
@@ -145,9 +146,9 @@ class BlockStore {
   std::size_t bytes() const noexcept {
     return chunks_.size() * sizeof(BlockChunk) + chunks_.capacity() * sizeof(chunks_[0]);
   }
-  /// Whether few of the blocks beside it are in use.
+  /// Whether few blocks of its chunk are in use.
   static bool is_lonely(const Block* block) noexcept { return block->chunk->spares >= BlockChunk::size / 2; }
-  /// Gives back the memory of chunks that nothing is in, but for one.
+  /// Frees empty chunks, except one.
   void trim() noexcept {
     BlockChunk* chunk = std::exchange(first_, nullptr);
     std::size_t left = spares_;
@@ -158,7 +159,7 @@ class BlockStore {
         append(chunk);
       } else {
         left -= BlockChunk::size;
-        chunk->blocks[0].chunk = nullptr;  // to be erased
+        chunk->blocks[0].chunk = nullptr;  // allow erase()
       }
       chunk = next;
     }
@@ -188,17 +189,17 @@ class BlockStore {
     return chunk;
   }
 
-  // A temporary in its place would be made on the stack each time, which takes longer than all else.
+  // A constant, because a temporary would be built on the stack each time, which dominates the cost.
   const Block blank_{};
   std::vector<std::unique_ptr<BlockChunk>> chunks_;
-  // Those with spare blocks, in a row.
+  // A list of chunks with spare blocks.
   BlockChunk* first_ = nullptr;
   BlockChunk* last_ = nullptr;
   std::size_t spares_ = 0;
 };
 
-// A treap of blocks (Seidel and Aragon 1996), linked by two members: a search tree in the order of before(a, b)
-// that is also a heap by a hash of the address, which keeps it balanced in expectation without stored balance data.
+// A treap of blocks (Seidel and Aragon 1996), linked by two members: a search tree in the order of before(a, b) that is
+// also a heap by a hash of the address, so it is balanced in expectation without stored balance data.
 
 inline std::uint64_t tree_priority(const Block* block) {
   const std::uint64_t mixed = block->address * 0x9E3779B97F4A7C15u;
@@ -210,7 +211,7 @@ void tree_insert(Block** link, Block* block, Before before) {
   while (*link != nullptr && tree_priority(*link) >= tree_priority(block)) {
     link = before(block, *link) ? &((*link)->*Left) : &((*link)->*Right);
   }
-  // What hangs here has lower priority: it is split into the parts before and after the block.
+  // Splits the lower-priority subtree into the parts before and after the block.
   Block* rest = *link;
   *link = block;
   Block** smaller = &(block->*Left);

@@ -1,6 +1,6 @@
-// The free blocks of one stream, found by size: two-level bitmaps over buckets (power of two x 16), as in TLSF
-// (Masmano et al. 2004). A bucket is an index, never a rounding: it holds its blocks in a tree ordered by
-// (size, address), so a search gives the true best fit, and of equal fits the lowest address.
+// The free blocks of one stream by size: two-level bitmaps over buckets (power of two x 16), as in TLSF (Masmano et al.
+// 2004). Buckets do not round sizes: each holds a tree ordered by (size, address), so a search returns the true best
+// fit, and of equal fits the lowest address.
 #pragma once
 
 #include <array>
@@ -19,12 +19,12 @@ class BucketIndex {
 
   void insert(Block* block) noexcept;
   void remove(Block* block) noexcept;
-  /// The smallest block of at least `size` bytes, at the lowest address; nullptr if there is none. Stays in the index.
+  /// The smallest block of at least `size` bytes, at the lowest address; nullptr if there is none. Does not remove it.
   Block* find(std::size_t size) const noexcept;
   /// Sum of the sizes.
   std::size_t bytes() const noexcept { return bytes_; }
 
-  /// Calls visit(Block*) for every block in buckets that can hold `size` bytes or more, in no useful order.
+  /// Calls visit(Block*) for every block in buckets that can hold `size` bytes or more, in unspecified order.
   template <class Visit>
   void for_each_from(std::size_t size, Visit visit) const {
     const Bucket from = bucket_of(size);

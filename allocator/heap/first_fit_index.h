@@ -1,5 +1,5 @@
-// Blocks found by address: the lowest one that is large enough. A search tree by address that knows the largest size
-// below each node, balanced as a treap (Seidel and Aragon 1996) by a hash of where the node lies.
+// Finds the lowest block that is large enough. A search tree by address with the largest size below each node, balanced
+// as a treap (Seidel and Aragon 1996) by a hash of the address.
 #pragma once
 
 #include <algorithm>
@@ -29,7 +29,7 @@ class FirstFitIndex {
 
   void remove(Block* block) { root_ = without(root_, block); }
 
-  /// A block takes in free memory beside it.
+  /// Extends a block by adjacent free memory.
   void enlarge(Block* block, std::uintptr_t address, std::size_t size) {
     for (Block* node = root_; node != block; node = address < node->address ? node->left : node->right) {
       node->requested = std::max(node->requested, size);
@@ -58,7 +58,7 @@ class FirstFitIndex {
     walk(root_, visit);
   }
 
-  /// Calls visit(Block*) for the blocks of at least `size` bytes, which is not 0, by address, until it returns false.
+  /// Calls visit(Block*) for the blocks of at least `size` bytes (not 0), by address, until it returns false.
   template <class Visit>
   void for_each_fit(std::size_t size, Visit visit) const {
     walk_fits(root_, size, visit);
@@ -75,7 +75,7 @@ class FirstFitIndex {
     return node;
   }
 
-  // The blocks below and above an address that is in none.
+  // The blocks below and above an address between blocks.
   static std::pair<Block*, Block*> split(Block* node, std::uintptr_t address) {
     if (node == nullptr) return {nullptr, nullptr};
     if (node->address < address) {

@@ -1,5 +1,5 @@
-// The free blocks of one stream, found by what moving their handles of physical memory is worth: the bytes that a call
-// to the device moves. Nothing is counted or sorted before somebody asks, which most pools never do.
+// The free blocks of one stream, ordered by the bytes that a device call for their handles would move. Counts and sorts
+// only on demand, which most pools never need.
 #pragma once
 
 #include <cstddef>
@@ -26,7 +26,7 @@ class HandleIndex {
       tree_remove<&Block::better, &Block::worse>(&tree_, block, before);
     }
   }
-  /// Calls count(Block*) for the blocks that are new, which notes their whole handles.
+  /// Calls count(Block*) for new blocks, to count their whole handles.
   template <class Count>
   void update(Count count) {
     while (fresh_ != nullptr) {
@@ -36,14 +36,14 @@ class HandleIndex {
       if (block->whole_handles.count != 0) tree_insert<&Block::better, &Block::worse>(&tree_, block, before);
     }
   }
-  /// Calls visit(Block*) for those that had whole handles at the last update, the best first, until it returns false.
+  /// Calls visit(Block*) for the blocks with whole handles at the last update, best first, until it returns false.
   template <class Visit>
   void for_each_best_first(Visit visit) const {
     walk(tree_, visit);
   }
 
-  /// Whether all handles of `a` together move more bytes with a call than those of `b`; of equals the block that was
-  /// given back first does, then the smallest, then the lowest.
+  /// Whether the handles of `a` move more bytes per call than those of `b`; ties: the block freed first, then the
+  /// smallest, then the lowest.
   static bool before(const Block* a, const Block* b) {
     const std::size_t own = a->whole_bytes * b->whole_handles.count, others = b->whole_bytes * a->whole_handles.count;
     if (own != others) return own > others;
@@ -58,7 +58,7 @@ class HandleIndex {
   }
 
   Block* tree_ = nullptr;
-  Block* fresh_ = nullptr;  // a list from `worse` to `worse`, back by `better`
+  Block* fresh_ = nullptr;  // a list linked by `worse`, back by `better`
 };
 
 }  // namespace poolgrad

@@ -17,7 +17,7 @@ std::vector<std::size_t> handle_sizes(std::size_t bytes, std::size_t most) {
 HandleMap::HandleMap(std::uintptr_t address, std::size_t bytes, std::size_t page, bool divisible)
     : address_(address),
       page_bits_(static_cast<unsigned>(std::countr_zero(page))),
-      // With one more, at which the last handle ends.
+      // One extra bit, for the end of the last handle.
       starts_(divisible ? 0 : bytes / page / 64 + 1, ~std::uint64_t{0}) {}
 
 void HandleMap::set_starts(std::size_t page, std::size_t end, bool value) {
@@ -127,7 +127,7 @@ void MappedHandles::move(std::uintptr_t from, std::uintptr_t to, std::size_t byt
   check_whole(from, bytes, operation);
   auto entry = handles_.find(from);
   for (std::size_t moved = 0; moved < bytes;) {
-    auto node = handles_.extract(entry++);  // what comes next is not moved between: the ranges have nothing in common
+    auto node = handles_.extract(entry++);  // the ranges are disjoint, so no handle lies in between
     moved += node.mapped().bytes;
     node.key() += to - from;
     node.mapped().address = node.key();

@@ -1,6 +1,6 @@
-// Which handle of physical memory is behind which addresses. Memory that is not divisible, a GPU's, comes in handles of
-// any number of pages, and goes only as whole ones. Pools see to it with a HandleMap; the devices look every range up
-// in their MappedHandles before they touch it.
+// The handles of physical memory behind addresses. Indivisible memory, as on a GPU, comes in handles of any number of
+// pages, which are released only as a whole. Pools use a HandleMap for this; devices check every range against their
+// MappedHandles.
 #pragma once
 
 #include <bit>
@@ -11,36 +11,35 @@
 
 namespace poolgrad {
 
-/// The handles in which `bytes` are committed: of `most` bytes, the last of what is left. All are multiples of a page.
+/// The handle sizes for a commit of `bytes`: `most` bytes each, and the rest. All are multiples of a page.
 std::vector<std::size_t> handle_sizes(std::size_t bytes, std::size_t most);
 
-/// The handle behind each page of an address window. Divisible memory is the special case where every page is its own
-/// handle.
+/// The handle of each page of an address window. With divisible memory every page is its own handle.
 class HandleMap {
  public:
-  /// For addresses in [address, address + bytes), nothing behind them. `page` is a power of two.
+  /// For addresses in [address, address + bytes), without memory. `page` is a power of two.
   HandleMap(std::uintptr_t address, std::size_t bytes, std::size_t page, bool divisible);
 
-  /// Handles of these sizes now start at `address`, one after the other.
+  /// Sets handles of these sizes from `address` on, one after the other.
   void set(std::uintptr_t address, const std::vector<std::size_t>& sizes);
-  /// Nothing is behind [address, address + bytes) any more.
+  /// Removes all handles in [address, address + bytes).
   void clear(std::uintptr_t address, std::size_t bytes);
-  /// The memory at [from, from + bytes), whole handles, is now at `to` of the window of `target`.
+  /// Moves the whole handles at [from, from + bytes) to `to` in the window of `target`.
   void move(std::uintptr_t from, HandleMap& target, std::uintptr_t to, std::size_t bytes);
-  /// Where the handle starts that holds a committed address, and where it ends.
+  /// Start and end of the handle that contains a committed address.
   std::uintptr_t start_of(std::uintptr_t address) const { return address_of(last_start(page_of(address))); }
   std::uintptr_t end_of(std::uintptr_t address) const { return address_of(next_start(page_of(address) + 1)); }
-  /// The lowest start of a handle at `address` or above it, where the byte at `address` is committed.
+  /// The lowest handle start at or above `address`; the byte at `address` is committed.
   std::uintptr_t round_up(std::uintptr_t address) const {
     return address_of(next_start(page_of(address + (std::uintptr_t{1} << page_bits_) - 1)));
   }
-  /// The highest end of a handle at `address` or below it, where the byte before `address` is committed.
+  /// The highest handle end at or below `address`; the byte before `address` is committed.
   std::uintptr_t round_down(std::uintptr_t address) const { return address_of(last_start(page_of(address))); }
   /// Bytes held.
   std::size_t bytes() const { return starts_.capacity() * sizeof(std::uint64_t); }
 
  private:
-  /// The pages nearest to this one, or itself, where something starts; the ends of handles are among them.
+  /// The nearest page, from this one on, with a start bit; the ends of handles have one too.
   std::size_t next_start(std::size_t page) const {
     if (starts_.empty()) return page;
     std::uint64_t word = starts_[page / 64] >> (page % 64) << (page % 64);
@@ -59,12 +58,12 @@ class HandleMap {
 
   std::uintptr_t address_;
   unsigned page_bits_;
-  // A bit for each page where a handle starts, and for each without memory; empty where memory is divisible.
+  // A bit for each page that starts a handle or has no memory; empty for divisible memory.
   std::vector<std::uint64_t> starts_;
 };
 
-/// The handles of a device. Not synchronised. Throws DeviceError `[operation] reason` and changes nothing where a range
-/// is not what it must be. Taking and moving handles needs no memory.
+/// The handles of a device. Not thread-safe. Throws DeviceError `[operation] reason`, changing nothing, for an invalid
+/// range. take() and move() allocate no memory.
 class MappedHandles {
  public:
   struct Handle {
@@ -74,23 +73,22 @@ class MappedHandles {
   };
   using Handles = std::map<std::uintptr_t, Handle>;  // by address
 
-  /// A handle is now behind its addresses; nothing else may be.
+  /// Adds a handle, which must not overlap others.
   void add(const Handle& handle, const char* operation);
-  /// Throws unless nothing is behind [address, address + bytes).
+  /// Throws if any handle overlaps [address, address + bytes).
   void check_free(std::uintptr_t address, std::size_t bytes, const char* operation) const;
-  /// The handles behind [address, address + bytes), lowest first. Throws if there is a gap, or if a handle reaches
-  /// beyond the range.
+  /// The handles of [address, address + bytes), lowest first. Throws if there is a gap, or if a handle exceeds the
+  /// range.
   std::vector<Handle> whole(std::uintptr_t address, std::size_t bytes, const char* operation) const;
-  /// The handles that have a part of [address, address + bytes), lowest first. Throws if there is a gap.
+  /// The handles that overlap [address, address + bytes), lowest first. Throws if there is a gap.
   std::vector<Handle> behind(std::uintptr_t address, std::size_t bytes, const char* operation) const;
   /// All of them.
   const Handles& all() const { return handles_; }
-  /// As whole(), and they are gone from here.
+  /// As whole(), and removes them.
   Handles take(std::uintptr_t address, std::size_t bytes, const char* operation);
-  /// Those behind [from, from + bytes) are now behind the same range at `to`, where nothing may be.
+  /// Moves the handles of [from, from + bytes) to `to`, where the range must be empty.
   void move(std::uintptr_t from, std::uintptr_t to, std::size_t bytes, const char* operation);
-  /// A handle that covers `address` becomes two of the same id, the second from `address` on: for memory that is
-  /// divisible.
+  /// Splits a handle at `address` into two with the same id, for divisible memory.
   void split(std::uintptr_t address);
 
   std::size_t count() const { return handles_.size(); }

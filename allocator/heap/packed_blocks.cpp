@@ -11,12 +11,12 @@ namespace poolgrad {
 
 namespace {
 
-// Thread and count in a number: see RequestSequence. Numbers of one thread are close to each other, those of two are
-// not.
+// Thread and count in a number: see RequestSequence. Numbers of one thread are close together, those of two are far
+// apart.
 constexpr unsigned count_bits = 40;
 constexpr std::uint64_t count_mask = (std::uint64_t{1} << count_bits) - 1;
 
-// Up to 57 bits anywhere: all are in the eight bytes from the one in which they start.
+// A field of up to 57 bits at any bit offset lies within the eight bytes from its first byte.
 constexpr std::size_t word = sizeof(std::uint64_t);
 static_assert(std::endian::native == std::endian::little);
 
@@ -26,7 +26,7 @@ std::uint64_t read(const unsigned char* bits, std::size_t at, unsigned width) {
   return found >> at % 8 & ((std::uint64_t{1} << width) - 1);
 }
 
-// Where there is zero.
+// Requires zero bits there.
 void write(unsigned char* bits, std::size_t at, std::uint64_t value) {
   std::uint64_t there = 0;
   std::memcpy(&there, bits + at / 8, word);
@@ -34,7 +34,7 @@ void write(unsigned char* bits, std::size_t at, std::uint64_t value) {
   std::memcpy(bits + at / 8, &there, word);
 }
 
-// Whatever is there.
+// Replaces any bits there.
 void overwrite(unsigned char* bits, std::size_t at, unsigned width, std::uint64_t value) {
   std::uint64_t there = 0;
   std::memcpy(&there, bits + at / 8, word);
@@ -43,9 +43,9 @@ void overwrite(unsigned char* bits, std::size_t at, unsigned width, std::uint64_
   std::memcpy(bits + at / 8, &there, word);
 }
 
-constexpr unsigned at_once = 56;  // bits that are handled at once
+constexpr unsigned at_once = 56;  // bits per step
 
-// The bits from `from` to `to` move up by fewer than are handled at once.
+// Moves the bits from `from` to `to` up by fewer than a step's bits.
 void move_up(unsigned char* bits, std::size_t from, std::size_t to, unsigned by) {
   while (to > from) {
     const auto some = static_cast<unsigned>(std::min<std::size_t>(at_once, to - from));
@@ -93,11 +93,11 @@ PackedBlocks::Numbers PackedBlocks::most_on_a_line(std::span<const LiveBlock> bl
   std::vector<std::int64_t> above(count);  // a line through 0
   for (std::size_t i = 0; i < count; ++i) above[i] = number(i) - static_cast<std::int64_t>(best.line.at(i));
   std::ranges::sort(above);
-  // What rare ones take is known once they are: as many bits as they all span.
+  // Rare numbers take as many bits as their range.
   const auto spread = static_cast<std::uint64_t>(above.back() - above.front());
   const auto span = static_cast<std::uint32_t>(std::bit_width(spread));
   for (std::uint32_t width = 0; width < span; ++width) {
-    // Of the stretches that so many bits reach over, the one with the most numbers.
+    // Of all ranges of that width, finds the one with the most numbers.
     const std::int64_t reach = (std::int64_t{1} << width) - 1;
     for (std::size_t first = 0, last = 0; last < count; ++last) {
       while (above[last] - above[first] > reach) ++first;
@@ -140,7 +140,7 @@ PackedBlocks::Owner PackedBlocks::make(std::span<const LiveBlock> blocks, std::u
   }
   const Values& first = values.front();
   const Values& last = values.back();
-  // Level lines, and those from the first to the last value.
+  // Constant lines, and lines from the first to the last value.
   std::array<std::array<Line, fields>, 2> lines{};
   for (std::size_t i = 0; i < fields; ++i) {
     const auto rise = static_cast<std::int64_t>(last[i] - first[i]);
@@ -148,7 +148,7 @@ PackedBlocks::Owner PackedBlocks::make(std::span<const LiveBlock> blocks, std::u
     lines[1][i].slope = static_cast<std::int32_t>(std::clamp<std::int64_t>(slope, INT32_MIN, INT32_MAX));
   }
   for (auto& kind : lines) {
-    std::array<std::int64_t, fields> least{}, most{};  // from the line through the first value
+    std::array<std::int64_t, fields> least{}, most{};  // relative to the line through the first value
     for (std::size_t i = 0; i < fields; ++i) kind[i].base = first[i];
     for (std::size_t index = 0; index < blocks.size(); ++index) {
       for (std::size_t i = 0; i < fields; ++i) {
@@ -166,7 +166,8 @@ PackedBlocks::Owner PackedBlocks::make(std::span<const LiveBlock> blocks, std::u
     if (lines[1][i].width < lines[0][i].width) lines[0][i] = lines[1][i];
   }
   Numbers numbers;
-  if (lines[0][number_field].width > 1) numbers = most_on_a_line(blocks);  // a bit for each is what it takes at least
+  if (lines[0][number_field].width > 1)
+    numbers = most_on_a_line(blocks);  // rare numbers cost at least one bit per block
   if (numbers.bits < blocks.size() * lines[0][number_field].width) {
     lines[0][number_field] = numbers.line;
   } else {

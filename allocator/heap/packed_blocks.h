@@ -1,5 +1,5 @@
-// What is noted about live blocks that nobody has touched for a while: a few bytes for each, where a Block and its
-// entry in the live map take hundreds.
+// Compact records of long-lived live blocks: a few bytes each, instead of hundreds for a Block and its entry in the
+// live map.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,7 @@
 
 namespace poolgrad {
 
-/// A live block, wherever it is noted.
+/// A live block, packed or not.
 struct LiveBlock {
   std::uintptr_t address = 0;
   std::size_t size = 0;
@@ -29,13 +29,12 @@ struct LiveBlock {
   }
 };
 
-/// Live blocks that start in one region of addresses, in address order. Each field is kept as the difference to a
-/// straight line over the blocks, which starts so low that no difference is negative, in as many bits as the largest
-/// one needs (Goldstein et al. 1998, "frame of reference"): of what is alike, or grows steadily, nothing is left. Sizes
-/// are not noted, for a block ends where the next one starts or where the Block that stands for them ends. Numbers that
-/// are far off the line of most, as those of blocks that came in the place of others, are noted apart, and a bit says
-/// of which blocks they are (Zukowski et al. 2006, "patched frame of reference"). Streams are counted in the order in
-/// which they come, and named once.
+/// Live blocks that start in one address region, in address order. Each field stores differences to a straight line
+/// below all values, in as many bits as the largest difference needs (Goldstein et al. 1998, "frame of reference"), so
+/// constant or steadily growing fields take no bits. Sizes follow from the next block's start, or the end of the Block
+/// that represents the run. Numbers far off the line, as of blocks that replaced others, are stored separately, with a
+/// bit per block (Zukowski et al. 2006, "patched frame of reference"). Streams are numbered by first appearance and
+/// stored once.
 class PackedBlocks {
  public:
   struct Delete {
@@ -48,39 +47,39 @@ class PackedBlocks {
   PackedBlocks(const PackedBlocks&) = delete;
   PackedBlocks& operator=(const PackedBlocks&) = delete;
 
-  /// Of blocks that went in; those that are gone keep their index.
+  /// The number of packed blocks; removed ones keep their index.
   std::size_t size() const noexcept { return count_; }
   /// Bytes held.
   std::size_t bytes() const noexcept { return bytes_; }
   std::uintptr_t address(std::size_t index) const noexcept;
-  /// The index of the first block at `address` or above it; size() if there is none.
+  /// The index of the first block at or above `address`; size() if there is none.
   std::size_t lower_bound(std::uintptr_t address) const noexcept;
-  /// The block at the index, one of those that `node` stands for.
+  /// The block at the index, which `node` must represent.
   LiveBlock at(std::size_t index, const Block* node) const noexcept;
-  /// Whether the block is as long as the one at the index was, and in its place.
+  /// Whether the block has the size and address of the one at the index.
   bool has_place_for(const Block& block, std::size_t index) const noexcept {
     return index < count_ && address(index) == block.address &&
            (index + 1 == count_ || address(index + 1) == block.end());
   }
-  /// Notes a block in the place of the one at the index, which is gone. False if its bits are too few for that.
+  /// Stores a block in place of the removed one at the index. Returns false if its values need too many bits.
   bool put(std::size_t index, const LiveBlock& block) noexcept;
-  /// The same blocks in memory where put() of this one is possible, and of some after it; nullptr if the block is too
-  /// unlike the others. The nodes are in it, too, but still know this.
+  /// A copy with enough bits for put() of this block and of some later ones; nullptr if the block is too different.
+  /// Takes over the nodes, which still point to this object.
   Owner with_room_for(std::size_t index, const LiveBlock& block) const;
-  /// That of all blocks that went in, if it is one.
+  /// The common stream of all blocks, if there is one.
   std::optional<std::uint64_t> only_stream() const noexcept {
     return streams_ == 1 ? std::optional(streams().front()) : std::nullopt;
   }
-  /// What is of stream `from` is of stream `to`.
+  /// Renames a stream.
   void rename_stream(std::uint64_t from, std::uint64_t to) noexcept { std::ranges::replace(streams(), from, to); }
-  /// One of them is gone, and its node; false if it was the last one.
+  /// Removes a block and its node; returns false if it was the last one.
   bool forget_one() noexcept { return --left_ != 0; }
 
-  /// Those that stand for the blocks: a tree by address.
+  /// The Blocks that represent runs: a tree by address.
   Block* nodes = nullptr;
   void add_node(Block* node) noexcept { tree_insert(&nodes, node, before); }
   void remove_node(Block* node) noexcept { tree_remove(&nodes, node, before); }
-  /// The one that stands for the block at `address`; nullptr if that is gone.
+  /// The node that represents the block at `address`; nullptr if it was removed.
   Block* node_of(std::uintptr_t address) const noexcept {
     Block* node = nodes;
     while (node != nullptr && (address < node->address || address >= node->end()))
@@ -93,7 +92,7 @@ class PackedBlocks {
   static constexpr std::size_t number_field = 2;
   static constexpr std::size_t stream_field = 6;
   using Values = std::array<std::uint64_t, fields>;
-  /// Of the value at an index, base + index * slope is known, and the rest takes so many bits.
+  /// Predicts base + index * slope for a field; the difference takes this many bits.
   struct Line {
     std::uint64_t base = 0;
     std::int32_t slope = 0;
@@ -102,22 +101,22 @@ class PackedBlocks {
     std::uint64_t at(std::size_t index) const { return base + index * static_cast<std::uint64_t>(std::int64_t{slope}); }
   };
 
-  /// Most numbers are on the line; the others, if there are any, are those above `rare_base`, in `rare_width` bits.
+  /// Most numbers are on the line; rare ones are stored relative to `rare_base`, in `rare_width` bits.
   struct Numbers {
     Line line;
     std::uint64_t rare_base = 0;
-    std::uint32_t rare_width = 0;  // 0: all are on the line
-    std::size_t bits = SIZE_MAX;   // that all of this takes
+    std::uint32_t rare_width = 0;  // 0: no rare numbers
+    std::size_t bits = SIZE_MAX;   // total size
   };
   static Numbers most_on_a_line(std::span<const LiveBlock> blocks);
 
   PackedBlocks() = default;
   static bool before(const Block* a, const Block* b) { return a->address < b->address; }
-  /// `stream` is the index of the block's.
+  /// `stream` is the index of the block's stream.
   static Values values_of(const LiveBlock& block, std::size_t stream, std::uintptr_t region, unsigned granule_bits);
-  /// For so many streams and bits.
+  /// With space for this many streams and bits.
   static Owner make_empty(std::size_t streams, std::size_t bits);
-  // The streams follow, then the bits.
+  // The streams follow this object, then the bits.
   std::span<std::uint64_t> streams() noexcept { return {reinterpret_cast<std::uint64_t*>(this + 1), streams_}; }
   std::span<const std::uint64_t> streams() const noexcept {
     return {reinterpret_cast<const std::uint64_t*>(this + 1), streams_};
@@ -126,15 +125,15 @@ class PackedBlocks {
   const unsigned char* bits() const noexcept {
     return reinterpret_cast<const unsigned char*>(streams().data() + streams_);
   }
-  /// The values of a block that may come in; of a stream that is none of these, an index that is none.
+  /// The values of a block to add; an invalid stream index if its stream is not stored here.
   Values values_of(const LiveBlock& block) const noexcept;
   /// The value of a field whose bits start at `at`, if it is on the line.
   std::uint64_t value(std::size_t field, std::size_t index, std::size_t at) const noexcept;
-  /// Where the bits for rare numbers start: one for each block, then these numbers.
+  /// Start of the rare numbers' bits: one bit for each block, then these numbers.
   std::size_t rare_bits() const noexcept { return std::size_t{count_} * stride_; }
   bool is_rare(std::size_t index) const noexcept;
   std::size_t rare_before(std::size_t index) const noexcept;
-  /// Where the bits of a rare number start, by how many there are before it.
+  /// Start of the bits of a rare number with this many before it.
   std::size_t rare_at(std::size_t before) const noexcept { return rare_bits() + count_ + before * rare_width_; }
   std::uint64_t rare(std::size_t before) const noexcept;
   std::uint64_t rare_number(std::size_t index) const noexcept { return rare(rare_before(index)); }
@@ -142,7 +141,7 @@ class PackedBlocks {
   bool is_on_line(std::size_t field, std::size_t index, std::uint64_t value) const noexcept {
     return (value - lines_[field].at(index)) >> lines_[field].width == 0;
   }
-  /// Whether a block could be at the index, if its number is no obstacle.
+  /// Whether the block's values, except its number, fit at the index.
   bool is_alike(std::size_t index, const Values& values) const noexcept;
 
   std::uintptr_t region_ = 0;
@@ -151,11 +150,11 @@ class PackedBlocks {
   std::uint32_t stride_ = 0;  // bits for each block
   std::uint32_t bytes_ = 0;
   std::uint16_t count_ = 0;
-  std::uint16_t left_ = 0;  // that are not gone
+  std::uint16_t left_ = 0;  // not removed
   std::uint16_t rare_ = 0;  // numbers
   std::uint16_t streams_ = 0;
   std::uint8_t granule_bits_ = 0;
-  std::uint8_t rare_width_ = 0;  // 0: no number is rare
+  std::uint8_t rare_width_ = 0;  // 0: no rare numbers
 };
 
 }  // namespace poolgrad

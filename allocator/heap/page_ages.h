@@ -1,5 +1,5 @@
-// When each stretch of an address window was given back last. A free block that joins a younger one takes its epoch;
-// the pages that were not touched meanwhile are as old as they were. Noted where pages go back with age alone.
+// The tick of the last free of each stretch of an address window. A free block that joins a younger one takes its
+// epoch, but its untouched pages keep their age here. Used only if pages decay with age.
 #pragma once
 
 #include <algorithm>
@@ -13,21 +13,21 @@ class PageAges {
  public:
   explicit PageAges(std::uintptr_t address) : address_(address) {}
 
-  /// note() of addresses below `end` will count from now on.
+  /// Makes room for note() of addresses below `end`.
   void expect(std::uintptr_t end) { epochs_.resize(std::max(epochs_.size(), stretch(end - 1) + 1), UINT64_MAX); }
-  /// [begin, end) was given back at this tick.
+  /// Records a free of [begin, end) at this tick.
   void note(std::uintptr_t begin, std::uintptr_t end, std::uint64_t epoch) noexcept {
     const std::size_t last = std::min(stretch(end - 1) + 1, epochs_.size());
     for (std::size_t i = stretch(begin); i < last; ++i) epochs_[i] = epoch;
   }
-  /// The latest tick at which some of [begin, end), or what is less than a stretch away, was given back.
+  /// The latest free of any part of [begin, end), to the precision of a stretch.
   std::uint64_t latest(std::uintptr_t begin, std::uintptr_t end) const noexcept {
     const std::size_t last = stretch(end - 1);
     if (last >= epochs_.size()) return UINT64_MAX;
     return *std::max_element(epochs_.begin() + static_cast<std::ptrdiff_t>(stretch(begin)),
                              epochs_.begin() + static_cast<std::ptrdiff_t>(last) + 1);
   }
-  /// Where the stretch ends that `address` is in.
+  /// The end of the stretch that contains `address`.
   std::uintptr_t end_of(std::uintptr_t address) const noexcept {
     return address_ + ((stretch(address) + 1) << stretch_bits);
   }

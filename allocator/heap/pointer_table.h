@@ -1,6 +1,6 @@
-// From keys to pointers: a hash table with open addressing and linear probing, so that a lookup is one load that misses
-// the cache, mostly, and what is held is in proportion to the pointers, wherever their keys lie. One thread at a time
-// changes it; any may look meanwhile.
+// A map from keys to pointers: a hash table with open addressing and linear probing. A lookup is usually one cache
+// miss, and memory is proportional to the number of pointers, for any keys. One writer at a time; concurrent readers
+// are allowed.
 #pragma once
 
 #include <atomic>
@@ -13,11 +13,11 @@
 
 namespace poolgrad {
 
-/// Bytes that it holds are added to `held`.
+/// Adds its bytes to `held`.
 template <class T>
 class PointerTable {
  public:
-  /// Bytes for each pointer, about.
+  /// Approximate bytes for each pointer.
   static constexpr std::size_t bytes_each = 32;
 
   explicit PointerTable(std::size_t& held) : held_(held), slots_(make(least_bits)) {}
@@ -26,8 +26,8 @@ class PointerTable {
     discard(slots_);
   }
 
-  /// nullptr where there is none, and to a thread that looks while another one changes the table, now and then, where
-  /// there is one: it is moving to another place. What is found is right.
+  /// nullptr if absent. A concurrent reader may also get nullptr for an entry that is being moved; a pointer it finds
+  /// is right.
   T* find(std::uint64_t key) const noexcept {
     const Slots& slots = *slots_.load(std::memory_order_acquire);
     for (std::size_t i = slots.home(key);; i = slots.after(i)) {
@@ -35,7 +35,7 @@ class PointerTable {
       const std::uint64_t found = slot.key.load(std::memory_order_acquire);
       if (found == key + 1) {
         T* pointer = slot.pointer.load(std::memory_order_acquire);
-        // Whoever changes a slot takes its key away first.
+        // A writer clears the key of a slot before it changes the slot.
         return slot.key.load(std::memory_order_relaxed) == found ? pointer : nullptr;
       }
       if (found == 0) return nullptr;
@@ -43,14 +43,14 @@ class PointerTable {
   }
 
   std::size_t size() const noexcept { return size_; }
-  /// The next set() will need no memory, nor will those that bring the table to any size that it has had since trim().
+  /// Reserves memory for the next set(), and for later ones up to the largest size since trim().
   void expect() { reserve(size_ + 1); }
-  /// The same, and those sizes are one more from now on, for what is set next may stay while all else comes back.
+  /// The same, with that size one larger from now on: the next entry may stay while all others come back.
   void expect_more() {
     reserve(most_ + 1);
     ++most_;
   }
-  /// Takes the place of what was there, which needs no memory.
+  /// Sets or replaces an entry; replacing needs no memory.
   void set(std::uint64_t key, T* pointer) {
     Slots* slots = slots_.load(std::memory_order_relaxed);
     std::size_t i = slots->place(key);
@@ -64,7 +64,7 @@ class PointerTable {
     }
     slots->put(i, key + 1, pointer);
   }
-  /// What was there; nullptr if nothing was.
+  /// Removes an entry; returns its pointer, or nullptr if absent.
   T* erase(std::uint64_t key) noexcept {
     Slots& slots = *slots_.load(std::memory_order_relaxed);
     std::size_t gap = slots.place(key);
@@ -72,7 +72,7 @@ class PointerTable {
     T* const gone = slots[gap].pointer.load(std::memory_order_relaxed);
     --size_;
     slots[gap].key.store(0, std::memory_order_release);
-    // What follows moves up where the search for it would end at the gap (Knuth, volume 3, 6.4, algorithm R).
+    // Moves later entries into the gap if their search would end there (Knuth, volume 3, 6.4, algorithm R).
     for (std::size_t i = slots.after(gap);; i = slots.after(i)) {
       const std::uint64_t follower = slots[i].key.load(std::memory_order_relaxed);
       if (follower == 0) return gone;
@@ -82,7 +82,7 @@ class PointerTable {
       gap = i;
     }
   }
-  /// Calls visit(T*) for all, in no useful order.
+  /// Calls visit(T*) for all entries, in unspecified order.
   template <class Visit>
   void for_each(Visit visit) const {
     const Slots& slots = *slots_.load(std::memory_order_relaxed);
@@ -90,7 +90,7 @@ class PointerTable {
       if (slots[i].key.load(std::memory_order_relaxed) != 0) visit(slots[i].pointer.load(std::memory_order_relaxed));
     }
   }
-  /// Gives back what is not needed now. Only while nobody looks.
+  /// Frees unused memory. Requires that there are no concurrent readers.
   void trim() noexcept {
     forget_former();
     most_ = size_;
@@ -106,10 +106,10 @@ class PointerTable {
 
  private:
   struct Slot {
-    std::atomic<std::uint64_t> key{0};  // and one; 0 where there is none
+    std::atomic<std::uint64_t> key{0};  // key + 1; 0: empty
     std::atomic<T*> pointer{nullptr};
   };
-  // Followed by the slots themselves.
+  // Followed by the array of slots.
   struct Slots {
     explicit Slots(unsigned its_bits) : bits(its_bits), mask((std::size_t{1} << its_bits) - 1) {
       std::uninitialized_value_construct_n(begin(), mask + 1);
@@ -121,7 +121,7 @@ class PointerTable {
     std::size_t home(std::uint64_t key) const { return key * 0x9E3779B97F4A7C15u >> (64 - bits); }
     std::size_t after(std::size_t i) const { return (i + 1) & mask; }
     std::size_t distance(std::size_t from, std::size_t to) const { return (to - from) & mask; }
-    /// Where the key is, or could be.
+    /// The slot of the key, or the empty slot for it.
     std::size_t place(std::uint64_t key) const {
       std::size_t i = home(key);
       while (true) {
@@ -137,13 +137,13 @@ class PointerTable {
 
     const unsigned bits;
     const std::size_t mask;
-    Slots* former = nullptr;  // which some may still be looking into
+    Slots* former = nullptr;  // concurrent readers may still use it
   };
 
   static constexpr unsigned least_bits = 5;
 
   static std::size_t bytes_for(unsigned bits) { return sizeof(Slots) + (sizeof(Slot) << bits); }
-  /// At most three quarters of the slots are taken.
+  /// At most three quarters of the slots are in use.
   static bool holds(unsigned bits, std::size_t count) { return 4 * count <= (std::size_t{3} << bits); }
   static unsigned bits_for(std::size_t count) {
     unsigned bits = least_bits;
@@ -181,7 +181,7 @@ class PointerTable {
   std::size_t& held_;
   std::atomic<Slots*> slots_;
   std::size_t size_ = 0;
-  std::size_t most_ = 0;  // that it was since trim(), or may become
+  std::size_t most_ = 0;  // largest size since trim(), or reserved
 };
 
 }  // namespace poolgrad

@@ -87,14 +87,14 @@ bool Tiling::has_live_block_from(std::uint64_t stream) const {
   return found;
 }
 
-// What one pass of packing works with, region by region.
+// The working state of one packing pass, region by region.
 struct Tiling::Packing {
   Packed& packed;
-  std::vector<Block*> loose;   // live blocks that will be packed
-  std::vector<Block*> pieces;  // and those that stand for packed ones, in address order
+  std::vector<Block*> loose;   // live blocks to pack
+  std::vector<Block*> pieces;  // and nodes of packed ones, in address order
   std::vector<LiveBlock> blocks;
 
-  // Whether a run of packed blocks goes on from one piece to the next.
+  // Whether a run of packed blocks continues from one piece to the next.
   static bool joined(const Block* piece, const Block* next) { return piece->next == next; }
 };
 
@@ -137,7 +137,7 @@ void Tiling::pack(Window& window, std::size_t region, Packing& packing) {
   for (std::size_t i = 1; i < pieces.size(); ++i) runs += !Packing::joined(pieces[i - 1], pieces[i]);
 
   done.touched += blocks.size();
-  // All that needs memory comes first.
+  // Allocate first: the steps below must not throw.
   PackedBlocks::Owner packed = PackedBlocks::make(blocks, window.address + region, live.granule_bits());
   const std::size_t saved = (pieces.size() - runs) * sizeof(Block) + loose.size() * LiveMap::bytes_each +
                             (known != nullptr ? known->bytes() : 0);
@@ -152,7 +152,7 @@ void Tiling::pack(Window& window, std::size_t region, Packing& packing) {
     while (last + 1 != pieces.end() && Packing::joined(*last, *(last + 1))) ++last;
     Block* node = *first;
     if (first != last || node->packed == nullptr) {
-      // A new one, so that those which stay lie close together, and the memory of the others becomes empty.
+      // A new node, so that nodes that stay are close together and other chunks become empty.
       node = store_.make_last();
       node->address = (*first)->address;
       node->size = (*last)->end() - node->address;

@@ -1,5 +1,5 @@
-// Address windows tiled by blocks, and which live block starts where: cutting and joining them, the live map, live
-// blocks that are packed. What is free, and what pages there are, is the arena's to know.
+// Address windows tiled by blocks: splits and joins, the live map, and packed live blocks. The arena tracks free blocks
+// and pages.
 #pragma once
 
 #include <algorithm>
@@ -22,9 +22,9 @@
 
 namespace poolgrad {
 
-/// From an address to the live block that starts there, and to what is noted about packed blocks of its region of
-/// addresses. One thread at a time changes it; any may look for blocks meanwhile, see PointerTable::find(). Keyed by
-/// the offset into one address window. What is held is added to `held`.
+/// Maps an address to the live block that starts there, and to the packed blocks of its region. One writer at a time;
+/// concurrent readers may look for blocks, see PointerTable::find(). Keys are offsets in one address window. Adds its
+/// bytes to `held`.
 class LiveMap {
  public:
   LiveMap(std::size_t granule, std::size_t& held)
@@ -37,25 +37,25 @@ class LiveMap {
     packed_.for_each([this](PackedBlocks* blocks) { discard(blocks); });
   }
 
-  /// nullptr where no live block starts in the granule of `offset`, or a packed one.
+  /// nullptr if no live block starts in the granule of `offset`, or if it is packed.
   Block* find(std::size_t offset) const noexcept { return blocks_.find(offset >> granule_bits_); }
-  /// The next set() will need no memory; nor will those that bring back what was here before.
+  /// Reserves memory for the next set(), and for former entries that return.
   void expect() { blocks_.expect(); }
-  /// The same, once more beside all that was here before.
+  /// The same, for one entry more than before.
   void expect_more() { blocks_.expect_more(); }
   void set(std::size_t offset, Block* block) { blocks_.set(offset >> granule_bits_, block); }
   void clear(std::size_t offset) noexcept { blocks_.erase(offset >> granule_bits_); }
-  /// About what each block takes.
+  /// Approximate bytes for each block.
   static constexpr std::size_t bytes_each = PointerTable<Block>::bytes_each;
 
-  // Packed blocks. Regions are named by the offset at which they start.
+  // Packed blocks. A region is named by its start offset.
   std::size_t region_of(std::size_t offset) const noexcept { return offset >> region_bits_ << region_bits_; }
   unsigned granule_bits() const noexcept { return granule_bits_; }
-  /// Of the region that the offset is in; nullptr if there are none.
+  /// The packed blocks of the region that contains the offset; nullptr if there are none.
   PackedBlocks* packed(std::size_t offset) const noexcept { return packed_.find(offset >> region_bits_); }
-  /// The next set_packed() will need no memory.
+  /// Reserves memory for the next set_packed().
   void expect_packed() { packed_.expect(); }
-  /// They, if any, take the place of those that there were.
+  /// Replaces the packed blocks of a region, or removes them.
   void set_packed(std::size_t offset, PackedBlocks::Owner blocks) noexcept {
     if (PackedBlocks* known = packed_.erase(offset >> region_bits_)) discard(known);
     if (blocks == nullptr) return;
@@ -63,7 +63,7 @@ class LiveMap {
     packed_.set(offset >> region_bits_, blocks.release());
   }
 
-  /// Gives back what is not needed now. Only while nobody looks.
+  /// Frees unused memory. Requires that there are no concurrent readers.
   void trim() noexcept {
     blocks_.trim();
     packed_.trim();
@@ -87,7 +87,7 @@ class LiveMap {
 /// One reserved address range.
 struct Window {
   std::uintptr_t address;
-  Relaxed<std::size_t> size;  // 0 once it is no longer reserved
+  Relaxed<std::size_t> size;  // 0 once it is released
   Block* first;
   LiveMap live;
   HandleMap handles;
@@ -102,17 +102,17 @@ inline std::size_t whole_handles(const Block* first, const Block* last) {
   return end > begin ? end - begin : 0;
 }
 
-/// A function that throws, for want of memory, has changed nothing.
+/// A function that throws for lack of memory has changed nothing.
 class Tiling {
  public:
   /// Blocks are multiples of `granule`, a power of two.
   Tiling(BlockStore& store, std::size_t granule) : store_(store), granule_(granule) {}
 
   const std::vector<std::unique_ptr<Window>>& windows() const { return windows_; }
-  /// Cuts a block that is in no index after `size` bytes and returns the rest, which has its stream, epoch, ticket and
+  /// Splits a block that is in no index after `size` bytes. Returns the rest, with the same stream, epoch, ticket and
   /// state.
   Block* split(Block* block, std::size_t size);
-  /// Joins busy neighbours, in address order, into one block.
+  /// Merges busy neighbors, in address order.
   Block* join(const std::vector<Block*>& blocks);
   /// Whether `size` bytes at `alignment` fit into the block.
   static bool fits(const Block* block, std::size_t size, std::size_t alignment) {
@@ -121,48 +121,48 @@ class Tiling {
            block->size - (start - block->address) >= size;
   }
 
-  /// mark_live() of the block will need no memory.
+  /// Reserves memory for mark_live() of the block.
   static void expect_live(const Block* block) { block->window->live.expect(); }
   static void mark_live(Block* block) {
     block->window->live.set(block->address - block->window->address, block);
     block->state = BlockState::live;
   }
   static void clear_live(Block* block) noexcept { block->window->live.clear(block->address - block->window->address); }
-  /// The live block that starts at `address`; nullptr if there is none. The only function that needs no lock: a Window
-  /// stays as long as the arena, and whoever asks about a block of his own sees it in the map.
+  /// The live block that starts at `address`; nullptr if there is none. Needs no lock: a Window lives as long as the
+  /// arena, and the owner of a block sees it in the map.
   Block* live(std::uintptr_t address) const noexcept {
     const Window* window = window_of(address);
     Block* block = window == nullptr ? nullptr : window->live.find(address - window->address);
     return block != nullptr && block->address == address ? block : nullptr;
   }
-  /// The block of any state that contains `address`; none outside every window. Slow.
+  /// The block of any state that contains `address`; none outside all windows. Slow.
   std::optional<Block> containing(std::uintptr_t address) const;
   bool owns(std::uintptr_t address) const noexcept { return window_of(address) != nullptr; }
 
-  // Packed blocks are live ones that cost few bytes, because no Block is theirs. Others see one that is live and stands
-  // for all of them that follow each other. The one thread that changes the arena may ask about them.
+  // Packed blocks are live blocks stored in a few bytes, without a Block each. A live node Block represents each run of
+  // them. Only the thread that changes the arena may ask about them.
   struct Packed {
     std::size_t blocks = 0;
-    std::size_t touched = 0;  // and those that were in their regions
+    std::size_t touched = 0;  // blocks examined, including packed ones
   };
-  /// Packs the live blocks that are in the live map and that `may_pack(block)`, as far as that saves memory, and trims
-  /// the map. Only while nobody looks into it. Adds to `packed`.
+  /// Packs the blocks of the live map for which `may_pack(block)` is true, as far as that saves memory, and trims the
+  /// map. Requires that there are no concurrent readers. Adds to `packed`.
   void pack(const std::function<bool(const Block*)>& may_pack, Packed& packed);
-  /// Whether blocks of its region are packed.
+  /// Whether the block's region has packed blocks.
   static bool is_among_packed(const Block* block) noexcept {
     return block->window->live.packed(block->address - block->window->address) != nullptr;
   }
-  /// Packs a live block in the live map that is in the place of a packed one that is gone, as long as that and of its
-  /// kind: what is noted about those around it stays where it is. Whether it was. Only while nobody looks.
+  /// Packs a live block that replaced a packed one of the same size and kind, without moving the records around it.
+  /// Returns whether it could. Requires that there are no concurrent readers.
   bool pack_again(Block* block);
-  /// take_out() of the address, and mark_live() then, will need no memory.
+  /// Reserves memory for take_out() of the address and a later mark_live().
   void expect_taken_out(std::uintptr_t address);
-  /// The packed block that starts at `address` as an ordinary live one that is not yet in the live map; nullptr if
-  /// there is none, or no memory.
+  /// Unpacks the block that starts at `address`, without an entry in the live map; nullptr if there is none, or no
+  /// memory.
   Block* take_out(std::uintptr_t address) noexcept;
   /// A copy of the live block that starts at `address`, packed or not; none if there is none.
   std::optional<Block> live_copy(std::uintptr_t address) const;
-  /// Calls visit(const Block&) for the block, or for a copy of each that it stands for.
+  /// Calls visit(const Block&) for the block, or for a copy of each packed block it represents.
   template <class Visit>
   static void for_each_of(const Block* block, Visit visit) {
     if (block->state != BlockState::live || block->packed == nullptr) return visit(*block);
@@ -172,7 +172,7 @@ class Tiling {
       visit(copy_of(block, i));
     }
   }
-  /// Calls visit(stream) for that of the block, or for those of all that it stands for, once or more often.
+  /// Calls visit(stream) for the block's stream, or for those of the packed blocks, at least once each.
   template <class Visit>
   static void for_each_stream_of(const Block* block, Visit visit) {
     if (block->state == BlockState::live && block->packed != nullptr) {
@@ -189,20 +189,20 @@ class Tiling {
       }
     }
   }
-  /// Whether a block that is live or busy is of a stream of at least this number.
+  /// Whether any live or busy block has a stream id of at least this value.
   bool has_live_block_from(std::uint64_t stream) const;
   /// Bytes held for the live map and packed blocks.
   std::size_t map_bytes() const noexcept { return map_bytes_; }
 
  private:
-  std::size_t map_bytes_ = 0;  // whatever is held in windows_ is counted here
+  std::size_t map_bytes_ = 0;  // the memory of all windows_' maps
 
  protected:
-  /// A new window, all of it one uncommitted block, which is returned.
+  /// Adds a window and returns it as one uncommitted block.
   Block* tile(std::uintptr_t address, std::size_t bytes, HandleMap handles);
-  /// A window no longer is, all of which is this one uncommitted block, in no index. former_windows_ has room for it.
+  /// Removes a window that is one uncommitted block in no index. Needs space in former_windows_.
   void untile(Block* hole) noexcept;
-  /// Adds the right neighbour's bytes to `block` and forgets the neighbour.
+  /// Absorbs the right neighbor and deletes it.
   void absorb_next(Block* block) {
     Block* gone = block->absorb_next();
     block->ticket = std::max(block->ticket, gone->ticket);
@@ -212,7 +212,7 @@ class Tiling {
   BlockStore& store_;
   const std::size_t granule_;
   std::vector<std::unique_ptr<Window>> windows_;
-  std::vector<std::unique_ptr<Window>> former_windows_;  // somebody may be looking past them
+  std::vector<std::unique_ptr<Window>> former_windows_;  // concurrent readers may still use them
 
  private:
   const Window* window_of(std::uintptr_t address) const noexcept {
@@ -221,16 +221,16 @@ class Tiling {
     return window;
   }
   struct Packing;
-  /// Where a packed block is noted, and the one that stands for it.
+  /// The record of a packed block, and the node that represents it.
   struct Place {
     PackedBlocks* blocks = nullptr;
     std::size_t index = 0;
-    Block* node = nullptr;  // nullptr: there is no such block
+    Block* node = nullptr;  // nullptr: not found
   };
   Place look_up(std::uintptr_t address) const noexcept;
   static Block copy_of(const Block* node, std::size_t index);
   void pack(Window& window, std::size_t region, Packing& packing);
-  /// Puts `rest` behind the block, which keeps its first `size` bytes.
+  /// Inserts `rest` after the block, which keeps its first `size` bytes.
   static void split(Block* block, std::size_t size, Block* rest) noexcept;
 
   std::atomic<const Window*> newest_window_ = nullptr;

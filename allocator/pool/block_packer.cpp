@@ -7,7 +7,7 @@ namespace poolgrad {
 
 namespace {
 
-// What may be noted about blocks before any are packed: this share of what is reserved, and a little.
+// The limit of bookkeeping before anything is packed: this share of the reserved bytes, and a little more.
 constexpr std::size_t most_share = 64;
 constexpr std::size_t least = std::size_t{48} << 10;
 
@@ -17,7 +17,7 @@ std::size_t BlockPacker::most_noted() const noexcept {
   return least + ground_.accounts.reserved_bytes.current / most_share;
 }
 
-// Each takes 300 bytes while it is not packed: an 800th of what is reserved in all.
+// Unpacked, each takes 300 bytes: an 800th of the reserved bytes in all.
 std::size_t BlockPacker::young() const noexcept {
   constexpr std::size_t bytes_each = std::size_t{1} << 18, least_young = 64;
   return std::max(least_young, ground_.accounts.reserved_bytes.current / bytes_each);
@@ -35,7 +35,7 @@ void BlockPacker::note_newcomer(const Newcomer& newcomer) noexcept {
       try {
         larger.resize(std::max<std::size_t>(64, 2 * ring_.size()));
       } catch (const std::bad_alloc&) {
-        return;  // it stays as it is until the next pass
+        return;  // unpacked until the next pass
       }
       for (std::size_t i = 0; i < newcomers_; ++i) larger[i] = ring_[(oldest_ + i) & (ring_.size() - 1)];
       ring_.swap(larger);
@@ -49,9 +49,9 @@ void BlockPacker::note_newcomer(const Newcomer& newcomer) noexcept {
   ++newcomers_;
 }
 
-// Blocks that come in the place of packed ones are packed again, one by one, if they stay: a pass would take time for
-// all blocks of the region around each. Some at a time, for the sake of other threads. What a hit has handed out is
-// young once more, for nobody knows since when it is live: steps whose blocks come from magazines are left alone.
+// Blocks that replaced packed ones are packed again one by one, if they stay live: a pass would cost time for all
+// blocks in their regions. Packs a few at a time, for the sake of other threads. A cache hit resets the age: the
+// block's real age is unknown. Steps that use magazines are therefore left alone.
 void BlockPacker::pack_again() noexcept {
   const std::size_t few = young();
   const bool too_much = arenas_.noted_bytes() > most_noted();
@@ -69,15 +69,15 @@ void BlockPacker::pack_again() noexcept {
   }
 }
 
-// A pass takes time for every block that is not packed and for those around it, and what was packed in vain costs more
-// when it is given back. So there is none before a sixteenth as many requests and frees have come as the last one
-// has touched blocks. And where much of what was packed has come out again, a part of all that is live, as in training
-// steps, blocks come and go: before the next pass, twice as much may be noted.
+// A pass visits every unpacked block and its neighbors, and blocks packed in vain cost more to free. So the next pass
+// waits for a sixteenth as many requests and frees as the last one visited blocks. If many packed blocks were unpacked
+// again, relative to all live blocks, as in training steps, blocks come and go: the limit of bookkeeping doubles before
+// the next pass.
 void BlockPacker::pack_or_wait() noexcept {
   pack_above_ = std::max(most_noted(), patience_);
   if (!ground_.settings.config.packing || arenas_.noted_bytes() <= pack_above_ || ground_.accounts.tick < rests_until_)
     return;
-  // Those whose place was taken by blocks that are packed again are not among them, but for the young ones.
+  // Excludes blocks whose place was packed again, but includes young ones.
   const auto come_out = static_cast<std::ptrdiff_t>(arenas_.unpacked_blocks() - unpacked_then_);
   const std::size_t live = ground_.accounts.allocation.current;
   if (come_out > static_cast<std::ptrdiff_t>(std::max({packed_ / 4, 4 * young(), live / 8}))) {

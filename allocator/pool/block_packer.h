@@ -1,5 +1,5 @@
-// When live blocks are packed: before what the pool notes about blocks becomes too much, and not where it is in
-// vain; and again, one by one, what came in their place and stays.
+// Decides when to pack live blocks: before the pool's bookkeeping grows too large, and only where it helps. Packs the
+// later replacements of packed blocks one by one.
 #pragma once
 
 #include <cstddef>
@@ -11,41 +11,42 @@
 
 namespace poolgrad {
 
-/// Called with the pool's mutex held.
+/// Requires the pool's mutex.
 class BlockPacker {
  public:
   BlockPacker(const Ground& ground, Arenas& arenas, Front& front, const Plan& plan)
       : ground_(ground), arenas_(arenas), front_(front), plan_(plan) {}
 
-  /// A live block has been handed out.
+  /// Notes a block that became live.
   void note(const Block* block) noexcept {
     if (Tiling::is_among_packed(block)) note_newcomer({block->address, block->number});
   }
-  /// A magazine keeps the block, which a hit may hand out: nobody hears of that.
+  /// Notes a block that a magazine keeps: a cache hit may hand it out unseen.
   void note_kept(const Block* block) noexcept {
     if (!Tiling::is_among_packed(block)) return;
     note_newcomer({block->address, whichever});
     keep_small();
   }
-  /// Packs live blocks if what is noted about them is too much, and packing will not be in vain.
+  /// Packs live blocks if their bookkeeping is too large and packing will help.
   void keep_small() noexcept {
     if (newcomers_ > pack_again_above_) pack_again();
     if (arenas_.noted_bytes() > pack_above_) pack_or_wait();
   }
-  /// Packs, and gives all back that is not needed now. During a standstill.
+  /// Packs, and frees all unused memory. Requires all threads stopped.
   void tidy() noexcept;
   std::size_t bookkeeping_bytes() const noexcept { return ring_.capacity() * sizeof(Newcomer); }
 
  private:
-  /// A block in a region of packed ones.
+  /// A live block in a region of packed ones.
   struct Newcomer {
     std::uintptr_t address;
     std::uint64_t number;
   };
-  static constexpr std::uint64_t whichever = UINT64_MAX;  // number, where a hit may have handed the block out since
+  static constexpr std::uint64_t whichever =
+      UINT64_MAX;  // instead of a number: a cache hit may have handed the block out since
 
   std::size_t most_noted() const noexcept;
-  /// How many blocks are young: those that came last.
+  /// The number of young blocks, the newest ones.
   std::size_t young() const noexcept;
   bool may_pack(const Block* block) const noexcept;
   void note_newcomer(const Newcomer& newcomer) noexcept;
@@ -57,12 +58,13 @@ class BlockPacker {
   Arenas& arenas_;
   Front& front_;
   const Plan& plan_;
-  // Noted bytes up to which nothing is packed: now; whatever is reserved; and at least, since it was in vain.
+  // Bookkeeping bytes below which nothing is packed: now; for any reserved bytes; and as a minimum after a pass in
+  // vain.
   std::size_t pack_above_ = 0, patience_ = 0, regret_ = 0;
-  std::size_t packed_ = 0;         // blocks, the last time; 0 once that is judged
+  std::size_t packed_ = 0;         // blocks, in the last pass; 0 once judged
   std::size_t unpacked_then_ = 0;  // Arenas::unpacked_blocks() at that moment
-  std::uint64_t rests_until_ = 0;  // the tick before which there is no other pass
-  // The last ones, the oldest first: a ring, whose size is a power of two.
+  std::uint64_t rests_until_ = 0;  // no pass before this tick
+  // The newest blocks, oldest first: a ring whose size is a power of two.
   std::vector<Newcomer> ring_;
   std::size_t oldest_ = 0, newcomers_ = 0;
   std::size_t pack_again_above_ = 0;

@@ -1,5 +1,5 @@
-// What all parts of a pool stand on: what it is, its device, its mutex, its accounts, its trace; and what they are
-// about: a need, and what was yielded for it.
+// The common state of all parts of a pool: settings, device, mutex, accounts and recorder; and the types of a failing
+// request and of the yield of a ladder stage.
 #pragma once
 
 #include <algorithm>
@@ -21,39 +21,39 @@
 
 namespace poolgrad {
 
-/// The program has misused `pointer`, and memory is already corrupt: says so and ends it.
+/// Reports a misuse of `pointer`, after which memory is corrupt, and ends the program.
 [[noreturn]] void die_of_misuse(const char* what, const void* pointer, Device device,
                                 const std::string& detail) noexcept;
 
-/// What never changes.
+/// Constant settings of a pool.
 struct PoolSettings {
   PoolSettings(DeviceMemory& memory, const AllocatorConfig& config);
 
-  /// What a block of so many bytes takes. Up to the alignment, if that is small: what would be left over is little, and
-  /// more to keep account of than it is worth.
+  /// The block size for a request. Rounds up to a small alignment too: the rest would be small, and cost more
+  /// bookkeeping than it is worth.
   std::size_t rounded(std::size_t bytes, std::size_t alignment = 1) const {
     return round_up(bytes != 0 ? bytes : 1, std::max(granule, alignment <= most_rounding ? alignment : 1));
   }
   static constexpr std::size_t most_rounding = 512;
-  /// The calling thread's cache of the pool, if it has one.
+  /// The calling thread's cache of the pool; nullptr if it has none.
   ThreadCache* own_cache() const noexcept { return ThreadCaches::known(id, place); }
   [[noreturn]] void die(const char* what, const void* pointer, const std::string& detail) const noexcept {
     die_of_misuse(what, pointer, device, detail);
   }
 
-  const std::uint64_t id;        // never the same for two pools
-  std::size_t place = SIZE_MAX;  // never the same for two pools at the same time, and small; known once the pool is
+  const std::uint64_t id;        // unique over all pools ever made
+  std::size_t place = SIZE_MAX;  // small, and unique among existing pools; set after construction
   const AllocatorConfig config;
   const Device device;
   const std::size_t granule;
   const std::size_t page;
   const std::size_t large_page;
   const bool poison;
-  const bool tags;                       // categories are told apart, counted and hashed
-  const bool races;                      // the device wants to know who touches what
-  const bool decays;                     // cached pages go back with age,
-  const std::size_t hits_between_looks;  // which is looked at behind so many hits of a thread
-  const bool magazines;                  // threads may keep blocks
+  const bool tags;                       // count and hash by category
+  const bool races;                      // the device detects races
+  const bool decays;                     // cached pages decay with age,
+  const std::size_t hits_between_looks;  // which a thread checks after this many hits
+  const bool magazines;                  // threads may cache blocks
 };
 
 struct Ground {
@@ -65,20 +65,20 @@ struct Ground {
   PoolMutex mutex;
   Accounts accounts{settings.tags};
   Recorder recorder{settings};
-  /// Bytes that a magazine may hold: a small share of the memory, for what is there cannot join its neighbours, which
-  /// costs room elsewhere.
+  /// Limit of a magazine's bytes: a small share of the memory, because blocks there cannot merge with their neighbors,
+  /// which costs room elsewhere.
   Relaxed<std::size_t> magazine_limit = settings.magazines ? least_magazine_limit : 0;
-  /// Threads keep blocks from now on, or do not.
+  /// Turns the magazines of threads on or off.
   void use_magazines(bool used) noexcept {
     magazines_used_ = used && settings.magazines;
     limit_magazines();
   }
 
-  /// Bytes that the device is being asked for, and may refuse: claimed before, so that the budget holds at every
+  /// Bytes of commits in progress, which the device may refuse: counted in advance, so that the budget holds at every
   /// moment.
   std::size_t asked_bytes = 0;
   std::size_t claimed_bytes() const { return accounts.reserved_bytes.current + asked_bytes; }
-  /// Bytes are, or are no longer, reserved on the device.
+  /// Adds to, or subtracts from, the reserved bytes.
   void reserve(std::size_t bytes) noexcept {
     accounts.reserved_bytes.add(bytes);
     limit_magazines();
@@ -98,28 +98,28 @@ struct Ground {
   bool magazines_used_ = settings.magazines;
 };
 
-/// An allocation that found no block.
+/// A request for which the search found no block.
 struct Need {
-  Need() {}  // member by member: an aggregate would be zeroed by `rep stos`, a fiftieth of what a miss costs
-  std::size_t requested = 0;  // bytes asked for
+  Need() {}  // initialize single members: an aggregate would be zeroed by `rep stos`, 2 % of a pool miss
+  std::size_t requested = 0;  // bytes
   std::size_t size = 0;       // rounded
   std::size_t alignment = 0;
   Stream stream;
   Tag tag;
-  bool may_reclaim = true;                // clients and the user's callback may be asked
-  double priority = 0;                    // clients above this price per byte are not
-  int attempts = 0;                       // times that the user's callback was asked
+  bool may_reclaim = true;                // may ask clients and the user's callback
+  double priority = 0;                    // skip clients above this price per byte
+  int attempts = 0;                       // calls of the user's callback
   bool refused = false;                   // the budget or the device refused new memory
-  bool device_full = false;               // the device itself refused memory that the budget would have allowed
-  bool addresses_full = false;            // it has no addresses for memory that it may have
-  std::uint64_t device_calls_seen = 0;    // calls of all threads that had ended when the budget was last looked at
-  std::uint64_t frees_seen = 0;           // frees by then
-  std::source_location location = {};     // that asked
-  std::vector<std::string> remarks = {};  // what is to be said in a report, a sentence each
-  Block* block = nullptr;                 // the result, busy, once there is one
+  bool device_full = false;               // the device refused memory within the budget
+  bool addresses_full = false;            // the device is out of addresses
+  std::uint64_t device_calls_seen = 0;    // finished device calls of all threads at the last look at the budget
+  std::uint64_t frees_seen = 0;           // frees at that time
+  std::source_location location = {};     // of the request
+  std::vector<std::string> remarks = {};  // sentences for the report
+  Block* block = nullptr;                 // the result, busy; nullptr until found
 };
 
-/// What a rung gave during one climb of the ladder, summed over its runs.
+/// The yield of a stage during one pass over the ladder, summed over its runs.
 struct Yield {
   std::string rung;
   std::size_t bytes = 0;

@@ -13,7 +13,7 @@ namespace poolgrad {
 
 namespace {
 
-// The level of the lowest rung that this thread may not use: none, or that of the rung that it is running.
+// The level of the lowest stage that this thread must not use: none, or that of the running stage.
 thread_local std::size_t forbidden_level = rung_count;
 
 std::size_t level(RungId rung) {
@@ -27,13 +27,13 @@ std::uint64_t nanoseconds_since(std::chrono::steady_clock::time_point start) {
 
 bool is_price(double nanoseconds) { return nanoseconds >= 0 && std::isfinite(nanoseconds); }
 
-// A client that does not know its price any more is asked last.
+// A client whose price throws is asked last.
 double price(const ReclaimClient& client) {
   const double nanoseconds = client.price_per_byte();
   return is_price(nanoseconds) ? nanoseconds : std::numeric_limits<double>::infinity();
 }
 
-// Once, however often it happened.
+// Adds a remark once, however often it occurs.
 void remark(std::vector<std::string>& remarks, std::string text) {
   if (std::ranges::find(remarks, text) == remarks.end()) remarks.push_back(std::move(text));
 }
@@ -113,7 +113,7 @@ void Ladder::set_callback(OutOfMemoryCallback callback) {
   std::shared_ptr<const OutOfMemoryCallback> other;
   if (callback) other = std::make_shared<const OutOfMemoryCallback>(std::move(callback));
   const PoolLock lock(ground_.mutex);
-  callback_.swap(other);  // the former one may hold memory of the pool: it goes when the mutex is free again
+  callback_.swap(other);  // the old callback may hold memory of the pool: destroy it without the mutex
 }
 
 Ladder::Clients Ladder::clients(double most) const {
@@ -125,7 +125,7 @@ Ladder::Clients Ladder::clients(double most) const {
       if (auto client = one.lock()) known.push_back(std::move(client));
     }
   }
-  // Each is asked once, as a price may be another one the next time.
+  // Ask each once: the price may change between calls.
   struct Offer {
     std::pair<bool, double> place;
     std::shared_ptr<ReclaimClient> client;
@@ -170,7 +170,7 @@ std::vector<Rung> Ladder::own_rungs() {
       [this](PoolLock&, Need&) { return front_.drain_all(); });
   add(RungId::coalesce, others,
       [this](PoolLock& lock, Need& need) { return ledger_.take_across_streams(lock, need, arenas_.of(need.tag)); });
-  // First only where commit would fail or too much lies idle.
+  // Comes first only if commit would fail or too much memory is idle.
   add(
       RungId::stitch, [this](Need& need) { return pages_.stitchable_bytes(need); },
       [this](PoolLock& lock, Need& need) { return pages_.stitch(lock, need); });
@@ -184,8 +184,7 @@ std::vector<Rung> Ladder::own_rungs() {
   add(
       RungId::borrow, [this](Need&) { return arenas_.free_bytes(); },
       [this](PoolLock& lock, Need& need) { return borrow(lock, need); });
-  // What others have given back, or back to the device, since the budget was last looked at, the rungs below may have
-  // missed.
+  // Earlier stages may have missed memory that other threads freed or released since the last look at the budget.
   add(
       RungId::wait,
       [this](Need& need) {
@@ -250,8 +249,9 @@ bool Ladder::may_fit(std::size_t bytes, const Clients& asked, std::vector<std::s
 std::vector<Rung> Ladder::rungs_with(const Clients& asked) {
   std::vector<Rung> all = own_rungs_;
   for (const auto& client : asked) {
-    const auto has_thrown = std::make_shared<bool>(false);  // then the next one is asked, and not this one again
-    // Nothing is thrown away for what cannot be served even so.
+    const auto has_thrown =
+        std::make_shared<bool>(false);  // after an exception, ask the next client instead of this one
+    // Sacrifice nothing for a request that cannot be served anyway.
     const auto estimate = [this, client, asked, has_thrown](Need& need) -> std::size_t {
       if (*has_thrown) return 0;
       const std::size_t held = held_by(*client, need.remarks);
@@ -259,7 +259,7 @@ std::vector<Rung> Ladder::rungs_with(const Clients& asked) {
       remark(need.remarks, "clients were not asked, as it would not fit without what they hold either");
       return 0;
     };
-    // Asked twice: for what is needed, then, if that did not make one run, for all it has.
+    // Ask twice: for the needed bytes, then, if they are not contiguous, for all.
     const auto add = [&](const std::string& name, bool all_of_it) {
       const auto run = [this, client, all_of_it, has_thrown](Need& need) {
         const std::optional<std::size_t> given = ask(*client, all_of_it ? SIZE_MAX : need.size, need.remarks);
@@ -281,7 +281,7 @@ std::vector<Rung> Ladder::rungs_with(const Clients& asked) {
   return all;
 }
 
-// They lose nothing by being asked, if they are right.
+// Asking clients that report 0 costs nothing if they are right.
 Rung Ladder::rung_of_those_that_claim_nothing(const Clients& asked) {
   const auto claims_nothing = [this](Need& need) {
     return [this, &need](const auto& client) { return held_by(*client, need.remarks) == 0; };
@@ -365,11 +365,11 @@ std::vector<std::string> Ladder::press_pinned_below(std::size_t wanted) {
   };
   std::size_t left = excess();
   Clients asked = clients(std::numeric_limits<double>::infinity());
-  // A client that lowers the budget leads to those below it alone.
+  // A client that lowers the budget asks only clients below it.
   std::erase_if(asked, [](const auto& client) { return level(client->kind()) >= forbidden_level; });
   if (left == 0 || !may_fit(0, asked, remarks, wanted)) return remarks;
   for (const auto& client : asked) {
-    // For what is needed, then, as its blocks may share pages with others, for all it has.
+    // Ask for the needed bytes, then for all, since blocks may share pages with others.
     for (const bool all : {false, true}) {
       if (left == 0) return remarks;
       if (held_by(*client, remarks) == 0 || ask(*client, all ? SIZE_MAX : left, remarks).value_or(0) == 0) break;

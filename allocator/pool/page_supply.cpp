@@ -13,30 +13,30 @@ namespace poolgrad {
 
 namespace {
 
-// Small enough that an address space of 2^40 bytes per device holds many, large enough that one is the rule. For what
-// does not fit there, a power of two: requests that become a little larger each time would need one each.
+// An address space of 2^40 bytes per device holds many windows of this size, and one usually suffices. Larger requests
+// get a power of two: otherwise slowly growing requests would need a new window each time.
 constexpr std::size_t largest_window = std::size_t{64} << 30;
-// Where the device does not give so many (ulimit -v), so that others and the program's own memory have some, too.
+// Used if the device has too few addresses (ulimit -v), to leave some for others and the program itself.
 constexpr std::size_t scarce_window = std::size_t{256} << 20;
-// What no device has is not asked for.
+// More than any device has, so larger windows are not requested.
 constexpr std::size_t most_addresses = std::size_t{1} << 42;
-// Below it, releasing and committing pages costs no more than moving them.
+// For less, a release and a commit cost no more than a move.
 constexpr std::size_t least_stitched = std::size_t{8} << 20;
 
-// Up to both, committing new pages is preferred to moving idle ones, for which streams have to be waited for.
+// While idle memory is below both limits, commits are preferred to moves, which have to wait for streams.
 constexpr std::size_t most_idle = std::size_t{64} << 20;
-constexpr std::size_t most_idle_share = 32;  // of what is reserved
+constexpr std::size_t most_idle_share = 32;  // of the reserved bytes
 
-// A call to the device costs the same for any number of bytes, so fewer and larger handles are better. Near the budget
-// they are small: a request may need the pages ahead, or the rest of a handle that a small block pins.
+// The cost of a device call does not depend on the bytes, so few large handles are better. Near the budget they are
+// small: a later request may need the extra pages, or the rest of a handle that a small block pins.
 constexpr std::size_t most_handle = std::size_t{256} << 20;
 constexpr std::size_t most_ahead = std::size_t{128} << 20;
-constexpr std::size_t most_ahead_share = 64;  // of what is reserved
-// Of the unused budget, a handle and pages ahead of need are at most
-constexpr std::size_t near_budget = 512;      // one of so many parts, or
-constexpr std::size_t far_from_budget = 256;  // of so many: pages ahead of what lives long, and handles until one of
-constexpr std::size_t far_share = 7;          // so many parts of the budget is reserved.
-// A handle of the long-lived arena is at most one of so many parts: its blocks rarely leave it, but they may.
+constexpr std::size_t most_ahead_share = 64;  // of the reserved bytes
+// Limits of handles and extra pages, relative to the unused budget:
+constexpr std::size_t near_budget = 512;      // at most 1 / this of it, or
+constexpr std::size_t far_from_budget = 256;  // 1 / this for extra pages of long-lived blocks, and for handles until
+constexpr std::size_t far_share = 7;          // 1 / this of the budget is reserved.
+// A handle of the long-lived arena is at most 1 / this: its blocks are rarely freed, but may be.
 constexpr std::size_t long_lived_share = 64;
 
 }  // namespace
@@ -79,7 +79,7 @@ bool PageSupply::add_window(PoolLock& lock, Arena& arena, Need& need) {
   try {
     arena.add_window(reinterpret_cast<std::uintptr_t>(address), size);
   } catch (const std::bad_alloc&) {
-    return false;  // more addresses than can be kept account of
+    return false;  // too many addresses for the bookkeeping
   }
   call.done();
   return true;
@@ -109,11 +109,11 @@ std::size_t PageSupply::unused_budget() const {
 
 std::size_t PageSupply::growth_step(const Need& need) const {
   const std::size_t reserved = ground_.claimed_bytes();
-  // Large pages once they round the reserved bytes up by no more than a few percent.
+  // Use large pages once they round the reserved bytes up by at most a few percent.
   constexpr std::size_t large_page_share = 16;
   const std::size_t large =
       std::clamp(std::bit_floor(reserved / large_page_share), ground_.settings.page, ground_.settings.large_page);
-  // A transient block that fills its pages has them to itself, so that they can go when it goes.
+  // A transient block that fills its pages shares them with no other, so that they can be released after its free.
   const bool long_lived = is_long_lived(need.tag.category);
   const bool alone = !long_lived && arenas_.of(need.tag).fills_pages(need.size);
   if (alone || ground_.settings.config.mode == AllocatorMode::none) return large;
@@ -152,7 +152,7 @@ std::size_t PageSupply::commit(PoolLock& lock, Need& need) {
   Arena& arena = arenas_.of(need.tag);
   std::size_t step = growth_step(need);
   std::size_t alignment = arena.preferred_alignment(need.size, need.alignment);
-  // False once nothing smaller can be tried.
+  // Returns false at the minimum.
   const auto ask_for_less = [&] {
     was_short_ = true;
     return std::exchange(step, ground_.settings.page) != ground_.settings.page ||
@@ -163,8 +163,8 @@ std::size_t PageSupply::commit(PoolLock& lock, Need& need) {
     return std::size_t{0};
   };
   while (true) {
-    // What others have freed since the last search: growth counts on free neighbours only where they are too small, so
-    // it would ask for too much, and nobody would look again once somebody else takes a part.
+    // Other threads may have freed memory since the last search. A growth counts only free neighbors that are too
+    // small, so it would commit too much, and no thread would search again after another one takes a part.
     need.block = arena.take(need.size, need.alignment, need.stream.id);
     if (need.block != nullptr) return 0;
     const Arena::Growth growth = arena.plan_growth(need.size, alignment, need.stream.id, step);
@@ -182,7 +182,7 @@ std::size_t PageSupply::commit(PoolLock& lock, Need& need) {
     if (commit_growth(lock, need, arena, growth)) {
       need.block = arena.take(need.size, need.alignment, need.stream.id);
       if (need.block != nullptr) return pages;
-      // Another thread took the neighbours of the new pages meanwhile: grow again.
+      // Another thread took the neighbors of the new pages meanwhile: grow again.
     } else if (!ask_for_less()) {
       return refuse();
     }
@@ -223,21 +223,21 @@ void PageSupply::start_age(Block* block) noexcept {
   try {
     block->window->ages.expect(block->end());
   } catch (const std::bad_alloc&) {
-    // They are as old as the block.
+    // Then the pages have the block's age.
   }
   block->window->ages.note(block->address, block->end(), block->epoch);
 }
 
-// Where new pages can be had, idle ones are moved only if the user wants that, and if they are many.
+// If commits are possible, idle pages are moved only with stitch_idle:on, and only if there are many.
 std::size_t PageSupply::stitchable_bytes(const Need& need) const {
   const AllocatorConfig& config = ground_.settings.config;
   if (!config.stitch || !can_move_ || round_up(need.size, ground_.settings.page) < least_stitched) return 0;
-  // With a page for what begins inside one, it is enough wherever the growth is.
+  // With one more page for an unaligned begin, it suffices for any growth.
   const std::size_t enough = round_up(need.size, ground_.settings.page) + ground_.settings.page;
   const bool can_commit = !need.device_full && (enough <= unused_budget() || page_deficit(need) <= unused_budget());
   if (can_commit && !config.stitch_idle) return 0;
   const std::size_t most = std::max<std::size_t>(most_idle, ground_.accounts.reserved_bytes.current / most_idle_share);
-  // Counting what lies idle means to walk all blocks; that it cannot be many is known at once.
+  // Counting idle bytes visits all blocks; skip it if there cannot be many.
   if (can_commit && arenas_.free_bytes() <= most) return 0;
   const std::size_t least = can_commit ? most + 1 : 1;
   const std::size_t idle = arenas_.releasable_bytes(least);
@@ -246,8 +246,8 @@ std::size_t PageSupply::stitchable_bytes(const Need& need) const {
 
 std::size_t PageSupply::stitch(PoolLock& lock, Need& need) {
   Arena& arena = arenas_.of(need.tag);
-  // What the budget does not allow to commit is moved, and the rest of the run is committed afterwards; if all could be
-  // committed, as much is moved as there is.
+  // Moves the part of the run that the budget does not allow to commit, and commits the rest afterwards. If all could
+  // be committed, moves all it can.
   const std::size_t allowed = need.device_full ? 0 : unused_budget() & ~(ground_.settings.page - 1);
   std::size_t idle = 0;
   bool all_allowed = false;
@@ -264,7 +264,7 @@ std::size_t PageSupply::stitch(PoolLock& lock, Need& need) {
   if (growth.bytes > idle) return 0;
   if (!all_allowed) note_refused(need);
   arenas_.store().reserve(3);
-  Block* const spare = arenas_.store().make();  // so that what was moved can be kept, whatever happens then
+  Block* const spare = arenas_.store().make();  // so that the bookkeeping of moved pages cannot fail
   Block* target = arena.begin_growth(growth, need.stream.id);
   std::size_t moved = 0;
   Streams refused;
@@ -301,7 +301,7 @@ std::size_t PageSupply::move_handles(PoolLock& lock, std::uintptr_t to, std::siz
         try {
           return ground_.memory->move(reinterpret_cast<void*>(source->address), reinterpret_cast<void*>(to), size);
         } catch (const Error&) {
-          return false;  // the device is broken; the next call that can say so will
+          return false;  // the device is broken; the next call that can throw will
         }
       });
       if (!moved) {

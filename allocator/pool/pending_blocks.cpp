@@ -19,7 +19,7 @@ void PendingBlocks::put_back(Taken& taken) noexcept {
   block->state = BlockState::pending;
   bytes_ += block->size;
   by_size_.insert(std::move(taken));
-  finished_ = true;  // free_settled() may have passed it over
+  finished_ = true;  // free_settled() may have skipped it
 }
 
 void PendingBlocks::remove(const Taken& taken) noexcept {
@@ -43,7 +43,7 @@ void PendingBlocks::rename(std::uint64_t from, std::uint64_t to) noexcept {
       }
     }
   }
-  finished_ = true;  // names that are known to be finished may have come
+  finished_ = true;  // may include streams known to be finished
 }
 
 std::size_t PendingBlocks::bookkeeping_bytes() const {

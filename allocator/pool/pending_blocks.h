@@ -1,5 +1,5 @@
-// Blocks that were given back but wait for the work of other streams than their own. One is taken by its size in
-// logarithmic time; those of a stream are looked at again only where the stream has waited since.
+// Blocks that were freed but wait for other streams. Takes one by size in logarithmic time. Checks a stream's blocks
+// again only after the stream has waited.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +18,7 @@ namespace poolgrad {
 struct PendingBlock {
   Block* block;  // busy while a thread tries to take it
   std::uint64_t number;
-  std::vector<Stamp> stamps;  // work of other streams that it waits for
+  std::vector<Stamp> stamps;  // work of other streams to wait for
 };
 
 class PendingBlocks {
@@ -34,23 +34,23 @@ class PendingBlocks {
 
  public:
   std::size_t bytes() const { return bytes_; }
-  /// Makes a block pending and takes its stamps; `changed`: some of them may be over. If it throws, nothing has
+  /// Adds a pending block and takes its stamps; `changed`: some of them may be finished. If it throws, nothing has
   /// changed.
   void add(Block* block, std::vector<Stamp>& stamps, bool changed);
-  /// Calls visit(const PendingBlock&) for each, those of one stream in the order in which they came.
+  /// Calls visit(const PendingBlock&) for each; those of one stream in order of arrival.
   template <class Visit>
   void for_each(Visit visit) const {
     for (const auto& [stream, of_stream] : streams_)
       for (const PendingBlock& pending : of_stream.blocks) visit(pending);
   }
 
-  /// The stream has waited for others; or work of any stream was found finished.
+  /// Records that the stream waited for others, or that work of any stream finished.
   void note_wait(std::uint64_t stream) noexcept {
     if (const auto known = streams_.find(stream); known != streams_.end()) known->second.changed = true;
   }
   void note_finished() noexcept { finished_ = true; }
-  /// Calls settle(PendingBlock&) for those that such a change may have freed, and free(Block*) for those of which it
-  /// returned true, which are pending no longer.
+  /// Calls settle(PendingBlock&) for the blocks that a recent wait may have freed. Removes each for which it returns
+  /// true and calls free(Block*).
   template <class Settle, class Free>
   void free_settled(Settle settle, Free free) noexcept {
     const bool all = std::exchange(finished_, false);
@@ -70,10 +70,10 @@ class PendingBlocks {
     }
   }
 
-  /// A block that is busy from now on, until it is put back or removed.
+  /// A busy block, until it is put back or removed.
   using Taken = std::set<BySize>::node_type;
-  /// The smallest of at least `size` bytes that suits(const PendingBlock&), of equals the oldest; empty if there is
-  /// none.
+  /// The smallest block of at least `size` bytes with suits(const PendingBlock&), of equals the oldest; empty if there
+  /// is none.
   template <class Suits>
   Taken take(std::size_t size, Suits suits) {
     for (auto next = by_size_.lower_bound({size, 0, {}}); next != by_size_.end(); ++next) {
@@ -87,19 +87,19 @@ class PendingBlocks {
   void put_back(Taken& taken) noexcept;
   void remove(const Taken& taken) noexcept;
 
-  /// What is of stream `from` is of stream `to`.
+  /// Renames a stream.
   void rename(std::uint64_t from, std::uint64_t to) noexcept;
-  /// Bytes of the program's heap.
+  /// Heap bytes.
   std::size_t bookkeeping_bytes() const;
 
  private:
   struct OfStream {
     List blocks;
-    bool changed = false;  // since free_settled() looked at them
+    bool changed = false;  // since the last free_settled()
   };
 
   std::map<std::uint64_t, OfStream> streams_;
-  std::set<BySize> by_size_;  // but for those that are taken
+  std::set<BySize> by_size_;  // without taken blocks
   std::uint64_t next_number_ = 0;
   std::size_t bytes_ = 0;
   bool finished_ = false;

@@ -24,7 +24,7 @@ void Plan::note_served(const Block* block, Tag tag, std::size_t alignment) noexc
   try {
     planner_->served(block, block->size, alignment);
   } catch (const std::bad_alloc&) {
-    planner_->drop(false);  // only a recording needs memory, and there are no slabs yet
+    planner_->drop(false);  // only the start of a recording can fail, and then there are no slabs
   }
 }
 
@@ -46,8 +46,8 @@ void Plan::begin_step(Releaser& releaser, const std::function<void(Need&)>& find
       PoolLock lock(ground_.mutex);
       const bool planned = planner_->begin_step();
       if (planner_->is_stale()) drop(true);
-      // The slabs take the place of what is cached rather than being added to it; and one step later nothing that was
-      // allocated before there were slabs is left.
+      // Slabs replace cached memory instead of adding to it. One step later, all memory allocated before the slabs is
+      // free too.
       if (planned || planner_->is_fresh()) releaser.release(lock, SIZE_MAX);
       if (!planned) return;
       for (const StepPlanner::Slab& slab : planner_->slabs()) {
@@ -97,7 +97,7 @@ void Plan::put_back(Block* block) noexcept {
 
 bool Plan::drop(bool useless) {
   if (planner_ == nullptr || !planner_->has_slabs()) return false;
-  // All that needs memory comes first.
+  // Allocate first: the steps below must not throw.
   std::vector<std::pair<Block*, std::vector<Block*>>> slabs;
   std::size_t cuts = 0;
   for (const StepPlanner::Slab& slab : planner_->slabs()) {
@@ -135,7 +135,7 @@ std::vector<Block> Plan::pieces_of(const Block* slab) const {
     Block& piece = pieces.emplace_back(*slab);
     piece.address = begin;
     piece.size = end - begin;
-    piece.state = BlockState::magazine;  // cached, and apart from its neighbours
+    piece.state = BlockState::magazine;  // cached, but not merged with its neighbors
   };
   for (const Block* live : planner_->live_in(slab)) {
     free_up_to(live->address);

@@ -1,5 +1,5 @@
-// Mode `planned`: where a pool and its planner of steps meet. The planner says which place a request gets; the slabs
-// that its places lie in are blocks of the arenas, busy as long as the plan is in force.
+// Mode `planned`: connects a pool and its step planner. The planner chooses the place of a request; its slabs are
+// blocks of the arenas, busy while the plan is in force.
 #pragma once
 
 #include <cstddef>
@@ -12,48 +12,47 @@
 
 namespace poolgrad {
 
-/// Called with the pool's mutex held but for begin_step(). In other modes there never is a plan.
+/// Requires the pool's mutex, except begin_step(). In other modes there is never a plan.
 class Plan {
  public:
   Plan(Ground& ground, Arenas& arenas, StreamLedger& ledger);
 
   bool is_possible() const { return planner_ != nullptr; }
-  /// A training step starts: a plan that has been made is put in force, one that has become useless is dropped. `find`
-  /// looks for a block for a need, and sets need.block if there is one.
+  /// Starts a training step: installs a new plan, or drops a useless one. `find` searches a block for a request and
+  /// sets need.block.
   void begin_step(Releaser& releaser, const std::function<void(Need&)>& find);
 
-  /// The place that the plan has for it, busy; nullptr if there is none.
+  /// The planned place of the request, busy; nullptr if there is none.
   Block* place(const Need& need);
-  /// Tells the planner about a block that is about to be handed out, if it is not from a plan.
+  /// Tells the planner about a block outside the plan that becomes live.
   void note_served(const Block* block, Tag tag, std::size_t alignment) noexcept;
-  /// A live block that is given back goes to the planner; false if it is the arena's.
+  /// Returns a freed block to the planner; false if it belongs to the arena.
   bool take_back(Block* block, Stream stream);
-  /// A busy block that was not handed out is free again, in the plan or in its arena.
+  /// Frees a busy block that did not become live, in the plan or in its arena.
   void put_back(Block* block) noexcept;
-  /// The live block as one of the arena's: if it lies in a slab, the plan is dropped.
+  /// Makes the live block one of the arena's: drops the plan if it lies in a slab.
   Block* leave(Block* block);
-  /// Slabs become ordinary blocks, live and free. True if there were any.
+  /// Turns slabs into ordinary blocks, live and free. Returns whether there were any.
   bool drop(bool useless);
-  /// In the child of a fork, or when a stream is destroyed: what was recorded or planned but is not yet in force is
-  /// forgotten.
+  /// In the child of a fork, or when a stream is destroyed: forgets recordings and plans that are not in force yet.
   void forget_unfinished(bool useless) noexcept;
 
   bool owns(const Block* block) const { return planner_ != nullptr && planner_->owns(block); }
   bool is_slab(const Block* block) const { return planner_ != nullptr && planner_->is_slab(block); }
-  /// What a slab consists of.
+  /// The blocks of a slab, in order.
   std::vector<Block> pieces_of(const Block* slab) const;
   void count(Statistics& statistics) const;
-  /// Bytes of the program's heap.
+  /// Heap bytes.
   std::size_t bookkeeping_bytes() const { return planner_ != nullptr ? planner_->bookkeeping_bytes() : 0; }
 
  private:
-  /// A plan that could not be carried out: what was found for its slabs is free again.
+  /// Drops a plan that could not be installed and frees the blocks found for its slabs.
   void forget(const std::vector<Need>& slabs) noexcept;
 
   Ground& ground_;
   Arenas& arenas_;
   StreamLedger& ledger_;
-  const std::unique_ptr<StepPlanner> planner_;  // in mode `planned` only
+  const std::unique_ptr<StepPlanner> planner_;  // only in mode `planned`
 };
 
 }  // namespace poolgrad

@@ -44,7 +44,7 @@ Pool::~Pool() {
     for (const auto& window : arena.windows()) {
       for (const Block* block = window->first; block != nullptr; block = block->next) {
         if (block->state != BlockState::uncommitted) {
-          // Committed memory starts and ends at pages, blocks need not: release whole committed stretches.
+          // Committed memory starts and ends at pages, but blocks may not: release whole committed stretches.
           const std::uintptr_t begin = block->address;
           while (block->next != nullptr && block->next->state != BlockState::uncommitted) block = block->next;
           allow_access(settings().device, reinterpret_cast<void*>(begin), block->end() - begin);
@@ -69,13 +69,13 @@ std::variant<void*, std::string> Pool::allocate(const AllocationRequest& request
     throw ValueError("[allocate] alignment must be a power of two, got " + std::to_string(need.alignment));
   }
   check_stream("allocate", need.stream);
-  // What no device can have would overflow when rounded up; this much cannot be had either.
+  // Rounding up huge requests would overflow; this size fails on every device.
   constexpr std::size_t most = std::size_t{1} << 60;
   need.size = settings().rounded(std::min(request.bytes, most), need.alignment);
   need.alignment = std::min(need.alignment, most);
 
   ThreadCache* cache = own_cache();
-  // Read under the lock: once the block is published, a thread that drops the plan may make another of it.
+  // Read under the lock: once the block is live, a thread that drops the plan may replace its Block.
   std::uintptr_t address = 0;
   const Found found(*this, need);
   const auto hand_over = [&] {
@@ -89,8 +89,8 @@ std::variant<void*, std::string> Pool::allocate(const AllocationRequest& request
     ++ground_.accounts.requests;
     ++ground_.accounts.tick;
     if (settings().tags) front_.sequence_of(cache).request(request.bytes, need.tag.category);
-    // Where all but small blocks go depends on free neighbours being joined: on training steps, this takes reserved
-    // bytes from 110 % of the live peak back to 105 %, and most hits are among the pairs that remain.
+    // Larger blocks need merged free neighbors for a good place. On training steps, joining reduces reserved bytes from
+    // 110 % of the live peak to 105 %, and small blocks still give most hits.
     constexpr std::size_t small = std::size_t{1} << 12;
     if (cache != nullptr && need.size >= small) front_.drain(*cache);
     releaser_.release_decayed(lock);
@@ -131,19 +131,19 @@ Block* Pool::take(const Need& need, ThreadCache* cache) {
   if (Block* block = plan_.place(need)) return block;
   Arena& arena = arenas_.of(need.tag);
   Block* block = arena.take(need.size, need.alignment, need.stream.id);
-  // What the thread keeps for itself is its own to join: no other thread has to be disturbed for it.
+  // Drain only the thread's own magazines: this does not disturb other threads.
   if (block == nullptr && cache != nullptr && front_.drain(*cache) != 0) {
     block = arena.take(need.size, need.alignment, need.stream.id);
   }
-  // Pages that lie idle among what lives long serve transients before new ones do.
+  // Idle pages of the long-lived arena serve transient blocks before new pages.
   if (block == nullptr && !is_long_lived(need.tag.category)) {
-    constexpr std::size_t most_idle = std::size_t{64} << 20, most_idle_share = 32;  // of what is reserved
+    constexpr std::size_t most_idle = std::size_t{64} << 20, most_idle_share = 32;  // of the reserved bytes
     Arena& other = arenas_.other_than(need.tag);
     if (other.free_bytes() >
         std::max<std::size_t>(most_idle, ground_.accounts.reserved_bytes.current / most_idle_share))
       block = other.take(need.size, need.alignment, need.stream.id);
   }
-  // A plan is given up for what the budget would not allow beside it.
+  // Drop a plan whose slabs leave too little budget for the request.
   if (block == nullptr && plan_.is_possible() && pages_.page_deficit(need) > pages_.unused_budget() &&
       plan_.drop(true)) {
     block = arena.take(need.size, need.alignment, need.stream.id);
@@ -164,7 +164,7 @@ void Pool::spoil(PoolLock& lock, std::uintptr_t address, std::size_t bytes, Stre
       try {
         memory().fill(pointer, bytes, poison_byte, stream);
       } catch (...) {
-        // It comes back as it is.
+        // The block returns unchanged.
       }
     });
   }
@@ -199,7 +199,7 @@ void Pool::deallocate(void* pointer, std::size_t bytes, Stream stream) noexcept 
   };
   if (settings().races && !outlives_its_stream()) {
     try {
-      memory().touch(pointer, bytes, stream, {}, Access::reads);  // beside what use() has told of
+      memory().touch(pointer, bytes, stream, {}, Access::reads);  // in addition to the uses from use()
     } catch (const DeviceError& error) {
       settings().die("race on", pointer, error.what());
     } catch (...) {
@@ -211,7 +211,7 @@ void Pool::deallocate(void* pointer, std::size_t bytes, Stream stream) noexcept 
   try {
     release_cached(SIZE_MAX);
   } catch (...) {
-    // It stays cached until the next time.
+    // Cached until the next attempt.
   }
 }
 
@@ -220,7 +220,7 @@ void Pool::give_back(void* pointer, std::size_t bytes, Stream stream) noexcept {
   PoolLock lock(ground_.mutex);
   front_.add_up(cache);
   Block* block = arenas_.unpacked_at_last(pointer);
-  if (block == nullptr && arenas_.live_copy(pointer)) return;  // nobody's any more, for want of memory
+  if (block == nullptr && arenas_.live_copy(pointer)) return;  // leaks the block for lack of memory
   if (block == nullptr) die_of_bad_pointer(pointer);
   if (block->requested != bytes) {
     settings().die("wrong size for", pointer,
@@ -236,7 +236,7 @@ void Pool::give_back(void* pointer, std::size_t bytes, Stream stream) noexcept {
     try {
       block = plan_.leave(block);
     } catch (const std::bad_alloc&) {
-      over = ledger_.wait_for(lock, {}, stream);  // its place in the plan is given back instead
+      over = ledger_.wait_for(lock, {}, stream);  // frees its place in the plan instead
     }
   }
   withdraw(block, stream, cache, own);
@@ -277,14 +277,14 @@ std::size_t Pool::usable_size(const void* pointer) {
 }
 
 void Pool::begin_phase() {
-  if (plan_.is_possible()) return;  // which gives each step the same places anyway
+  if (plan_.is_possible()) return;  // a plan gives each step equal places anyway
   bool is_short = false;
   {
     const PoolLock lock(ground_.mutex);
     front_.begin_phase();
     is_short = pages_.was_short();
   }
-  // A GPU's handles cost too much for that: on the zoo at 1.01 of the lower bound, 11.4 s of calls in place of 2.7.
+  // Not for GPUs, whose handles cost too much: on the zoo at 1.01 of the lower bound, 11.4 s of calls instead of 2.7 s.
   if (is_short && memory().divisible()) release_cached(SIZE_MAX);
 }
 
@@ -320,7 +320,7 @@ void Pool::use(void* pointer, Stream stream, Access access, std::source_location
     bytes = block->requested;
     if (stream.id != block->stream) ledger_.use(plan_.leave(block), stream);
   }
-  // Last: a race is an error, and the pool waits for the use all the same.
+  // Last: a race is an error, but the pool must wait for the use in any case.
   if (settings().races) memory().touch(pointer, bytes, stream, location, access);
 }
 
@@ -347,8 +347,7 @@ void Pool::order(Stream later, Stream earlier) {
 void Pool::stream_destroyed(Stream stream) {
   check_stream("stream_destroyed", stream);
   PoolLock lock(ground_.mutex);
-  if (!plan_.drop(false))
-    plan_.forget_unfinished(false);  // what is recorded would plan a slab on a stream that is gone
+  if (!plan_.drop(false)) plan_.forget_unfinished(false);  // a recording would plan a slab on a destroyed stream
   ledger_.destroy(lock, stream, [&](const auto& rename) {
     const Standstill standstill(front_);
     front_.drain_stream(stream.id);
@@ -437,7 +436,7 @@ void Pool::go_on(bool in_child) noexcept {
     held_still_->caches.unlock();
     held_still_->trace.unlock();
     front_.keep_only_own();
-    // What others had taken and not yet handed out.
+    // Blocks that other threads had taken but not yet returned to their callers.
     plan_.forget_unfinished(false);
     for (Arena& arena : arenas_) {
       for (const auto& window : arena.windows()) {

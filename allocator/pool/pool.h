@@ -1,17 +1,17 @@
-// The inside of CachingAllocator: the parts of a pool, and how a request, a free and what a user asks for go through
-// them. In front, each thread has a cache of its own, where most requests end (hot_path.cpp). Behind it, one mutex
-// guards all parts and is given up for calls to the device alone (pool_mutex.h). Each part knows those above it:
+// The implementation of CachingAllocator: the parts of a pool, and the path of requests and frees through them. In
+// front, each thread has its own cache, which serves most requests (hot_path.cpp). Behind it, one mutex guards all
+// parts and is released only for device calls (pool_mutex.h). Each part knows the parts above it:
 //
-//   Ground        what the pool is, its device, mutex, accounts and recorder of traces
-//   Arenas        where blocks lie
-//   StreamLedger  which stream may have them when
-//   PageSupply    getting pages
-//   Releaser      giving them back
-//   Front         what threads keep for themselves
+//   Ground        settings, device, mutex, accounts and trace recorder
+//   Arenas        addresses and states of blocks
+//   StreamLedger  streams that may still use blocks
+//   PageSupply    commits and moves pages
+//   Releaser      releases pages
+//   Front         caches of threads
 //   Plan          mode `planned`
-//   BlockPacker   live blocks that cost few bytes
-//   Ladder        what is tried when no block fits
-//   Inspector     what can be seen from outside
+//   BlockPacker   compact records of live blocks
+//   Ladder        stages when no block fits
+//   Inspector     statistics, snapshots, traces, reports
 //
 // Invariant, whenever the mutex is free and no thread is inside a device call:
 //   reserved = live + pending + free bytes of all arenas + bytes in magazines, and reserved <= budget.
@@ -41,8 +41,8 @@ class Pool {
   Pool(const Pool&) = delete;
   Pool& operator=(const Pool&) = delete;
 
-  /// hot_path.cpp: allocates from the calling thread's magazine, or frees into it. Returns nullptr or false, and
-  /// changes nothing, if it cannot.
+  /// hot_path.cpp: allocates from, or frees into, the calling thread's magazine. Returns nullptr or false, changing
+  /// nothing, if it cannot.
   void* allocate_at_once(std::size_t bytes, std::size_t alignment, Stream stream, Tag tag,
                          std::source_location location) noexcept;
   bool deallocate_at_once(void* pointer, std::size_t bytes, Stream stream) noexcept;
@@ -62,7 +62,7 @@ class Pool {
   bool hand_on(void* pointer, Stream stream);
   void order(Stream later, Stream earlier);
   void stream_destroyed(Stream stream);
-  /// As new: no memory held, all counters zero. Returns false, changing nothing, while memory is live.
+  /// Resets the pool: no memory held, all counters zero. Returns false, changing nothing, while memory is live.
   bool restart(std::size_t budget);
 
   const PoolSettings& settings() const { return ground_.settings; }
@@ -70,12 +70,12 @@ class Pool {
   Front& front() { return front_; }
   Ladder& ladder() { return ladder_; }
   Inspector& inspector() { return inspector_; }
-  /// Around fork(): no thread is inside the pool or one of its device calls, until it goes on.
+  /// Around fork(): keeps all threads out of the pool and its device calls until go_on().
   void hold_still() { held_still_.emplace(*this); }
   void go_on(bool in_child) noexcept;
 
  private:
-  /// What a search has found is free again unless it was handed on. Takes the mutex.
+  /// Frees a found block unless the request took it. Takes the mutex.
   class Found {
    public:
     Found(Pool& pool, Need& need) : pool_(pool), need_(need) {}
@@ -92,7 +92,7 @@ class Pool {
     Need& need_;
   };
 
-  /// While the process forks. What is locked last is unlocked first.
+  /// Held during a fork. Locked last, unlocked first.
   struct HeldStill {
     explicit HeldStill(Pool& pool)
         : lock(PoolLock::between_calls(pool.ground_.mutex)),
@@ -113,17 +113,17 @@ class Pool {
     } memory;
   };
 
-  /// A block of the plan, or one that the stream has cached. With the mutex held.
+  /// A block of the plan, or a cached one of the stream. Requires the mutex.
   Block* take(const Need& need, ThreadCache* cache);
-  /// Hands a busy block out. If it throws, for want of memory, the block is still busy. With the mutex held.
+  /// Makes a busy block live. If it throws for lack of memory, the block is still busy. Requires the mutex.
   void publish(Block* block, const AllocationRequest& request, Tag tag, ThreadCache* cache);
-  /// What the request is about may be used from now on. If it throws, it is not to be handed out.
+  /// Prepares memory for use by its caller. If it throws, the block must not be handed out.
   void make_ready(void* pointer, const AllocationRequest& request);
-  /// What comes back, and is nobody's yet, may not be used any more.
+  /// Poisons a freed block.
   void spoil(PoolLock& lock, std::uintptr_t address, std::size_t bytes, Stream stream) noexcept;
-  /// resize.cpp: as expand_in_place(), but what is added is not made ready.
+  /// resize.cpp: as expand_in_place(), without preparing added memory.
   bool resize(void* pointer, std::size_t bytes, std::size_t wanted, Stream stream);
-  /// With the mutex held: the block is given back, as far as it is counted, hashed and recorded.
+  /// Counts, hashes and records a free. Requires the mutex.
   void withdraw(const Block* block, Stream stream, ThreadCache* cache, bool completed);
   void give_back(void* pointer, std::size_t bytes, Stream stream) noexcept;
   [[noreturn]] void die_of_bad_pointer(const void* pointer) const noexcept;
@@ -132,7 +132,7 @@ class Pool {
     if (!has_stream(stream)) refuse_stream(function, stream);
   }
   [[noreturn]] void refuse_stream(const char* function, Stream stream) const;
-  /// The calling thread's, see ThreadCaches::make_own().
+  /// The calling thread's cache, see ThreadCaches::make_own().
   ThreadCache* own_cache() noexcept {
     ThreadCache* known = settings().own_cache();
     return known != nullptr ? known : ThreadCaches::make_own(*this);

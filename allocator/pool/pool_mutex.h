@@ -1,7 +1,7 @@
-// The pool's mutex, and the only way to give it up before its time: a call to the device.
+// The pool's mutex, which is released early only for device calls.
 //
-// One mutex guards all parts of a pool, and is never held across a call to the device or to a client. What a thread
-// takes for such a call is in state `busy`, so that nobody else touches it.
+// One mutex guards all parts of a pool. It is never held across a call to the device or to a client. Blocks taken for
+// such a call are in state `busy`, so that other threads do not touch them.
 #pragma once
 
 #include <chrono>
@@ -17,11 +17,11 @@ namespace poolgrad {
 
 class PoolMutex {
  public:
-  /// Calls of all threads that may end with more free memory: under way; ended. With the mutex held.
+  /// Device calls of all threads that may end with more free memory: in progress; ended. Requires the mutex.
   std::size_t calls_under_way() const { return calls_; }
   std::uint64_t calls_ended() const { return ended_; }
-  /// In the child of a fork, whose one thread holds the mutex: threads that waited are gone, and the condition would
-  /// wait for them when it is destroyed.
+  /// In the child of a fork, whose one thread holds the mutex: the waiting threads are gone, and the destructor of the
+  /// condition would wait for them.
   void forget_waiting_threads() noexcept { std::construct_at(&call_ended_); }
 
  private:
@@ -29,7 +29,7 @@ class PoolMutex {
   template <class PutBack>
   friend class UnlockedCall;
 
-  /// Gives the mutex up until a call has ended and ready() is true.
+  /// Releases the mutex until a call has ended and ready() is true.
   template <class Ready>
   void wait(Ready ready) {
     std::unique_lock<std::mutex> held(mutex_, std::adopt_lock);
@@ -43,11 +43,11 @@ class PoolMutex {
   std::uint64_t ended_ = 0;
 };
 
-/// The mutex, held as long as it lives. It cannot be unlocked: functions that take a PoolLock& may make device calls.
+/// Holds the mutex for its lifetime. It cannot be unlocked, but functions that take a PoolLock& may make device calls.
 class PoolLock {
  public:
   explicit PoolLock(PoolMutex& mutex) : mutex_(mutex) { mutex_.mutex_.lock(); }
-  /// At a moment when no thread is inside a device call.
+  /// Locks at a moment without device calls in progress.
   static PoolLock between_calls(PoolMutex& mutex) {
     return {mutex, [&] { return mutex.calls_ == 0; }};
   }
@@ -55,7 +55,7 @@ class PoolLock {
   PoolLock(const PoolLock&) = delete;
   PoolLock& operator=(const PoolLock&) = delete;
 
-  /// Waits for the device calls that are under way.
+  /// Waits for the device calls in progress.
   void wait_for_calls() {
     const std::uint64_t all_of_them = mutex_.ended_ + mutex_.calls_;
     mutex_.wait([&] { return mutex_.ended_ >= all_of_them || mutex_.calls_ == 0; });
@@ -77,9 +77,9 @@ struct NothingToPutBack {
   void operator()() const noexcept {}
 };
 
-/// Calls to the device for one purpose, while what they are about is busy. Nothing else gives the mutex up. Made with
-/// the mutex held; whatever ends it, an exception of any type too, the mutex is held again, the calls have ended for
-/// those who wait for them, and put_back() was called, unless done() was called before: then all is published.
+/// Device calls for one purpose, on busy blocks. Only this releases the mutex. Constructed with the mutex held. At its
+/// end, also by any exception, the mutex is held again, waiting threads see the calls as ended, and put_back() was
+/// called, unless done() was called first: then all results are committed.
 template <class PutBack = NothingToPutBack>
 class UnlockedCall {
  public:
@@ -94,14 +94,14 @@ class UnlockedCall {
   UnlockedCall(const UnlockedCall&) = delete;
   UnlockedCall& operator=(const UnlockedCall&) = delete;
 
-  /// Returns what call() does, which is called without the mutex.
+  /// Calls call() without the mutex and returns its result.
   template <class Call>
   decltype(auto) operator()(Call call) {
     if (!std::exchange(called_, true)) ++mutex_.calls_;
     const WithoutMutex without_mutex(mutex_);
     return call();
   }
-  /// The same for `calls` calls of the driver, which are counted and timed.
+  /// The same for `calls` driver calls, which are counted and timed.
   template <class Call>
   decltype(auto) timed(Statistics& statistics, std::uint64_t calls, Call call) {
     const Timer timer{statistics, calls};
@@ -117,7 +117,7 @@ class UnlockedCall {
     WithoutMutex& operator=(const WithoutMutex&) = delete;
     PoolMutex& mutex;
   };
-  /// Made and destroyed with the mutex held.
+  /// Created and destroyed with the mutex held.
   struct Timer {
     ~Timer() {
       const auto passed = std::chrono::steady_clock::now() - start;

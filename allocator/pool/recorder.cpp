@@ -33,7 +33,7 @@ std::unique_ptr<TraceRing> Recorder::make_ring() const {
 void Recorder::keep(std::unique_ptr<TraceRing> ring) {
   if (ring == nullptr || ring->size() == 0) return;
   if (kept_.size() == most_rings) {
-    // A history without one of its threads makes no sense before that thread's end.
+    // Before the end of this thread, the history would lack its events.
     forgotten_until_ = std::max(forgotten_until_, kept_.front()->events().back().time);
     forgotten_ += kept_.front()->size() + kept_.front()->lost();
     kept_.erase(kept_.begin());
@@ -59,7 +59,7 @@ void Recorder::record(TraceEvent event) {
   event.time = trace_ticks();
   ThreadCache* own = settings_.own_cache();
   if (own == nullptr) return record_in_common(event);
-  // Refused only while another thread holds the mutex, which then is not ours: it will soon be done.
+  // Fails only while another thread holds the mutex (this thread does not), which is brief.
   while (!own->flag.enter()) std::this_thread::yield();
   if (own->ring != nullptr) own->ring->record(event);
   own->flag.leave();
@@ -167,7 +167,7 @@ Trace Recorder::collect(std::vector<const TraceRing*> running, std::vector<Block
     event.kind = TraceKind::free_completed;
     trace.events.push_back(event);
   }
-  if (trace.streams.empty()) trace.streams.push_back(0);  // the index of events that name none
+  if (trace.streams.empty()) trace.streams.push_back(0);  // for events without a stream
   for (BlockSnapshot& block : trace.blocks)
     block.tag.scope = static_cast<std::uint32_t>(scopes(block.tag.scope, name_scope));
   return trace;

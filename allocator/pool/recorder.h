@@ -1,4 +1,4 @@
-// What a pool has recorded beside the rings of its threads, and how all of it becomes a Trace.
+// A pool's recorded events, besides the rings of running threads, and their conversion to a Trace.
 #pragma once
 
 #include <atomic>
@@ -22,46 +22,46 @@ struct PoolSettings;
 /// TraceEvent::flags in a ring: a free_completed follows at the same time. One record stands for both.
 inline constexpr std::uint8_t completed_at_once = 128;
 
-/// Guarded by the pool's mutex but for what says otherwise.
+/// Guarded by the pool's mutex unless noted.
 class Recorder {
  public:
   explicit Recorder(const PoolSettings& settings) : settings_(settings) {}
 
-  /// Forgets what was recorded; rings hold `events` from now on. Throws ValueError for 0.
+  /// Clears the recording and starts with rings of `events`. Throws ValueError for 0.
   void start(std::size_t events);
   bool running() const { return events_ != 0; }
-  /// A ring for a thread; nullptr while nothing is recorded.
+  /// A ring for a thread; nullptr without a recording.
   std::unique_ptr<TraceRing> make_ring() const;
-  /// The thread has ended, or the recording: nothing is added to its ring any more.
+  /// Takes over the ring of a thread that exited, or that stopped recording.
   void keep(std::unique_ptr<TraceRing> ring);
-  /// The blocks at the end of the recording.
+  /// `blocks`: at the end of the recording.
   void stop(std::vector<BlockSnapshot> blocks);
 
-  /// Adds an event, but for its time, to the calling thread's ring, or to one that threads without a ring share. From
-  /// any thread, without the pool's mutex or with it.
+  /// Adds an event and its time to the calling thread's ring, or to a ring shared by threads without one. Thread-safe,
+  /// with or without the pool's mutex.
   void record(TraceEvent event);
   void begin_step() { record({.size = steps_.fetch_add(1, std::memory_order_relaxed), .kind = TraceKind::step}); }
-  /// The same for what happens with the mutex held, if anything is recorded: pages come or go; something happens to a
-  /// block, in the present epoch of a stream.
+  /// The same with the mutex held, if there is a recording: commits and releases of pages, and events of a block, with
+  /// the current ticket of a stream.
   void record_pages(TraceKind kind, std::uintptr_t address, std::size_t bytes) {
     if (running()) record({.address = address, .size = bytes, .kind = kind});
   }
   void record_block(TraceKind kind, const Block& block, Stamp now, std::source_location location = {},
                     std::uint8_t flags = 0);
-  /// The number that stands for a stream in rings, the same as long as the pool lives; streams get none while nothing
-  /// is recorded. From any thread, as record().
+  /// The index of a stream in rings, constant for the pool's lifetime; assigned only during a recording. Thread-safe,
+  /// as record().
   std::uint32_t stream_index(std::uint64_t stream) noexcept;
 
-  /// Nobody records anything, nor collects, as long as the lock is held.
+  /// While the lock is held, no thread records or collects.
   std::unique_lock<std::mutex> hold_still() { return std::unique_lock(mutex_); }
 
-  /// All that was recorded, with `running` rings of threads, and the blocks as they are now if recording goes on.
+  /// All events, with the `running` rings of threads, and, if the recording goes on, the current blocks.
   Trace collect(std::vector<const TraceRing*> running, std::vector<BlockSnapshot> blocks) const;
 
  private:
   void record_in_common(const TraceEvent& event);
 
-  static constexpr std::size_t most_rings = 256;  // of threads that have ended
+  static constexpr std::size_t most_rings = 256;  // of threads that have exited
 
   const PoolSettings& settings_;
   std::atomic<std::uint64_t> steps_ = 0;
@@ -69,11 +69,11 @@ class Recorder {
   TraceClock clock_;
   std::optional<TraceClock::Scale> scale_;  // once stopped
   std::vector<std::unique_ptr<TraceRing>> kept_;
-  std::uint64_t forgotten_until_ = 0;  // ticks: a ring that ended then had to go
-  std::uint64_t forgotten_ = 0;        // its events
+  std::uint64_t forgotten_until_ = 0;  // ticks: the end of the last dropped ring
+  std::uint64_t forgotten_ = 0;        // events in dropped rings
   std::vector<BlockSnapshot> blocks_;
 
-  mutable std::mutex mutex_;  // guards what follows
+  mutable std::mutex mutex_;  // guards the members below
   std::unique_ptr<TraceRing> common_;
   std::vector<std::uint64_t> streams_;
 };

@@ -17,7 +17,7 @@ bool Releaser::join_mixed_handles(PoolLock& lock, Streams& refused) {
       if (!ledger_.finish(lock, StreamLedger::stamps_of(run), refused)) continue;
       call.done();
       Block* block = arena.join(run);
-      block->ticket = 0;  // nobody's work is left on it
+      block->ticket = 0;  // no work on it is left
       arena.put(block);
       return true;
     }
@@ -31,7 +31,7 @@ bool Releaser::Candidate::goes_before(const Candidate& a, const Candidate& b) {
 }
 
 std::vector<Releaser::Candidate> Releaser::least_recently_used(std::size_t bytes, const Streams& refused) {
-  std::vector<Candidate> oldest;  // a heap with what goes last on top
+  std::vector<Candidate> oldest;  // a heap with the newest on top
   std::size_t held = 0;
   for (Arena& arena : arenas_) {
     const auto consider = [&](Block* block) {
@@ -72,11 +72,11 @@ std::size_t Releaser::release_pages(PoolLock& lock, Arena& arena, Block* pages, 
 
 std::size_t Releaser::release(PoolLock& lock, std::size_t bytes) {
   std::size_t released = 0;
-  Streams refused;  // and so passed over
+  Streams refused;  // and therefore skipped
   std::vector<Candidate> oldest;
   std::uint64_t known_changes = 0;
   while (released < bytes) {
-    // Others may have taken blocks, or given some back, while the device was called; as has what was refused.
+    // During the device call, other threads may have taken or freed blocks; refusals also change the list.
     if (oldest.empty() || arenas_.changes() != known_changes) oldest = least_recently_used(bytes - released, refused);
     if (oldest.empty()) {
       if (join_mixed_handles(lock, refused)) continue;
@@ -93,9 +93,9 @@ std::size_t Releaser::release(PoolLock& lock, std::size_t bytes) {
 }
 
 std::size_t Releaser::release_for(PoolLock& lock, const Need& need) {
-  if (need.addresses_full) return release(lock, SIZE_MAX);  // which may leave nothing behind some
+  if (need.addresses_full) return release(lock, SIZE_MAX);  // some windows may then be empty
   std::size_t released = 0;
-  // What is released may be the very neighbour that the plan counted on, so the deficit is worked out anew each time.
+  // A release may take a neighbor that the growth counted on, so compute the deficit again each time.
   while (true) {
     const std::size_t pages = pages_.page_deficit(need);
     const std::size_t allowed = pages_.unused_budget();
@@ -123,7 +123,7 @@ bool Releaser::decay_is_due() {
   };
   if (far(0) || far(1)) tick_marks_.emplace_back();
   tick_marks_.back() = {now, tick};
-  // Of the marks that are old enough only the newest counts, and once.
+  // Only the newest of the old enough marks counts, and once.
   const auto young = std::ranges::find_if(tick_marks_, [&](const TickMark& mark) { return now - mark.time < age; });
   if (young == tick_marks_.begin()) return false;
   decayed_mark_ = std::prev(young)->tick;
@@ -135,16 +135,16 @@ void Releaser::release_old(PoolLock& lock) {
   const AllocatorConfig& config = ground_.settings.config;
   Streams refused;
   while (true) {
-    const std::uint64_t tick = ground_.accounts.tick;  // goes on while the device is called
+    const std::uint64_t tick = ground_.accounts.tick;  // advances during device calls
     const std::uint64_t by_ticks = config.decay != 0 && tick >= config.decay ? tick - config.decay + 1 : 0;
     const std::uint64_t limit = std::max(by_ticks, decayed_mark_ != 0 ? decayed_mark_ + 1 : 0);
-    // What is given back from now on is younger than what is there.
+    // Blocks freed from now on are younger.
     std::uint64_t oldest = tick;
     Arena* arena = arenas_.begin();
     Block* pages = arena->take_old_handles(limit, oldest, refused);
     if (pages == nullptr) pages = (++arena)->take_old_handles(limit, oldest, refused);
     if (pages == nullptr) {
-      // What is refused now is asked about again next time.
+      // Refused pages are tried again next time.
       if (refused.empty()) decay_due_ = oldest + std::min<std::uint64_t>(config.decay, UINT64_MAX - oldest);
       return;
     }

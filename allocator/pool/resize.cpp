@@ -1,4 +1,4 @@
-// A live block of a pool becomes larger or smaller where it is.
+// Resizes a live block of a pool in place.
 #include "allocator/error.h"
 #include "allocator/pool/pool.h"
 
@@ -36,11 +36,11 @@ bool Pool::resize(void* pointer, std::size_t bytes, std::size_t wanted, Stream s
   const auto fits = [&] { return size <= block->size + arena.free_after(block); };
   if (!fits() && cache != nullptr) front_.drain(*cache);
   if (!fits()) return false;
-  // Counts, and is traced, as a free and an allocation of the same block.
+  // Counted and traced as a free and an allocation of the same block.
   const Tag tag = block->tag;
   withdraw(block, stream, cache, true);
   ground_.accounts.no_longer_active(block->size);
-  ledger_.stamp(block);  // what is cut off is given back now
+  ledger_.stamp(block);  // the rest counts as freed now
   Block* rest = arena.resize(block, size);
   ++ground_.accounts.requests;
   ground_.accounts.hit(tag.category);

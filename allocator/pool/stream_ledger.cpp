@@ -11,15 +11,15 @@ namespace poolgrad {
 
 namespace {
 
-// What became of events in one device call.
+// The results of events in one device call.
 struct Passage {
   StreamEvents passed;
   std::uint64_t recorded = 0;
 };
 
-// Records those that are not recorded yet. Those of which pass(id) is true go to `into.passed`; those that the device
-// refuses stay. An exception that is no Error is thrown when all have had their turn: what is waited for before memory
-// goes must be, as far as it can.
+// Records the events that are not recorded yet. Moves events for which pass(id) is true to `into.passed`; refused ones
+// stay. Throws an exception that is no Error only after all events, because a release of memory requires all possible
+// waits.
 template <class Pass>
 void pass_each(DeviceMemory& memory, StreamEvents& events, Passage& into, Pass pass) {
   std::exception_ptr foreign;
@@ -32,7 +32,7 @@ void pass_each(DeviceMemory& memory, StreamEvents& events, Passage& into, Pass p
       }
       if (pass(event->id)) into.passed.splice(into.passed.end(), events, event);
     } catch (const Error&) {
-      // Not now.
+      // Try again later.
     } catch (...) {
       foreign = std::current_exception();
     }
@@ -85,7 +85,7 @@ bool StreamLedger::settle(PoolLock& lock, std::optional<std::uint64_t> later, co
     if (later ? is_behind(*later, stamp) : order_.finished(stamp)) continue;
     if (order_.take_event(stamp, events)) continue;
     if (StreamOrder::is_retired(stamp.stream)) {
-      refused.push_back(stamp.stream);  // another thread is asking about its only event
+      refused.push_back(stamp.stream);  // another thread is polling its only event
     } else {
       begin_event(events, stamp.stream);
     }
@@ -158,7 +158,7 @@ void StreamLedger::free(PoolLock& lock, Block* block, Stream stream) noexcept {
       pending_.add(block, stamps, std::ranges::any_of(stamps, is_over));
       return;
     } catch (const std::bad_alloc&) {
-      if (!wait_for(lock, stamps, stream)) return;  // nobody's any more, rather than somebody's too early
+      if (!wait_for(lock, stamps, stream)) return;  // leaks the block rather than reuse it before the streams are done
     }
   }
   completed(*block);
@@ -212,7 +212,7 @@ void StreamLedger::finish_all(PoolLock& lock) noexcept {
   } catch (const std::bad_alloc&) {
     finish_one_by_one(lock);
   } catch (...) {
-    // The device cannot say any more when its work is over.
+    // The device can no longer report the end of its work.
   }
   StreamEvents events;
   order_.take_events(events);
@@ -222,7 +222,7 @@ void StreamLedger::finish_all(PoolLock& lock) noexcept {
 void StreamLedger::finish_one_by_one(PoolLock& lock) noexcept {
   std::uint64_t least = 0;
   do {
-    std::optional<Stamp> next;  // of the first stream from there on
+    std::optional<Stamp> next;  // of the first stream from here on
     for_each_unfinished([&](const Stamp& stamp) {
       if (stamp.stream < least || (next && stamp.stream > next->stream)) return;
       const bool same = next && stamp.stream == next->stream;
@@ -239,7 +239,7 @@ void StreamLedger::finish_one_by_one(PoolLock& lock) noexcept {
         const Stream stream{ground_.settings.device, next->stream};
         ground_.memory->synchronize(recorded ? events.front().id : ground_.memory->record_event(stream));
       } catch (...) {
-        // The device cannot say any more when its work is over.
+        // The device can no longer report the end of its work.
       }
     });
   } while (least != 0);
@@ -260,7 +260,7 @@ std::size_t StreamLedger::free_settled() noexcept {
       ordered = ordered || covered;
       return covered;
     });
-    // What the owner waits for is behind the owner's present epoch, not the one in which the block was given back.
+    // The owner's waits come after its current ticket, not that of the free.
     if (ordered) pending.block->ticket = order_.now(pending.block->stream);
     return pending.stamps.empty();
   };
@@ -290,7 +290,7 @@ std::size_t StreamLedger::poll_pending(PoolLock& lock) {
       }
     });
     order_.take_events(events);
-    // What cannot be asked about now is asked about next time.
+    // Events that cannot be polled now are polled next time.
     call([&] {
       pass_each(*ground_.memory, events, passage, [&](EventId event) { return ground_.memory->event_finished(event); });
     });
@@ -380,7 +380,7 @@ void StreamLedger::use(Block* block, Stream stream) {
 }
 
 bool StreamLedger::hand_on(PoolLock& lock, Block* block, Stream stream) {
-  // Marked, so that it stays the block that it is while the lock is given up.
+  // Marked, so that other threads leave the block as it is while the lock is released.
   const bool was_used = std::exchange(block->used_elsewhere, true);
   UnlockedCall settled(lock, [&]() noexcept { block->used_elsewhere = was_used || uses_.contains(block); });
   std::vector<Stamp> stamps{now(block->stream)};
@@ -388,7 +388,7 @@ bool StreamLedger::hand_on(PoolLock& lock, Block* block, Stream stream) {
     for (const Stamp& use : uses_[block]) stamps.push_back(now(use.stream));
   }
   if (Streams refused; !settle(lock, stream.id, stamps, refused)) return false;
-  // A use that was noted while the lock was given up is not behind those events.
+  // These events do not cover a use recorded while the lock was released.
   const auto over = [&](const Stamp& use) {
     return use.stream == stream.id || std::ranges::any_of(stamps, [&](const Stamp& known) {
              return known.stream == use.stream && use.ticket <= known.ticket;
@@ -416,7 +416,7 @@ void StreamLedger::order(PoolLock& lock, Stream later, Stream earlier) {
   });
   ++ground_.accounts.events_recorded;
   note_passed(later.id, event);
-  // The caller has said that the uses so far, before the event, are over before whatever the owner does next.
+  // The caller guarantees that uses before the event end before all later work of the owner.
   const auto over = [&](const Stamp& use) { return use.stream == earlier.id && use.ticket <= event.covers.ticket; };
   for (auto& [block, uses] : uses_) {
     if (block->stream == later.id) std::erase_if(uses, over);
@@ -444,7 +444,7 @@ void StreamLedger::destroy(PoolLock& lock, Stream stream, const Quietly& quietly
     finish(lock, retired);
     free_settled();
   }
-  // Looking for blocks costs as much as there are of them, so it has to be worth it.
+  // A search visits all blocks, so it must be worth it.
   constexpr std::size_t least_destroyed = 64;
   if (order_.destroyed() >= std::max(least_destroyed, 2 * destroyed_needed_)) {
     forget_destroyed();
@@ -479,7 +479,7 @@ void StreamLedger::begin_event(StreamEvents& events, std::uint64_t stream) {
 }
 
 std::size_t StreamLedger::bookkeeping_bytes() const {
-  const auto node = 2 * sizeof(void*);  // of a list or a table, beside what it holds
+  const auto node = 2 * sizeof(void*);  // overhead of a list or table node
   std::size_t bytes = order_.bookkeeping_bytes() + pending_.bookkeeping_bytes() + uses_.bucket_count() * sizeof(void*);
   for (const auto& use : uses_) bytes += node + sizeof(use) + use.second.capacity() * sizeof(Stamp);
   return bytes;

@@ -30,7 +30,7 @@ void StreamOrder::wait(std::uint64_t later, const StreamEvent& event) noexcept {
   try {
     std::vector<Stamp>& clock = state(later).clock;
     if (event.covers.stream != later) note_latest(clock, event.covers);
-    // Both are in the order of streams, which may be many.
+    // Both are sorted by stream, and there may be many.
     std::vector<Stamp> unknown;
     auto known = clock.begin();
     for (const Stamp& stamp : event.clock) {
@@ -45,7 +45,7 @@ void StreamOrder::wait(std::uint64_t later, const StreamEvent& event) noexcept {
     const auto middle = clock.insert(clock.end(), unknown.begin(), unknown.end());
     std::ranges::inplace_merge(clock, middle, {}, &Stamp::stream);
   } catch (const std::bad_alloc&) {
-    // Each stamp that was noted is true on its own.
+    // On failure, each noted stamp is still valid.
   }
 }
 
@@ -114,7 +114,7 @@ void StreamOrder::retire(StreamEvents& events) {
   free_name(stream, gone.ticket);
   gone.clock.clear();
   gone.stream = ++last_retired_;
-  // What was given back on the stream since the event was recorded had its work queued before, or else it never will.
+  // Work on memory freed on the stream since the event was recorded was queued before the event, or is never queued.
   event->covers = {gone.stream, gone.ticket};
   const auto at = states_.begin() + (&gone - states_.data());
   std::rotate(at, std::next(at), states_.end());
