@@ -1,4 +1,4 @@
-// Every pattern beside its definition.
+// Every pattern with its definition.
 #include "allocator/error.h"
 #include "tests/attention/attend_support.h"
 
@@ -106,7 +106,7 @@ void add_blocks(std::vector<Case>& all) {
         return std::int64_t{within(90, i, j) && of_head(h % 3, i, j)};
       },
       true);
-  // The hash is the pattern's own; blocks_test checks its density and its diagonal.
+  // The definition uses the pattern's own hash; blocks_test checks its density and its diagonal.
   const Pattern random = Pattern::random_blocks(16, 0.4, 7);
   add(
       "random", random, [random](auto... at) { return random.multiplicity(at...); }, true);

@@ -1,4 +1,4 @@
-// What attend() refuses, in which words, and that a refusal leaves nothing behind.
+// Calls that attend() refuses: the messages, and that a refused call leaves no allocation behind.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -121,7 +121,7 @@ TEST(AttendErrors, CoverGradientsOverResults) {
               HasSubstr("dq_over_out needs values as wide as queries"));
   const Tensor q = ones(plain).set_requires_grad(), k = ones(plain).set_requires_grad(), v = ones(plain);
   const Tensor out = attend(q, k, v, Pattern::causal(), {.dq_over_out = true}).out;
-  const Tensor used = square(out);  // keeps `out` for its own backward
+  const Tensor used = square(out);  // keeps `out` for its backward
   out.backward(ones(plain), /*retain_graph=*/true);
   EXPECT_THAT(error_of<Error>([&] { out.backward(ones(plain), true); }),
               HasSubstr("[attend] a saved tensor (1, 4, 2, 8) f32 on cpu was written in place"));

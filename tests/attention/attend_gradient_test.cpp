@@ -1,4 +1,4 @@
-// First and second derivatives by central differences in f64: with respect to every operand, through both results.
+// First and second derivatives in f64, compared with central differences: for every operand, through both results.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -70,7 +70,7 @@ TEST(AttendGradient, AgreesWithCentralDifferencesOnceMore) {
     }
 }
 
-/// The operator written with primitive operators is the same function.
+/// Compares attend() with the same function written with primitive operators.
 TEST(AttendGradient, IsThatOfTheDefinitionInPrimitiveOperators) {
   for (const Case& one : cases_with("")) {
     Generator generator(7);
@@ -122,9 +122,9 @@ TEST(AttendGradient, IsTakenOnlyWhereItIsWanted) {
   }
 }
 
-/// Rows of k and v that no query sees, and those of q and the gradients of queries that see no key.
+/// Rows of k and v that no query sees, rows of q that see no key, and the gradients of those queries.
 TEST(AttendGradient, ThatIsRecordedIsUntouchedByRowsThatNobodySees) {
-  const std::int64_t keys = 20, queries = 24;  // the first four queries come before every key
+  const std::int64_t keys = 20, queries = 24;  // the first four queries precede every key
   Call call = make_call({2, queries, keys, 4, 2, 4, 3});
   call.options.softcap = 2.0;
   call.options.key_padding = less(normal({2, keys}, 8), full({2, keys}, 0.2, {.dtype = DType::f64}));
@@ -162,7 +162,7 @@ TEST(AttendGradient, OfSinksIsUntouchedByAQueryThatSeesNothing) {
   const Tensor q = normal({1, 3, 1, 4}, 1), k = normal({1, 2, 1, 4}, 2), v = normal({1, 2, 1, 4}, 3);
   const Tensor sinks = full({1}, lowest, f64).set_requires_grad();
   Tensor grad_out = ones({1, 3, 1, 4}, f64);
-  grad_out.data<double>()[0] = std::nan("");  // of the first, which comes before every key
+  grad_out.data<double>()[0] = std::nan("");  // of the first query, which precedes every key
   const auto [out, lse] = attend(q, k, v, Pattern::causal(), {.sinks = sinks});
   EXPECT_EQ(grad({out}, {sinks}, {grad_out})[0].item(), 0.0);
 }
@@ -179,7 +179,7 @@ TEST(AttendGradient, AddsUpWhereOneTensorServesSeveralTimes) {
   EXPECT_TRUE(all_close(x.grad(), apart.dq + apart.dk + apart.dv, 1e-12, 1e-13));
 }
 
-/// Every score of heads without width is 0, but for its bias; where values have none either, only lse is left.
+/// With D = 0 every score is its bias; with Dv = 0 too, lse is the only result with elements.
 TEST(AttendGradient, OfHeadsWithoutWidthIsThatOfTheDefinition) {
   for (const std::string_view set : kernels::instruction_sets()) {
     kernels::set_instruction_set(set);

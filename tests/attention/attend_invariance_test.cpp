@@ -1,4 +1,4 @@
-// What must hold for every pattern, whatever its numbers are.
+// Properties of every pattern, for any operands.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -31,7 +31,7 @@ void expect_equal_bits(const Outcome& a, const Outcome& b, const std::string& wh
   }
 }
 
-/// Whether query i of head h sees anything; positions are indices.
+/// Whether query i of head h sees a key; positions are indices.
 bool sees_something(const Case& one, std::int64_t h, std::int64_t heads, std::int64_t i, std::int64_t keys) {
   for (std::int64_t j = 0; j < keys; ++j)
     if (one.m(h, heads, i, j) > 0) return true;
@@ -54,7 +54,7 @@ TEST(AttendInvariance, BitsDoNotDependOnWhetherProgramsAreKept) {
 }
 
 TEST(AttendInvariance, KeysThatNoQuerySeesMayBeLeftOut) {
-  constexpr std::int64_t queries = 20, keys = 75, kept = 3, gone = 40;  // of 55 keys before the first query
+  constexpr std::int64_t queries = 20, keys = 75, kept = 3, gone = 40;  // the first query follows 55 keys
   Generator generator(6);
   const auto normal = [&](std::int64_t n, std::int64_t h) {
     return randn({2, n, h, 8}, {.dtype = DType::f64}, generator);
@@ -166,7 +166,7 @@ TEST(AttendInvariance, NeitherThreadsNorRepetitionChangeABit) {
       call.options.bias = testing_support::normal({1, 4, 1, 150}, 4, DType::f32);
       call.options.dropout = 0.3;
       const auto run = [&](int threads) {
-        Generator generator(9);  // the same range each time
+        Generator generator(9);  // the same range of random numbers each time
         call.options.generator = &generator;
         const testing_support::Threads guard(threads);
         return attended(call, one.pattern);
@@ -193,7 +193,7 @@ TEST(AttendInvariance, QueriesInPiecesAreTheWhole) {
     };
     const Attended whole = run(0, length, length);
     for (const auto& [begin, end] : {std::pair<std::int64_t, std::int64_t>{0, 1}, {1, 30}, {30, 99}, {130, 131}}) {
-      const Attended piece = run(begin, end, end);  // keys beyond its end are seen by no query
+      const Attended piece = run(begin, end, end);  // no query sees a key beyond the end
       EXPECT_TRUE(all_close(piece.out, slice(whole.out, 1, begin, end), 1e-12, 1e-13)) << one.name << " at " << begin;
       EXPECT_TRUE(all_close(piece.lse, slice(whole.lse, 2, begin, end), 1e-12, 1e-13)) << one.name << " at " << begin;
     }

@@ -1,5 +1,5 @@
-// What attend() asks of the pool: the bytes of docs/attention.md and nothing of the size of Nq Nk, on every device the
-// same.
+// Memory of attend(): its pool requests are the bytes of docs/attention.md, the same on every device, and none of size
+// Nq Nk.
 #include <gtest/gtest.h>
 
 #include "allocator/caching_allocator.h"
@@ -21,7 +21,7 @@ using testing_support::Sizes;
 
 std::uint64_t live_bytes() { return allocator_for(cpu).statistics().requested_bytes.current; }
 
-/// The call with every option, on a device.
+/// A call with every option on a device.
 Call full_call(const Sizes& s, Device device) {
   Call call = make_call(s, DType::f32);
   call.options.bias = testing_support::normal({1, s.heads, 1, s.keys}, 3, DType::f32);
@@ -40,7 +40,8 @@ struct Config {
   std::int64_t heads, kv_heads, width;
 };
 
-/// The peak above `before` while `action` runs is the formula's, but for scratch of the kernels that no length changes.
+/// While `action` runs, the peak above `before` is the formula's plus kernel scratch, which does not grow with the
+/// length.
 void expect_peak(std::uint64_t before, std::uint64_t formula, const std::string& what,
                  const std::function<void()>& action) {
   constexpr std::uint64_t scratch_of_a_thread = std::uint64_t{5} << 20;
@@ -65,7 +66,7 @@ TEST(AttendMemory, PeaksAtTheBytesOfItsOperandsAndResults) {
       };
       const std::uint64_t q = bytes(c.heads, c.width, size_of(c.dtype)),
                           k = bytes(c.kv_heads, c.width, size_of(c.dtype)),
-                          row = bytes(c.heads, 1, sizeof(float));  // of lse and delta
+                          row = bytes(c.heads, 1, sizeof(float));  // one of lse or delta
       const std::uint64_t before = live_bytes();
       Call call = make_call({1, length, length, c.heads, c.kv_heads, c.width, c.width}, c.dtype);
       call.grad_lse = {};
@@ -75,7 +76,7 @@ TEST(AttendMemory, PeaksAtTheBytesOfItsOperandsAndResults) {
         const Attended result = attend(leaves[0], leaves[1], leaves[2], pattern, {.dq_over_out = dq_over_out});
         grad({result.out}, {leaves[0], leaves[1], leaves[2]}, {call.grad_out});
       };
-      // q, k, v and the gradient of out are there; out, lse, delta, dq, dk and dv come.
+      // q, k, v and the gradient of out exist; out, lse, delta, dq, dk and dv are allocated.
       expect_peak(before, 4 * q + 4 * k + 2 * row, what, [&] { gradients(false); });
       expect_peak(before, 3 * q + 4 * k + 2 * row, what + ", dq over out", [&] { gradients(true); });
       call.grad_out = {};
@@ -140,7 +141,7 @@ TEST(AttendMemory, ASimulatedDeviceIsAskedForTheSameScratch) {
   constexpr Device like_cpu{DeviceType::sim, 6};
   configure_simulated_device(like_cpu.index, std::size_t{8} << 30, "cpu");
   for (const Pattern& pattern : patterns)
-    for (const DType dtype : {DType::f32, DType::bf16})  // summed up in place and in scratch
+    for (const DType dtype : {DType::f32, DType::bf16})  // dq is summed in place and in scratch
       for (const int threads : {1, 2, 5})                // by heads, as a wavefront, in two passes
         for (const std::int64_t queries : {1, 700}) {
           const testing_support::Threads several(threads);
@@ -173,10 +174,10 @@ TEST(AttendMemory, RunningOutOfItLeavesNothingBehind) {
   configure_simulated_device(5, std::size_t{60} << 20);
   CachingAllocator& pool = allocator_for(small);
   const auto live = [&] {
-    pool.trim();  // the program of the pattern
+    pool.trim();  // releases the program of the pattern
     return pool.statistics().requested_bytes.current;
   };
-  const auto tensor = [&](std::int64_t rows) {  // 8 MiB for 4096
+  const auto tensor = [&](std::int64_t rows) {  // 8 MiB for 4096 rows
     return Tensor::empty({1, rows, 8, 64}, {.device = small}).set_requires_grad();
   };
   const auto run = [&](std::int64_t rows) {

@@ -1,6 +1,6 @@
-// Tests of attend() that are the same on every device: everything that changes a score or a weight, each alone and all
-// together, under several patterns against the definition; and results that lie over operands. Whoever includes it says
-// on which device (INSTANTIATE_TEST_SUITE_P).
+// Tests of attend() for any device: options of scores and weights, alone and combined, under several patterns, compared
+// with the definition; and results that overwrite operands. The including file names the devices
+// (INSTANTIATE_TEST_SUITE_P).
 #pragma once
 
 #include <gtest/gtest.h>
@@ -13,7 +13,8 @@
 
 namespace poolgrad::attention::testing_support {
 
-/// Eleven, of one pass and of several, which carry results in: every kind of run, lists and documents.
+/// Eleven patterns of one pass or of several, whose later passes take the results of earlier ones. They contain every
+/// kind of run, lists and documents.
 inline std::vector<Case> some_cases() {
   std::vector<Case> chosen;
   for (const Case& one : pattern_cases())
@@ -28,11 +29,11 @@ inline const Sizes square{2, 37, 37, 4, 2, 4, 4}, cross{1, 29, 71, 3, 1, 5, 2};
 
 class OnDevice : public ::testing::TestWithParam<Device> {
  protected:
-  /// A GPU has threads of its own.
+  /// The number of CPU threads does not affect a GPU.
   static std::vector<int> thread_counts() { return GetParam().is_cpu() ? std::vector<int>{1, 5} : std::vector<int>{1}; }
   static Outcome run(const Call& call, const Pattern& pattern) { return attended(call, pattern, GetParam()); }
   static void expect_definition(const Call& call, const Case& one, const std::string& what) {
-    const Outcome want = defined(call, one.m);  // before a generator moves on
+    const Outcome want = defined(call, one.m);  // before the call advances a generator
     for (const int count : thread_counts()) {
       const Threads threads(count);
       Generator generator = call.options.generator ? *call.options.generator : Generator(0);
@@ -42,7 +43,7 @@ class OnDevice : public ::testing::TestWithParam<Device> {
           << what << ", " << one.name << ", " << count << " threads";
     }
   }
-  /// Under all the patterns.
+  /// Compares under all these patterns.
   static void expect_definitions(const Call& call, const std::string& what) {
     for (const Case& one : some_cases()) expect_definition(call, one, what);
   }
@@ -96,7 +97,7 @@ TEST_P(AttendScoresOn, MayBeMaskedByABiasOfMinusInfinity) {
   Call call = make_call(square);
   call.options.bias =
       masked_fill(normal({1, 1, 37, 37}, 6), less(normal({37, 37}, 7), zeros({37, 37}, {DType::f64})), -infinity);
-  slice(call.options.bias, 2, 5, 9).fill(-infinity);  // these queries see nothing
+  slice(call.options.bias, 2, 5, 9).fill(-infinity);  // these queries see no key
   for (const Case& one : some_cases()) {
     const Outcome got = run(call, one.pattern);
     EXPECT_EQ(difference(got, defined(call, one.m), 1e-12), "") << one.name;
@@ -115,7 +116,7 @@ TEST_P(AttendScoresOn, LeaveOutPaddedKeys) {
     }
 }
 
-/// With and without a bias, of few queries and of many.
+/// With and without a bias, for few queries and for many.
 TEST_P(AttendScoresOn, DoNotDependOnWhatLiesInTheRowsOfPaddedKeys) {
   for (const Sizes& sizes : {square, cross, Sizes{2, 3, 71, 4, 2, 8, 5}})
     for (const bool biased : {false, true}) {
@@ -240,7 +241,7 @@ TEST_P(AttendScoresOn, TakeExtraOperandsOfAnyFloatingDtype) {
   EXPECT_TRUE(bit_equal(got.dsinks, to(want.dsinks, DType::bf16)));
 }
 
-/// Rows of no elements: every score is 0, every result has none.
+/// Rows without elements: every score is 0, and results are empty.
 TEST_P(AttendScoresOn, OfRowsWithoutElementsAreAlike) {
   for (const Case& one : some_cases()) {
     expect_definition(make_call({2, 37, 37, 4, 2, 0, 4}), one, "no width");
@@ -259,7 +260,7 @@ TEST_P(AttendMemoryOn, ResultsOverOperandsAreTheSameResults) {
     EXPECT_EQ(difference({{}, over.lse, over.dq, over.dk, over.dv, {}, {}},
                          {{}, want.lse, want.dq, want.dk, want.dv, {}, {}}, 0.0),
               "");
-    const Tensor packed = to(cat({call.q, call.k, call.v}, 2), GetParam());  // queries beside keys and values
+    const Tensor packed = to(cat({call.q, call.k, call.v}, 2), GetParam());  // slices of one tensor
     const Tensor q = slice(packed, 2, 0, 4);
     const Attended result = attend(q, slice(packed, 2, 4, 6), slice(packed, 2, 6, 8), pattern, {.out_over_q = true});
     EXPECT_TRUE(result.out.shares_storage_with(packed));

@@ -1,5 +1,5 @@
-// Every pattern against its definition pair by pair: results and gradients, full and causal, equal and grouped heads,
-// odd and prime lengths, queries at the end of the keys or at their beginning.
+// Every pattern compared with its definition pair by pair: results and gradients, full and causal, equal and grouped
+// heads, odd and prime lengths, queries at the end of the keys or at their beginning.
 #include <gtest/gtest.h>
 
 #include "tests/attention/attend_support.h"
@@ -32,7 +32,7 @@ void expect_definition(const Case& one, const Sizes& sizes, Alignment alignment)
       << one.name << ", " << to_string(sizes) << (alignment == Alignment::top_left ? ", top left" : "");
 }
 
-/// Lengths, heads and alignments take turns, so that each case meets all of them over its two forms.
+/// Lengths, heads and alignments rotate, so that each case meets all of them over its two forms.
 void expect_definitions(const std::string& part) {
   std::size_t turn = 0;
   for (const Case& one : testing_support::cases_with(part)) {
@@ -61,7 +61,7 @@ TEST(AttendPattern, ProceduralPatternsAndCombinationsFollowTheirDefinition) {
   for (const char* name : {"strided", "axial", "dense twice", "+", ") & documents"}) expect_definitions(name);
 }
 
-/// The multiplicity that the pattern itself reports is the definition's, too.
+/// multiplicity() of the pattern equals the definition's too.
 TEST(AttendPattern, TakesCausalityAsAnOptionToo) {
   for (const Pattern& pattern : {Pattern::dense(), Pattern::window(9, 9), Pattern::dilated({8, 32}, {1, 2})}) {
     const Call by_pattern = make_call({1, 17, 37, 4, 2, 5, 3});

@@ -1,5 +1,5 @@
-// Types: single precision close to the definition; half types no worse than twice what a plain computation in that type
-// gives.
+// Precision: f32 is close to the definition; half types have at most twice the error of a plain computation in that
+// type.
 #include <gtest/gtest.h>
 
 #include "autograd/operators.h"
@@ -28,7 +28,7 @@ TEST(AttendPrecision, SinglePrecisionFollowsTheDefinition) {
   }
 }
 
-/// softmax(q k^T + log m) v with every step rounded to the type of q, as a framework does without a fused operator.
+/// softmax(q k^T + log m) v with each step rounded to the type of q, as unfused operators compute it.
 Attended eager(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& log_m) {
   const std::int64_t group = q.size(2) / k.size(2), heads = q.size(2);
   const auto per_head = [&](const Tensor& x) {
@@ -69,8 +69,8 @@ TEST(AttendPrecision, HalfTypesErrAtMostTwiceAsMuchAsAnEagerComputation) {
       }
 }
 
-/// A score of 80 in f32 has 2^-18: weights exp(score - lse) of the backward pass are exact only where it repeats the
-/// forward pass bit for bit.
+/// A score of 80 in f32 has steps of 2^-18. The backward pass gets exact weights exp(score - lse) only if it repeats
+/// the forward pass bit for bit.
 TEST(AttendPrecision, TheBackwardPassHasTheWeightsOfTheForwardPass) {
   Generator generator(test_seed());
   for (const DType dtype : {DType::f32, DType::f16, DType::f64})
@@ -81,13 +81,13 @@ TEST(AttendPrecision, TheBackwardPassHasTheWeightsOfTheForwardPass) {
         call.q = call.q * std::sqrt(80.0), call.k = call.k * std::sqrt(80.0);
         call.grad_out = to(randint(-3, 4, call.grad_out.shape(), {.dtype = DType::i64}, generator), dtype);
         call.grad_lse = {};
-        const Outcome got = attended(call, Pattern::dense());  // of the only key: every weight is 1
+        const Outcome got = attended(call, Pattern::dense());  // one key: every weight is 1
         EXPECT_TRUE(bit_equal(got.dv, sum(call.grad_out, {1, 2}, true)))
             << to_string(dtype) << ", width " << width << ", " << queries << " queries, seed " << test_seed();
       }
 }
 
-/// Few keys with large scores: gradients of scores nearly cancel, and delta = <dO, out> takes `out` in 16 bits.
+/// Few keys with large scores: gradients of scores nearly cancel, and delta = <dO, out> uses `out` in 16 bits.
 TEST(AttendPrecision, GradientsOfPeakedRowsErrByTheRoundingOfOut) {
   for (const auto& [dtype, unit] : {std::pair{DType::f16, 0x1p-11}, {DType::bf16, 0x1p-8}}) {
     Call call = make_call({80, 3, 3, 1, 1, 8, 8});

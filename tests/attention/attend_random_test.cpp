@@ -1,4 +1,4 @@
-// Random patterns of random parts under random options, sizes, layouts and numbers of threads: against the definition.
+// Random patterns, options, sizes, layouts and numbers of threads, compared with the definition.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -22,7 +22,7 @@ using testing_support::Sizes;
 class Dice {
  public:
   explicit Dice(std::uint64_t seed) : random_(seed) {}
-  /// low .. high, both included.
+  /// Random in low .. high, both included.
   std::int64_t roll(std::int64_t low, std::int64_t high) {
     return low + static_cast<std::int64_t>(random_() % static_cast<std::uint64_t>(high - low + 1));
   }
@@ -43,7 +43,7 @@ Case random_case(Dice& dice, const std::vector<Case>& all) {
     try {
       one.pattern = adds ? one.pattern + other.pattern : one.pattern | other.pattern;
     } catch (const ValueError&) {
-      continue;  // more than patterns can hold
+      continue;  // exceeds the limits of a pattern
     }
     one.m = adds ? oracle::sum(one.m, other.m) : oracle::either(one.m, other.m);
     one.name = "(" + one.name + (adds ? " + " : " | ") + other.name + ")";

@@ -1,5 +1,5 @@
-// Everything that changes a score or a weight on the CPU: what attend_on.h has for all devices, and what is too much
-// for an emulated one.
+// Options of scores and weights on the CPU: the tests of attend_on.h, and cases that take too long on an emulated
+// device.
 #include <gtest/gtest.h>
 
 #include "autograd/operators.h"
@@ -22,7 +22,7 @@ using testing_support::make_call;
 using testing_support::normal;
 
 TEST(AttendScores, SumTheGradientOfABroadcastBiasInPiecesOfAnyLength) {
-  // 2048 x 2300 x 2 is more than is held at a time.
+  // The 2048 x 2300 x 2 gradients of pairs are too many for one piece.
   Call call = make_call({2, 2048, 2300, 2, 1, 2, 2});
   call.options.bias = normal({1, 2, 1, 2300}, 5);
   const Pattern pattern = Pattern::window(30, 9);
@@ -40,7 +40,7 @@ TEST(AttendScores, DropTheShareOfWeightsThatIsAskedForAndTheSameAgainFromTheSame
   const AttendOptions options{.dropout = 0.3, .generator = &generator};
   const auto state = generator.state();
   const Tensor first = attend(x, x, ones_like_x, Pattern::dense(), options).out;
-  EXPECT_NEAR(mean(first).item(), 1.0, 0.01);                                      // of 320 000 weights
+  EXPECT_NEAR(mean(first).item(), 1.0, 0.01);                                      // mean of 320 000 weights
   EXPECT_NEAR(mean(poolgrad::square(first - 1.0)).item(), 0.3 / 0.7 / 200, 1e-3);  // each row averages 200
   const Tensor second = attend(x, x, ones_like_x, Pattern::dense(), options).out;
   EXPECT_GT(max_difference(first, second), 1e-3);

@@ -1,4 +1,4 @@
-// Sizes at which 32-bit arithmetic would go wrong. Memory is mapped but hardly touched, so little of it is real.
+// Sizes beyond 32-bit arithmetic. Memory is mapped, but few of its pages are touched.
 #include <gtest/gtest.h>
 
 #include "autograd/operators.h"
@@ -17,7 +17,7 @@ using testing_support::parts;
 
 constexpr std::int64_t beyond = (std::int64_t{1} << 31) + 12345;
 
-/// x (1, N, H, D) in a storage where its rows lie so far apart that the last begins beyond 2^31 elements.
+/// x (1, N, H, D) in a storage whose last row begins beyond 2^31 elements.
 Tensor spread_out(const Tensor& x) {
   const std::int64_t rows = x.size(1), row = beyond / (rows - 1);
   const Tensor storage = Tensor::empty({rows * row}, x.options());
@@ -49,7 +49,7 @@ TEST(AttendSize, GradientsReadRowsThatLieFurtherApartThanIntsCount) {
   for (const std::size_t i : {0u, 2u, 3u, 4u}) EXPECT_TRUE(bit_equal(left[i].second, right[i].second)) << i;
 }
 
-/// A few queries at the end of more than 2^31 keys, of which only the last are ever touched.
+/// A few queries at the end of more than 2^31 keys. The patterns see only the last of these keys.
 TEST(AttendSize, PositionsMayBeLargerThanIntsCount) {
   const NoGradGuard no_grad;
   const std::int64_t tail = 300, queries = 21;
@@ -57,7 +57,7 @@ TEST(AttendSize, PositionsMayBeLargerThanIntsCount) {
   const Call call = make_call({1, queries, tail, 2, 1, 1, 1}, DType::bf16);
   slice(k, 1, beyond - tail).copy_from(call.k);
   const AttendOptions options{.alibi = alibi_slopes(2)};
-  // Patterns that ask for positions mod 64 at most.
+  // Patterns that depend on positions mod 64 at most.
   const std::int64_t residue = (beyond - tail) % 64;
   const auto near = [&](const Pattern& pattern) { return attend(call.q, k, k, pattern, options); };
   const auto moved = [&](const Pattern& pattern) {

@@ -14,7 +14,7 @@ namespace poolgrad::attention::testing_support {
 
 namespace {
 
-/// m at all pairs of a problem, so that the definition is asked once for each.
+/// m at all pairs of a problem, so that the definition is called once for each.
 oracle::Multiplicity tabulated(const oracle::Multiplicity& m, const oracle::Problem& p) {
   std::vector<std::int64_t> table;
   for (std::int64_t h = 0; h < p.heads(); ++h)
@@ -126,7 +126,7 @@ Outcome outcome_of(const Call& call, const Attend& function) {
     gradients.push_back(call.grad_out);
   }
   if (call.grad_lse.defined()) {
-    // A query that sees nothing has no finite lse; its gradient there must not matter.
+    // A query without keys has no finite lse; its gradient must not matter.
     outputs.push_back(result.lse);
     gradients.push_back(call.grad_lse);
   }

@@ -1,5 +1,5 @@
-// A row that does not see another does not depend on what lies there: patterns of every kind, padding and biases of
-// -infinity, by every instruction set.
+// Rows do not depend on rows that they do not see: patterns of every kind, padding and biases of -infinity, with every
+// instruction set.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -29,7 +29,7 @@ TEST_P(AttendUnseen, RowsHaveNoEffect) {
   const bool pairs = GetParam() != "avx2" && GetParam() != "avx512";
   const std::vector<DType> dtypes =
       pairs ? std::vector<DType>{DType::bf16} : std::vector<DType>{DType::f64, DType::f32, DType::f16, DType::bf16};
-  // One query; few, which go straight to memory; odd widths; several tiles; keys that are shared out.
+  // One query; few queries, which read keys unpacked; odd widths; several tiles; keys split among threads.
   const Sizes all_sizes[] = {{1, 1, 150, 4, 2, 8, 8},
                              {1, 6, 140, 4, 4, 8, 24},
                              {1, 9, 77, 4, 2, 5, 3},
@@ -37,7 +37,7 @@ TEST_P(AttendUnseen, RowsHaveNoEffect) {
                              {1, 1, 4200, 4, 2, 5, 5}};
   for (const Case& one : cases_with(""))
     for (const Sizes& sizes : all_sizes) {
-      // Some patterns in each run, and always those that hide single pairs from the middle of a tile.
+      // Each run takes some patterns, and always the patterns that mask single pairs within a tile.
       const bool hides_pairs = one.name.find("function") != std::string::npos;
       if (sizes.queries * sizes.keys > 4000 && random() % 4 != 0 && !hides_pairs) continue;
       const Threads threads(random() % 2 ? 1 : 5);
@@ -50,7 +50,7 @@ INSTANTIATE_TEST_SUITE_P(InstructionSets, AttendUnseen,
                          ::testing::Values("avx2", "avx512", "avx512_bf16", "amx", "emulated_bf16"),
                          [](const auto& test) { return test.param; });
 
-/// attend() and its gradients with a graph of their own.
+/// attend() and its gradients with create_graph.
 Outcome attended_with_graph(const Call& call, const Pattern& pattern) {
   const auto leaf = [](const Tensor& x) { return x.detach().set_requires_grad(); };
   const std::vector<Tensor> leaves = {leaf(call.q), leaf(call.k), leaf(call.v)};

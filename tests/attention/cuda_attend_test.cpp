@@ -1,5 +1,5 @@
-// attend() on cuda:0, the emulated device, against the definition: every pattern and every option, by portable kernels
-// in f64 and f32 and by tensor cores in bf16 and f16, with everything that it differentiates.
+// attend() on cuda:0, the emulated device, compared with the definition: every pattern and option, with gradients.
+// Portable kernels compute in f64 and f32, tensor cores in bf16 and f16.
 #include <gtest/gtest.h>
 
 #include "allocator/caching_allocator.h"
@@ -19,12 +19,12 @@ INSTANTIATE_TEST_SUITE_P(On, AttendMemoryOn, ::testing::Values(gpu), name_of);
 
 namespace {
 
-/// What the operands are and what computes with them, and how far off that may be.
+/// A dtype, the kernels that compute it, and their error bounds.
 struct Arithmetic {
   DType dtype;
   bool mma;
-  double tolerance, unit;  // of all numbers; relative, of those that are rounded to the dtype
-  Sizes sizes;             // of two tiles of queries at least, and three of keys
+  double tolerance, unit;  // of all numbers; relative, of numbers rounded to the dtype
+  Sizes sizes;             // at least two tiles of queries and three of keys
 
   std::string name() const { return std::string(poolgrad::to_string(dtype)) + (mma ? "_by_mma" : ""); }
   friend void PrintTo(const Arithmetic& x, std::ostream* out) { *out << x.name(); }
@@ -34,7 +34,7 @@ const Arithmetic all_arithmetic[] = {{DType::f64, false, 1e-12, 0, {1, 37, 70, 4
                                      {DType::f32, true, 2e-5, 0, {1, 70, 140, 4, 2, 32, 48}},
                                      {DType::bf16, true, 2e-5, 0x1p-8, {1, 70, 140, 4, 2, 32, 32}},
                                      {DType::f16, true, 2e-5, 0x1p-11, {1, 70, 140, 4, 2, 32, 48}}};
-/// A brief run takes one of the last two, which the same kernels compute.
+/// A brief run takes one of the last two, which use the same kernels.
 std::vector<Arithmetic> arithmetic_of_run() {
   std::vector<Arithmetic> result(std::begin(all_arithmetic), std::end(all_arithmetic));
   if (is_brief()) result.erase(result.end() - 1 - static_cast<std::ptrdiff_t>(seed_or(0) % 2));
@@ -43,7 +43,7 @@ std::vector<Arithmetic> arithmetic_of_run() {
 
 class CudaAttend : public ::testing::TestWithParam<Arithmetic> {
  protected:
-  /// Of the call with operands that are rounded to the dtype.
+  /// Compares a call whose operands are rounded to the dtype.
   static void expect_definition(Call call, const Case& one, const std::string& what = "") {
     const Arithmetic& as = GetParam();
     call = rounded(call, as.dtype);
@@ -54,7 +54,8 @@ class CudaAttend : public ::testing::TestWithParam<Arithmetic> {
   const MmaAllowed allowed_{GetParam().mma};
 };
 
-/// f64 takes each as it is and causal, f32 one of both in turns; of tensor cores, bf16 the former and f16 the latter.
+/// f64 takes each pattern with and without causal, f32 alternates; with tensor cores, bf16 does the former and f16 the
+/// latter.
 TEST_P(CudaAttend, FollowsTheDefinitionOfEveryPattern) {
   const DType dtype = GetParam().dtype;
   bool odd = false;
@@ -118,7 +119,7 @@ TEST_P(CudaAttend, OfRowsWithoutElementsIsTheMeanOfWhatIsSeenOrNothing) {
       expect_definition(make_call({1, 33, 70, 4, 2, width, value_width}), cases_with(name)[1]);
 }
 
-/// The forward of few queries shares out the keys among portable blocks; its gradients are for tensor cores again.
+/// The forward of few queries splits the keys among portable blocks; its gradients use tensor cores.
 TEST_P(CudaAttend, OfFewQueriesAndManyKeysFollowsTheDefinition) {
   for (const std::int64_t queries : {1, 3}) {
     Call call = make_call({1, queries, 700, 4, 2, 32, 32});

@@ -1,4 +1,4 @@
-// A transformer's training step that is recorded once and replayed, on the emulated device.
+// Records a transformer's training step once and replays it, on the emulated device.
 #include <gtest/gtest.h>
 
 #include "allocator/caching_allocator.h"

@@ -1,5 +1,5 @@
-// attend() on two emulated devices: what it refuses, in the CPU's words, what threads have of each other's programs,
-// and what is left where memory runs out.
+// attend() on two emulated devices: refused calls with the CPU's messages, programs shared between threads, and live
+// bytes after memory runs out.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -50,7 +50,7 @@ TEST(CudaAttendErrors, NameTheDevicesOfAllOperands) {
   EXPECT_EQ(attend(there, there, there).out.device(), second_gpu);
 }
 
-/// f(), by warps and by warpgroups.
+/// Calls f() with warps and with warpgroups.
 template <class F>
 void by_both(const F& f) {
   for (const bool warpgroups : {false, true}) {
@@ -60,10 +60,10 @@ void by_both(const F& f) {
   }
 }
 
-// A dimension of size 1 has any stride. Tiles are 64 rows, of which the others are not there: nothing is read of them,
-// not even the odd address where they would be.
+// A dimension of size 1 may have any stride. A tile of 64 rows must not read the 63 missing rows, nor use their
+// misaligned address.
 TEST(CudaAttendOfOneRow, TakesItWithAnyStride) {
-  const auto odd_row = [](const Tensor& row) {  // the same numbers, with an odd stride where there is one row
+  const auto odd_row = [](const Tensor& row) {  // the same numbers; a single row gets an odd stride
     const Tensor wide = zeros({1, 5, 1, 17}, row.options());
     Tensor part = slice(slice(wide, 3, 0, 16), 1, 0, 1);
     part.copy_from(row);
@@ -91,7 +91,7 @@ TEST(CudaAttendOfOneRow, TakesItWithAnyStride) {
   });
 }
 
-// Where results fit into f16 they are right, though what is summed for them is more than its largest number.
+// Results that fit f16 are right even if their intermediate sums exceed its largest number.
 TEST(CudaAttendOfF16, GradientsOfScoresMayBeBeyondItsLargestNumber) {
   Generator random(4);
   const auto f16 = [&](const Shape& shape, double scale) {
@@ -146,7 +146,7 @@ TEST(CudaAttendErrors, AreThoseOfTheCpu) {
 
 enum class Phase { forward, backward, done };
 
-/// Gradients of a function of `count` tensors (1, rows, 2, 64), of which 4 MiB have room for few.
+/// Gradients of a function of `count` tensors (1, rows, 2, 64), in a budget of 4 MiB.
 struct SmallMemory {
   int count;
   std::function<Tensor(const std::vector<Tensor>&)> function;
@@ -170,11 +170,11 @@ struct SmallMemory {
     return phase;
   }
 
-  /// It fails in the forward, with fewer rows in the backward, and then trains on as the CPU does.
+  /// Runs out of memory in the forward, with fewer rows in the backward, and then trains with the CPU's results.
   void expect_to_train_on() {
     CachingAllocator& pool = allocator_for(first_gpu);
     const auto live = [&] {
-      pool.trim();  // programs of patterns
+      pool.trim();  // releases the programs of patterns
       return pool.statistics().requested_bytes.current;
     };
     const std::uint64_t before = live();
@@ -198,7 +198,7 @@ struct SmallMemory {
 
 constexpr Stream own_stream{first_gpu, per_thread_stream};
 
-/// A call with operands that are there.
+/// A call with its operands on the GPU.
 struct CallOnGpu {
   Tensor q = to(normal_of(1), first_gpu), k = to(normal_of(2), first_gpu), v = to(normal_of(3), first_gpu);
   Pattern pattern;

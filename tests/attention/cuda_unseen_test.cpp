@@ -1,5 +1,5 @@
-// A row that does not see another does not depend on what lies there on cuda:0 either, the emulated device: by portable
-// kernels, of many queries and of few, and by tensor cores.
+// Rows do not depend on rows that they do not see on cuda:0, the emulated device: with portable kernels, for many
+// queries and for few, and with tensor cores.
 #include <gtest/gtest.h>
 
 #include "tests/attention/unseen_rows.h"

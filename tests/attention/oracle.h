@@ -1,5 +1,5 @@
-// The definition of attention (docs/attention.md), pair by pair in f64, by plain loops. It shares nothing with what it
-// judges: the gradients are the textbook's, and so are the multiplicities of oracle_patterns.h.
+// The definition of attention (docs/attention.md), pair by pair in f64, in plain loops. It shares no code with
+// attend(): gradients follow the textbook, as do the multiplicities of oracle_patterns.h.
 #pragma once
 
 #include <cmath>
@@ -45,16 +45,16 @@ struct Array {
   }
 };
 
-/// q (B, Nq, Hq, D), k (B, Nk, Hkv, D), v (B, Nk, Hkv, Dv); the others are absent where they are empty.
+/// q (B, Nq, Hq, D), k (B, Nk, Hkv, D), v (B, Nk, Hkv, Dv); absent operands are empty.
 struct Problem {
   Array q, k, v;
   Multiplicity m = dense();
   double scale = 1.0;
   std::int64_t q_offset = 0;            // position of query 0
-  std::int64_t gap_begin = 0, gap = 0;  // keys from the former on lie so many positions further on
+  std::int64_t gap_begin = 0, gap = 0;  // keys from gap_begin on lie `gap` positions later
   double softcap = 0.0;
   Array bias;          // (B or 1, Hq or 1, Nq or 1, Nk or 1)
-  Array padding;       // (B, 1, 1, Nk): not 0 for keys that nobody of the batch entry sees
+  Array padding;       // (B, 1, 1, Nk): not 0 for keys that no query of the batch entry sees
   Array alibi, sinks;  // (1, 1, 1, Hq)
   double dropout = 0.0;
   std::function<bool(std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j)> keeps;  // by positions
@@ -65,13 +65,13 @@ struct Problem {
   std::int64_t heads() const { return q.shape[2]; }
   std::int64_t kv_head(std::int64_t h) const { return h / (heads() / k.shape[2]); }
   std::int64_t key_position(std::int64_t j) const { return j < gap_begin ? j : j + gap; }
-  /// How often query i and key j count.
+  /// Multiplicity of query i and key j.
   double count(std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j) const {
     if (!padding.empty() && padding(b, 0, 0, j) != 0) return 0;
     return static_cast<double>(m(h, heads(), i + q_offset, key_position(j)));
   }
 
-  /// The score of a pair, and in `slope` its derivative with respect to <q, k>.
+  /// The score of a pair; sets `slope` to its derivative with respect to <q, k>.
   double score(std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j, double* slope = nullptr) const {
     double dot = 0;
     for (std::int64_t c = 0; c < q.shape[3]; ++c) dot += q(b, i, h, c) * k(b, j, kv_head(h), c);
@@ -129,7 +129,7 @@ struct Gradients {
   Array q, k, v, bias, sinks;
 };
 
-/// Of <grad_out, out> + <grad_lse, lse>, by the chain rule through every weight; grad_lse may be empty.
+/// Gradients of <grad_out, out> + <grad_lse, lse>, by the chain rule through every weight; grad_lse may be empty.
 inline Gradients gradients(const Problem& p, const Array& grad_out, const Array& grad_lse) {
   const auto like = [](const Array& x) {
     return x.empty() ? Array() : Array(x.shape[0], x.shape[1], x.shape[2], x.shape[3]);
@@ -141,7 +141,7 @@ inline Gradients gradients(const Problem& p, const Array& grad_out, const Array&
       for (std::int64_t i = 0; i < p.queries(); ++i) {
         const double lse = result.lse(0, b, h, i);
         if (std::isinf(lse)) continue;
-        // Weights of keys and of the sink, the gradient with respect to each, and their weighted mean.
+        // Weights of keys and of the sink, the gradient of each, and their weighted mean.
         std::vector<double> weight(static_cast<std::size_t>(p.keys())), towards(weight), slope(weight);
         double mean = 0;
         for (std::int64_t j = 0; j < p.keys(); ++j) {

@@ -1,4 +1,4 @@
-// Multiplicities pair by pair, written from the table of patterns of docs/attention.md and apart from what they judge.
+// Multiplicities pair by pair, from the table of patterns in docs/attention.md, independent of the tested code.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@ namespace poolgrad::attention::oracle {
 /// m_h(i, j) for query head h of `heads`, the query at position i and the key at position j.
 using Multiplicity = std::function<std::int64_t(std::int64_t h, std::int64_t heads, std::int64_t i, std::int64_t j)>;
 
-// Positions may be negative: the first queries of a call with more queries than keys.
+// Floor division, because positions may be negative: the first queries of a call with more queries than keys.
 inline std::int64_t quotient(std::int64_t a, std::int64_t b) {
   std::int64_t q = a / b;
   while (q * b > a) --q;
@@ -25,7 +25,7 @@ inline Multiplicity dense() {
 inline Multiplicity causal() {
   return [](auto, auto, std::int64_t i, std::int64_t j) { return std::int64_t{j <= i}; };
 }
-/// Negative bounds: unbounded.
+/// Negative bounds mean unbounded.
 inline Multiplicity window(std::int64_t left, std::int64_t right) {
   return [=](auto, auto, std::int64_t i, std::int64_t j) {
     return std::int64_t{(left < 0 || j >= i - left) && (right < 0 || j <= i + right)};
@@ -67,7 +67,7 @@ inline bool in_branch(std::int64_t i, std::int64_t j, std::int64_t w, std::int64
   return quotient(i, w) == quotient(j, w) && remainder(remainder(i, w), r) == phase &&
          remainder(remainder(j, w), r) == phase;
 }
-/// Every head runs every branch; its phase is h mod r, or floor(h / ceil(H / r)) where `contiguous`.
+/// Every head runs every branch; its phase is h mod r, or floor(h / ceil(H / r)) if `contiguous`.
 inline Multiplicity longnet(std::vector<std::int64_t> w, std::vector<std::int64_t> r, bool contiguous = false) {
   return [=](std::int64_t h, std::int64_t heads, std::int64_t i, std::int64_t j) {
     std::int64_t count = 0;
@@ -76,7 +76,7 @@ inline Multiplicity longnet(std::vector<std::int64_t> w, std::vector<std::int64_
     return count;
   };
 }
-/// Head h runs the branch of its group alone; the first heads mod groups have one head more; phase group mod r.
+/// Head h runs only the branch of its group. The first heads mod groups have one head more. The phase is group mod r.
 inline Multiplicity grouped(std::vector<std::int64_t> w, std::vector<std::int64_t> r) {
   return [=](std::int64_t h, std::int64_t heads, std::int64_t i, std::int64_t j) {
     const auto groups = static_cast<std::int64_t>(w.size());
@@ -105,7 +105,7 @@ inline Multiplicity spaced_blocks(std::int64_t block, std::int64_t step, std::in
     return std::int64_t{apart % step == 0 && apart <= reach};
   };
 }
-/// bitmap[list of the head][block of i][block of j]; outside of it nothing.
+/// bitmap[list of the head][block of i][block of j]; false outside.
 using Bitmap = std::vector<std::vector<bool>>;
 inline Multiplicity blocks(std::int64_t block, std::vector<Bitmap> lists) {
   return [=](std::int64_t h, auto, std::int64_t i, std::int64_t j) {

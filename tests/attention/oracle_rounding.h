@@ -1,6 +1,6 @@
-// How far results of the definition may be off where intermediate numbers are rounded to a type of 16 bits, as tensor
-// cores want it: weights before they are multiplied with values, gradients of scores before they are multiplied with
-// keys and queries, out as it is stored (which the gradients of scores are made of), and every result.
+// Error bound of attention with intermediate numbers rounded to a 16-bit type, as tensor cores need. Rounded are:
+// weights before the product with values, score gradients before the products with keys and queries, the stored out
+// (from which score gradients are computed), and every result.
 #pragma once
 
 #include <algorithm>
@@ -9,13 +9,13 @@
 
 namespace poolgrad::attention::oracle {
 
-/// What the errors sum up to, in units of the type's relative error; of bias and sinks too.
+/// The summed errors, in units of the type's relative error; includes bias and sinks.
 struct Rounding {
   Array out;
   Gradients of;
 };
 
-/// `least` is the smallest normal number of the type: what is smaller is off by as much as that.
+/// `least` is the smallest normal number of the type; smaller numbers have the same absolute error.
 inline Rounding rounding(const Problem& p, const Array& grad_out, const Array& grad_lse, double least) {
   const Result result = attend(p);
   Rounding error{result.out, gradients(p, grad_out, grad_lse)};
@@ -30,7 +30,7 @@ inline Rounding rounding(const Problem& p, const Array& grad_out, const Array& g
         if (std::isinf(lse)) continue;
         const std::int64_t g = p.kv_head(h), width = p.q.shape[3], value_width = p.v.shape[3];
         std::vector<double> weight(static_cast<std::size_t>(p.keys())), towards(weight), slope(weight);
-        double mean = 0, of_mean = 0;  // the latter: what <dO, out> is off by
+        double mean = 0, of_mean = 0;  // of_mean: the error of <dO, out>
         for (std::int64_t j = 0; j < p.keys(); ++j) {
           const double m = p.count(b, h, i, j);
           if (m == 0) continue;

@@ -1,5 +1,5 @@
-// A row that does not see another does not depend on what lies there, NaN and infinity included: what holds however
-// attend() is computed, on a CPU, by a device, in a ring, or by its definition where second derivatives are wanted.
+// A row does not depend on rows that it does not see, even if they hold NaN or infinity. Holds for attend() on a CPU,
+// on a device, in a ring, and by the definition for second derivatives.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -30,13 +30,13 @@ class Rows {
   std::vector<bool> marked_;
 };
 
-/// Rows that were poisoned; and those that hold a NaN, which reaches all who see it: a pair of score -infinity need not
-/// be looked at.
+/// Poisoned rows, and the subset that holds a NaN. A NaN reaches every row that sees it; an infinity need not, because
+/// kernels may skip pairs of score -infinity.
 struct Poisoned {
   Rows bad, nan;
 };
 
-/// A NaN or an infinity in some element of the row, in head h of (1, N, H, D): whether a NaN.
+/// Puts a NaN or an infinity into some element of the row in head h of (1, N, H, D). Returns whether it is a NaN.
 inline bool poison(Tensor& x, std::int64_t i, std::int64_t h, std::mt19937_64& random) {
   const double evil[] = {std::nan(""), infinity, -infinity};
   std::vector<double> values = x.to_vector<double>();
@@ -47,8 +47,8 @@ inline bool poison(Tensor& x, std::int64_t i, std::int64_t h, std::mt19937_64& r
   return std::isnan(chosen);
 }
 
-/// Rows that are not `touched` are the same in both, but for rounding: the kernel may compute a tile in another order
-/// where one of its rows sees a NaN. Elements differ by sums of f64 or f32, and else by at most rounding(element).
+/// Compares the rows that are not `touched`. Rounding may differ, because a NaN may change the order in which the
+/// kernel computes a tile. Elements differ by the error of f64 or f32 sums plus at most rounding(element).
 template <class Rounding>
 void expect_untouched(const Tensor& got, const Tensor& clean, const Rows& touched, const Rounding& rounding,
                       const std::string& what) {
@@ -59,7 +59,7 @@ void expect_untouched(const Tensor& got, const Tensor& clean, const Rows& touche
     if (touched(row / heads, row % heads)) continue;
     for (std::int64_t d = 0; d < width; ++d) {
       const auto at = static_cast<std::size_t>(row * width + d);
-      if (a[at] == b[at]) continue;  // be it -infinity, the lse of a query that sees nothing
+      if (a[at] == b[at]) continue;  // includes -infinity, the lse of a query without keys
       const double error = std::abs(a[at] - b[at]);
       double allowed = of_sums * (1 + std::abs(b[at]));
       if (error > allowed) allowed += rounding(at);
@@ -68,7 +68,7 @@ void expect_untouched(const Tensor& got, const Tensor& clean, const Rows& touche
     }
   }
 }
-/// Rows that are `reached` hold something that is not finite.
+/// Every `reached` row contains a number that is not finite.
 inline void expect_reached(const Tensor& got, const Rows& reached, const std::string& what) {
   const std::vector<double> a = got.to_vector<double>();
   const std::int64_t heads = got.size(2), width = got.size(3);
@@ -80,7 +80,7 @@ inline void expect_reached(const Tensor& got, const Rows& reached, const std::st
   }
 }
 
-/// A call with rows of k, v, q and the gradient of out poisoned at random; half of the time padded or biased too.
+/// A call with random poisoned rows of k, v, q and the gradient of out; half of the calls are also padded or biased.
 class UnseenRows {
  public:
   using Run = std::function<Outcome(const Call&, const Pattern&)>;
@@ -138,8 +138,8 @@ class UnseenRows {
  private:
   /// (1, H, N) as (1, N, H, 1).
   static Tensor by_query(const Tensor& lse) { return unsqueeze(transpose(lse, 1, 2), -1); }
-  /// Everything but these rows of queries and of keys is as it was. The gradient of a bias belongs to rows of queries
-  /// where each head has one of its own.
+  /// All rows but these queries and keys are unchanged. The gradient of a bias belongs to query rows if each head has
+  /// its own bias.
   void expect_untouched_but(const Outcome& got, const Outcome& clean, const Rows& queries, const Rows& keys) const {
     const auto exact = [](std::size_t) { return 0.0; };
     const auto rounding = [&](Tensor Outcome::*part) {
@@ -157,13 +157,13 @@ class UnseenRows {
     expect_untouched(got.dk, clean.dk, keys, rounding(&Outcome::dk), what_ + " dk");
     expect_untouched(got.dv, clean.dv, keys, rounding(&Outcome::dv), what_ + " dv");
   }
-  /// The gradient of a score is P (dP - delta), in f32, and delta = <dO, out> takes `out` as it is stored, in 16 bits:
-  /// (N, H), the difference of delta, which P <= 1 scales.
+  /// The gradient of a score is P (dP - delta) in f32, and delta = <dO, out> uses `out` as stored in 16 bits. Returns
+  /// the difference of delta (N, H), which P <= 1 scales.
   std::vector<double> by_delta(const Outcome& got, const Outcome& clean) const {
     const auto wide = [](const Tensor& x) { return to(x, DType::f64); };
     return abs(sum(wide(clean_.grad_out) * (wide(got.out) - wide(clean.out)), {3})).to_vector<double>();
   }
-  /// By how much two results in 16 bits may differ: each lies within the rounding of the definition.
+  /// Allowed difference of two 16-bit results: each lies within the rounding of the definition.
   double rounding_of_element(Tensor Outcome::*part, std::size_t at) const {
     const DType dtype = clean_.q.dtype();
     if (dtype != DType::f16 && dtype != DType::bf16) return 0;
@@ -171,7 +171,7 @@ class UnseenRows {
     return 2 * (dtype == DType::bf16 ? 0x1p-8 : 0x1p-11) * (rounding_.*part).to_vector<double>()[at];
   }
   std::int64_t group() const { return sizes_.heads / sizes_.kv_heads; }
-  /// A third of the keys, and all from some key on.
+  /// Pads a third of the keys, and all keys from a random position on.
   void pad() {
     const std::int64_t end = sizes_.keys - static_cast<std::int64_t>(random_() % 3) * sizes_.keys / 4;
     std::vector<double> padding;
@@ -180,7 +180,7 @@ class UnseenRows {
     clean_.options.key_padding = to(from_data(padding, {1, sizes_.keys}), DType::boolean);
     what_ += " padded";
   }
-  /// By a bias of -infinity: an eighth of the pairs, in all heads or in each its own.
+  /// Hides an eighth of the pairs by a bias of -infinity, in all heads alike or in each head separately.
   void hide_pairs() {
     bias_heads_ = random_() % 2 ? 1 : sizes_.heads;
     std::normal_distribution<double> normal;
@@ -194,14 +194,14 @@ class UnseenRows {
     if (bias_.empty()) return false;
     return std::isinf(bias_[static_cast<std::size_t>((h % bias_heads_ * sizes_.queries + i) * sizes_.keys + j)]);
   }
-  /// Poisons so many rows, or fewer where one is drawn again.
+  /// Poisons up to `count` random rows; a row may be drawn twice.
   Poisoned poisoned(Tensor& x, int count) {
     const auto below = [&](std::int64_t n) {
       return static_cast<std::int64_t>(random_() % static_cast<std::uint64_t>(n));
     };
     Poisoned rows{{x.size(1), x.size(2)}, {x.size(1), x.size(2)}};
     for (int n = 0; n < count; ++n) {
-      // Half of the time a row at an end, where tiles are partly seen.
+      // Half of the rows are the first or the last, where tiles are partly visible.
       const std::int64_t i = random_() % 2 ? below(x.size(1)) : random_() % 2 ? x.size(1) - 1 : 0, h = below(x.size(2));
       if (rows.bad(i, h)) continue;
       rows.bad.mark(i, h);
@@ -222,7 +222,7 @@ class UnseenRows {
   std::mt19937_64& random_;
   const Run run_;
   Call clean_;
-  mutable Outcome rounding_;  // found where it is asked for
+  mutable Outcome rounding_;  // computed on first use
   std::string what_;
   std::vector<double> padded_, bias_;
   std::int64_t bias_heads_ = 1;

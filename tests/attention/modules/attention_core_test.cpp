@@ -1,4 +1,4 @@
-// What all named modules have in common: one set of options, which reaches every one of them.
+// Options common to all named modules: every module must apply them.
 #include "attention/modules/attention_core.h"
 
 #include <gmock/gmock.h>
@@ -50,7 +50,7 @@ std::vector<Named> every_core(const CoreOptions& options) {
   return all;
 }
 
-/// Sees all blocks, and its gate is shut: the coarse branch, which knows nothing of scores, adds 0.
+/// Selects all blocks with a closed gate: the coarse branch, which ignores scores, adds 0.
 std::shared_ptr<AttentionCore> adaptive_of_all_blocks(const CoreOptions& options) {
   const BlockSelectionOptions all{.block_size = 16, .sparsity_ratio = 1.0};
   auto core =
@@ -60,7 +60,7 @@ std::shared_ptr<AttentionCore> adaptive_of_all_blocks(const CoreOptions& options
   return core;
 }
 
-/// (B, N): padding behind a length for each batch entry, and one key in the middle.
+/// (B, N): padding after the length of each batch entry, and one key in the middle.
 Tensor some_padding(std::int64_t length, const std::vector<std::int64_t>& lengths) {
   std::vector<double> padding;
   for (const std::int64_t kept : lengths)
@@ -74,7 +74,7 @@ TEST(AttentionCore, EveryModuleTakesSoftcapSlopesSinksAndKeyPadding) {
   const RingInputs in = ring_inputs({3, length, length, heads, 2, 4, 3});
   Generator generator(9);
   const Tensor sinks = randn({heads}, {.dtype = DType::f64}, generator), slopes = alibi_slopes(heads, sinks.options());
-  const Tensor padding = some_padding(length, {41, 20, 0});  // the last entry sees nothing
+  const Tensor padding = some_padding(length, {41, 20, 0});  // the last entry sees no key
   const Tensor bias =
       masked_fill(zeros({3, 1, 1, length}, {.dtype = DType::f64}), reshape(padding, {3, 1, 1, length}), -infinity);
   std::vector<Named> cores = every_core({.scale = 0.6, .softcap = 0.9});
@@ -96,7 +96,7 @@ TEST(AttentionCore, EveryModuleTakesSoftcapSlopesSinksAndKeyPadding) {
     }
 }
 
-// What is written into the mask after the forward may not reach the gradient: it is kept as it was, or refused.
+// A write to the mask after the forward must not change the gradient: modules keep a copy or refuse the backward.
 TEST(AttentionCore, GradientsAreThoseOfThePaddingAtTheForward) {
   constexpr std::int64_t length = 41;
   const RingInputs in = ring_inputs({2, length, length, 4, 2, 4, 3});
@@ -160,7 +160,7 @@ TEST(AttentionCore, ARankOfARingTakesThePaddingOfTheWholeSequence) {
             "bool on cpu");
 }
 
-/// The shell around a pattern and the shell around a module that stands for it are one.
+/// A shell around a pattern equals a shell around the module of that pattern.
 TEST(AttentionCore, InAShellHasItsSlopesAndSinks) {
   Generator generator(4);
   MultiheadOptions options{.kv_heads = 2,

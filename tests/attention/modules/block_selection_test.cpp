@@ -106,7 +106,7 @@ TEST(BlockSelection, SummariesHoldWhatTheDtypeHoldsThoughSumsOfABlockDoNot) {
   for (const Tensor& padding : {Tensor(), zeros({1, 150}, {.dtype = DType::boolean})})
     for (const bool causal : {false, true}) {
       const Tensor out = selection.summary_attention(inputs.q, inputs.k, v, causal, padding);
-      const Tensor rows = slice(out, 1, causal ? 64 : 0);  // the first block sees none before it
+      const Tensor rows = slice(out, 1, causal ? 64 : 0);  // the first block sees no block before it
       EXPECT_EQ(out.dtype(), DType::f16);
       EXPECT_TRUE(all_close(rows, full(rows.shape(), 2000.0, rows.options()), 2e-3)) << causal;
     }
@@ -166,7 +166,7 @@ TEST(AdaptiveBlockSparse, NeverLooksAhead) {
   const ModuleInputs inputs = make_inputs(of_blocks(4, 3));
   const Tensor before = module(inputs.q, inputs.k, inputs.v, {.causal = true});
   const ModuleInputs other = make_inputs(of_blocks(4, 3), DType::f64, 77);
-  for (const std::int64_t changed : {1, 20, 32, 34, 40, 47, 50, 60, 66}) {  // everything from here on
+  for (const std::int64_t changed : {1, 20, 32, 34, 40, 47, 50, 60, 66}) {  // changes everything from this position on
     const auto mixed = [&](const Tensor& a, const Tensor& b) {
       return cat({slice(a, 1, 0, changed), slice(b, 1, changed)}, 1);
     };
@@ -190,8 +190,8 @@ TEST(AdaptiveBlockSparse, GivesEveryParameterItsGradient) {
   }
 }
 
-// Queries of block n carry the tag of block (n + 3) mod 8 among noise; its values are what they must give back. A
-// scorer that has learned nothing finds that block among the two of eight now and then; a trained one always.
+// Queries of block n carry the tag of block (n + 3) mod 8 plus noise; the targets are that block's values. An untrained
+// scorer finds it among its two of eight blocks by chance; a trained one always does.
 TEST(AdaptiveBlockSparse, LearnsToSelectTheRightBlock) {
   constexpr std::int64_t blocks = 8, length = blocks * block, width = 16;
   Generator generator(21);
@@ -204,7 +204,7 @@ TEST(AdaptiveBlockSparse, LearnsToSelectTheRightBlock) {
   const auto of_block = [&](const Tensor& x) {  // (8, C) -> (1, N, 1, C)
     return reshape(expand(unsqueeze(x, 1), {blocks, block, x.size(1)}), {1, length, 1, x.size(1)});
   };
-  const Tensor turned = randn({width, width}, options, generator) * 0.25;  // queries and keys speak differently
+  const Tensor turned = randn({width, width}, options, generator) * 0.25;  // queries and keys use different bases
   const auto example = [&] {
     const Tensor tags = randn({blocks, width}, options, generator), values = randn({blocks, 4}, options, generator);
     const auto rotated = [](const Tensor& x) { return cat({slice(x, 0, 3), slice(x, 0, 0, 3)}, 0); };
@@ -257,7 +257,7 @@ TEST(BlockSelection, SaysWhatIsWrong) {
               HasSubstr("[block_selection] q and k differ in batch or length"));
 }
 
-// Ranks that share a batch drop what one process drops, and their generators stay together.
+// A rank that holds part of a batch drops the same weights as one process, and all generators advance equally.
 TEST(AdaptiveBlockSparse, DropsInAPartOfABatchWhatItDropsInTheWhole) {
   Generator generator(5);
   AdaptiveBlockSparseAttention module(5, {.block_size = block, .selected = 2},

@@ -27,7 +27,7 @@ using ::testing::HasSubstr;
 
 std::uint64_t device_allocations() { return allocator_for(cpu).statistics().num_device_alloc; }
 
-/// q, k, v made in their categories, and one call.
+/// Makes q, k and v in their categories and calls the core once.
 void call_once(AttentionCore& core, std::int64_t length, bool training, DType dtype = DType::f32) {
   const auto made = [&](Category category) {
     const MemoryScope scope("test", category);
@@ -57,7 +57,7 @@ TEST(PreallocateBuffers, LeavesNoDeviceAllocationToTheFirstCall) {
     }
 }
 
-/// No device allocation in a call of attend() after its buffers were made.
+/// attend() allocates no device memory after preallocate_buffers().
 void expect_enough(std::int64_t queries, std::int64_t keys, std::int64_t width, DType dtype, bool training,
                    const Pattern& pattern = Pattern::causal()) {
   allocator_for(cpu).trim();
@@ -79,7 +79,7 @@ TEST(PreallocateBuffers, ReckonsWithTheScratchOfEveryWidthDtypeAndInstructionSet
       for (const DType dtype : {DType::f64, DType::f32, DType::bf16, DType::f16}) {
         if (set == "emulated_bf16" && dtype != DType::bf16) continue;
         for (const std::int64_t width : {8, 64, 256}) expect_enough(300, 300, width, dtype, training);
-        expect_enough(1, 9000, 32, dtype, training);  // few queries share out the keys
+        expect_enough(1, 9000, 32, dtype, training);  // few queries split the keys
       }
   }
   kernels::set_instruction_set("auto");
@@ -94,8 +94,8 @@ TEST(PreallocateBuffers, ReckonsWithTheScratchOfPatternsOfOnePass) {
       for (const DType dtype : {DType::f32, DType::bf16}) expect_enough(length, length, 32, dtype, training, pattern);
 }
 
-/// Small calls, where a page more or less shows: the pool has learnt that keys come often, other blocks lie between its
-/// free ones, and operands are made in either order.
+/// Small calls, where one page matters: the pool expects keys, other blocks lie between free ones, and operands are
+/// made in either order.
 void expect_enough_for_random_calls(std::uint64_t seed) {
   std::mt19937_64 draw(seed);
   const auto from = [&](std::int64_t low, std::int64_t high) {
@@ -220,7 +220,7 @@ TEST(BufferStats, ShowsThatFusedAttentionHasNoScores) {
                      after[Category::weights].total_bytes - before[Category::weights].total_bytes};
   };
   EXPECT_EQ(scores(fused), std::pair(std::uint64_t{0}, std::uint64_t{0}));
-  EXPECT_GT(scores(gathered).first, 0u);  // where there are any, they show
+  EXPECT_GT(scores(gathered).first, 0u);  // the statistics count scores of an unfused core
   EXPECT_GT(scores(gathered).second, 0u);
 }
 

@@ -1,4 +1,4 @@
-// What a trace says of attention and its modules: the line of this file that made or called them.
+// Traces of attention and its modules name the line of this file that made or called them.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
-// LongNet's dilated attention as the paper writes it (Ding et al. 2023, section 2.3): gathered segments, ordinary
-// softmax attention inside them with all scores in memory, branches mixed by their softmax denominators. Made of
-// differentiable operators only; the definition of the dilated modules.
+// LongNet's dilated attention as in the paper (Ding et al. 2023, section 2.3): gathered segments, softmax attention in
+// each with all scores in memory, and branches mixed by their softmax denominators. Built of differentiable operators
+// alone, it defines the dilated modules.
 #pragma once
 
 #include <algorithm>
@@ -20,19 +20,19 @@
 
 namespace poolgrad::attention::testing_support {
 
-/// Branches as Pattern::dilated() has them.
+/// Branches as in Pattern::dilated().
 struct DilatedBranches {
   std::vector<std::int64_t> segment_lengths, dilation_rates;
   DilatedOptions options;
   int count() const { return static_cast<int>(segment_lengths.size()); }
 };
 
-/// Heads first, first + step, ..., `count` of them, which take the positions `phase` (mod rate) of a branch.
+/// Heads first, first + step, ..., `count` in all, which take the positions `phase` (mod rate) of a branch.
 struct PhaseClass {
   std::int64_t first, step, count, phase;
 };
 
-/// What does not change from branch to branch.
+/// Operands and options shared by all branches.
 struct DilatedCall {
   Tensor q, k, v;  // (B, Nq, H, D), (B, Nk, H, D), (B, Nk, H, Dv) in the compute dtype
   Tensor bias;     // as AttendOptions::bias, or undefined
@@ -42,7 +42,7 @@ struct DilatedCall {
   kernels::AttentionDropout dropout;
 };
 
-/// out (B, Nq, H, Dv) and lse (B, Nq, H, 1); 0 and -infinity where the branch does not cover the query.
+/// out (B, Nq, H, Dv) and lse (B, Nq, H, 1); 0 and -infinity for queries outside the branch.
 struct BranchResult {
   Tensor out, lse;
 };
@@ -53,7 +53,7 @@ inline std::int64_t phase_of(const DilatedBranches& branches, int branch, std::i
   return head / ((heads + rate - 1) / rate);
 }
 
-/// The heads that run a branch, by phase; none is empty.
+/// The heads of a branch by phase; no class is empty.
 inline std::vector<PhaseClass> phase_classes(const DilatedBranches& branches, int branch, std::int64_t heads) {
   const std::int64_t rate = branches.dilation_rates[static_cast<std::size_t>(branch)];
   if (branches.options.mode == DilatedMode::grouped) {
@@ -73,7 +73,7 @@ inline std::vector<PhaseClass> phase_classes(const DilatedBranches& branches, in
   return classes;
 }
 
-/// Positions first, first + step, ... below `end`, which are rows (position - offset) of a tensor.
+/// Positions first, first + step, ... below `end`; the row in a tensor is position - offset.
 struct Positions {
   std::int64_t first, end, step, offset;
 
@@ -85,7 +85,7 @@ struct Positions {
   }
 };
 
-/// The positions in [begin, end) that are `phase` (mod step) after `begin`, from position `offset` (row 0) on.
+/// Positions in [begin, end) at `phase` (mod step) after `begin`, from position `offset` (row 0) on.
 inline Positions dilated_positions(std::int64_t begin, std::int64_t end, std::int64_t phase, std::int64_t step,
                                    std::int64_t offset) {
   std::int64_t first = begin + phase;
@@ -102,7 +102,7 @@ inline Tensor heads_of(const Tensor& x, int dim, const PhaseClass& heads) {
   return slice(x, dim, heads.first, heads.first + (heads.count - 1) * heads.step + 1, heads.step);
 }
 
-/// Which of the pairs (h, queries, keys) another branch covers as well.
+/// Marks the pairs (h, queries, keys) that another branch covers too.
 inline Tensor covered(const DilatedBranches& branches, int branch, const PhaseClass& heads, std::int64_t all_heads,
                       const Tensor& i, const Tensor& j) {
   const auto segment = static_cast<double>(branches.segment_lengths[static_cast<std::size_t>(branch)]);
@@ -118,7 +118,7 @@ inline Tensor covered(const DilatedBranches& branches, int branch, const PhaseCl
   return logical_and(equal(i / segment, j / segment), logical_and(equal(residue(i), phase), equal(residue(j), phase)));
 }
 
-/// keep / (1 - p) for every weight: the same function of positions as in the fused kernels.
+/// keep / (1 - p) for every weight, the same function of positions as in the fused kernels.
 inline Tensor dropout_factors(const DilatedCall& call, const PhaseClass& heads, const Positions& i,
                               const Positions& j) {
   const std::int64_t batch = call.q.size(0);
@@ -169,7 +169,7 @@ inline BranchResult dilated_branch(const DilatedBranches& branches, int branch, 
   const std::int64_t batch = call.q.size(0), queries = call.q.size(1), heads = call.q.size(2);
   const std::int64_t keys = call.k.size(1), width = call.v.size(3);
 
-  // Rows go back to where they came from: first the segments of a class of heads, then the classes.
+  // Scatters the rows back: first the segments of a class of heads, then the classes.
   std::vector<Tensor> outs, lses, seen;
   std::vector<std::int64_t> first_heads;
   std::int64_t head_step = 1;
@@ -180,7 +180,7 @@ inline BranchResult dilated_branch(const DilatedBranches& branches, int branch, 
       const std::int64_t end = std::min(keys, begin + std::min(segment, keys - begin));
       const Positions i = dilated_positions(begin, end, chosen.phase, rate, keys - queries);
       const Positions j = dilated_positions(begin, end, chosen.phase, rate, 0);
-      if (i.count() == 0 && begin + segment < keys) continue;  // one part at least
+      if (i.count() == 0 && begin + segment < keys) continue;  // keeps at least one part
       const BranchResult part = within_segment(branches, branch, call, chosen, i, j);
       segment_outs.push_back(part.out);
       segment_lses.push_back(part.lse);
@@ -199,7 +199,7 @@ inline BranchResult dilated_branch(const DilatedBranches& branches, int branch, 
           masked_fill(place(lses, {batch, queries, heads, 1}, 2, first_heads, head_step), unseen, -infinity)};
 }
 
-/// What DilatedAttention shall compute.
+/// Reference for DilatedAttention.
 class GatheredDilatedAttention : public AttentionCore {
  public:
   GatheredDilatedAttention(const std::vector<std::int64_t>& segment_lengths,
@@ -232,7 +232,7 @@ class GatheredDilatedAttention : public AttentionCore {
   }
 
  private:
-  /// Every key head once per query head that uses it.
+  /// Repeats every key head for each query head that uses it.
   static Tensor per_query_head(const Tensor& x, std::int64_t heads) {
     std::vector<std::int64_t> used;
     for (std::int64_t h = 0; h < heads; ++h) used.push_back(h / (heads / x.size(2)));

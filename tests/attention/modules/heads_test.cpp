@@ -96,7 +96,7 @@ TEST(KvCache, CopiesAGrowingSequenceAConstantNumberOfTimes) {
 TEST(KvCache, LeavesABufferAloneThatAnotherHolds) {
   Tensor buffer;
   append_positions(buffer, 0, positions(0, 6));
-  append_positions(buffer, 6, positions(6, 7));  // now with room
+  append_positions(buffer, 6, positions(6, 7));  // the buffer has room now
   Tensor branch = buffer;                        // a second continuation of the same sequence
   const Tensor left = append_positions(buffer, 7, positions(7, 8)).copy();
   const Tensor right = append_positions(branch, 7, positions(20, 21)).copy();

@@ -1,4 +1,4 @@
-// What the tests of attention modules share: operands, a run forward and backward, and comparisons of two modules or of
+// Shared by the tests of attention modules: operands, a run forward and backward, and comparisons of two modules or of
 // a module with the definition (oracle.h).
 #pragma once
 
@@ -45,7 +45,7 @@ inline ModuleOutcome run(AttentionCore& core, const ModuleInputs& inputs, const 
   return {out.detach(), q.grad(), k.grad(), v.grad()};
 }
 
-/// "" where all agree within `tolerance` times the largest element of each (at least 1).
+/// "" if all parts agree within `tolerance` times the largest element of each (at least 1).
 inline std::string difference(const ModuleOutcome& got, const ModuleOutcome& want, double tolerance = 1e-11) {
   std::ostringstream text;
   const auto compare = [&](const char* name, const Tensor& a, const Tensor& b) {
@@ -65,7 +65,7 @@ inline std::string difference(const ModuleOutcome& got, const ModuleOutcome& wan
   return text.str();
 }
 
-/// The definition for multiplicities m, scale 1 / sqrt(D).
+/// The definition for multiplicities m and scale 1 / sqrt(D).
 inline ModuleOutcome defined(const ModuleInputs& inputs, const oracle::Multiplicity& m, bool causal = false,
                              const Tensor& bias = {}) {
   oracle::Problem problem;
@@ -82,14 +82,14 @@ inline ModuleOutcome defined(const ModuleInputs& inputs, const oracle::Multiplic
           gradients.k.tensor(inputs.k.shape()), gradients.v.tensor(inputs.v.shape())};
 }
 
-/// "" where the module computes the definition, forward and backward.
+/// "" if the module agrees with the definition, forward and backward.
 inline std::string against_definition(AttentionCore& core, const ModuleSizes& sizes, const oracle::Multiplicity& m,
                                       bool causal = false) {
   const ModuleInputs inputs = make_inputs(sizes);
   return difference(run(core, inputs, {.causal = causal}), defined(inputs, m, causal));
 }
 
-/// "" where both modules give the same, forward and backward.
+/// "" if both modules agree, forward and backward.
 inline std::string against_each_other(AttentionCore& a, AttentionCore& b, const ModuleSizes& sizes,
                                       const AttendOptions& call = {}) {
   const ModuleInputs inputs = make_inputs(sizes);

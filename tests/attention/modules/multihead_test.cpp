@@ -25,7 +25,7 @@ using ::testing::HasSubstr;
 constexpr std::int64_t width = 12, heads = 4;
 const nn::ParameterOptions in_f64{.dtype = DType::f64};
 
-/// A core that returns what it was given as values, to look at the shell alone.
+/// A core that returns its values, to test the shell alone.
 class Values : public AttentionCore {
  public:
   Values() : AttentionCore({}) {}
@@ -124,7 +124,7 @@ TEST(MultiheadShell, GivesEveryParameterItsGradient) {
     layer.zero_grad();
     sum(square(cross ? layer.forward(x, y, y) : layer.forward(x))).backward();
     for (const auto& [name, tensor] : layer.named_parameters()) {
-      if (name == "k_norm.bias") continue;  // the same for every key of a query: softmax does not see it
+      if (name == "k_norm.bias") continue;  // equal for every key of a query: softmax ignores it
       ASSERT_TRUE(tensor.grad().defined()) << name;
       EXPECT_GT(norm(tensor.grad()).item(), 0.0) << name;
     }
@@ -240,7 +240,7 @@ Tensor input_of(std::int64_t length, std::int64_t features, DType dtype = DType:
   return randn({2, length, features}, {.dtype = dtype}, generator);
 }
 
-/// What language models have: no norms around the heads, no biases, rotary positions.
+/// Options of language models: no norms around the heads, no biases, rotary positions.
 MultiheadOptions modern(MultiheadOptions options) {
   options.bias = options.layer_norm = options.post_norm = false;
   options.rope = 10000.0;
@@ -268,7 +268,7 @@ TEST(MultiheadAttention, IsProjectionRotationAttentionProjection) {
   }
 }
 
-/// What a head takes from each position, by the textbook, in plain loops.
+/// Softmax weights of each head and position, by the definition, in plain loops.
 std::vector<double> weights_by_definition(const Tensor& q, const Tensor& k, const Pattern& pattern) {
   const std::int64_t batch = q.size(0), length = q.size(1), heads_of_q = q.size(2), depth = q.size(3);
   const std::vector<double> queries = q.to_vector<double>(), keys = k.to_vector<double>();
@@ -430,7 +430,7 @@ TEST(MultiheadAttention, DropsWeightsInTrainingModeAlone) {
   EXPECT_TRUE(bit_equal(layer.forward(x), layer.forward(x)));
 }
 
-/// Fails once where it is told to.
+/// Fails once if `fails` is set.
 class FailsWhenTold : public RingAttention {
  public:
   using RingAttention::RingAttention;
@@ -441,7 +441,7 @@ class FailsWhenTold : public RingAttention {
   bool fails = false;
 };
 
-/// Every causal pattern, every option: what is remembered is all that a later position needs.
+/// Every causal pattern and option: the state suffices for all later positions.
 TEST(MultiheadAttention, ContinuesASequenceFromItsState) {
   const NoGradGuard no_grad;
   for (const testing_support::Case& one : testing_support::pattern_cases())
@@ -607,7 +607,7 @@ TEST(MixerSpec, SaysTheAttentionOfEachLayer) {
   EXPECT_EQ(logits_by(attention_mixer({window, window}), tokens), logits_by(attention_mixer({window}), tokens));
   EXPECT_NE(logits_by(attention_mixer({window, causal}), tokens), logits_by(attention_mixer({causal, window}), tokens));
 
-  // Without positions the order of what is seen says nothing; with them it does.
+  // Without positions, attention ignores the order of keys; with positions it does not.
   const Tensor turned = cat({flip(slice(tokens, 1, 0, 23), 1), slice(tokens, 1, 23, 24)}, 1);
   const auto last = [&](const MixerSpec& spec, const Tensor& of) {
     nn::LanguageModelConfig one = config;

@@ -15,7 +15,7 @@ using poolgrad::testing_support::error_of;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-/// What a pattern says pair by pair.
+/// The pattern's multiplicity, pair by pair.
 oracle::Multiplicity of(const Pattern& pattern) {
   return [pattern](std::int64_t h, std::int64_t heads, std::int64_t i, std::int64_t j) {
     return pattern.multiplicity(h, heads, i, j);

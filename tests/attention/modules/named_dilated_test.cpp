@@ -21,7 +21,7 @@ using Lengths = std::vector<std::int64_t>;
 struct Branches {
   Lengths w, r;
 };
-/// Nested, with rates that do not divide segments, not nested, and one that no length here fills.
+/// Nested, with rates that do not divide segments, not nested, and one longer than every length here.
 const std::vector<Branches>& branch_sets() {
   static const std::vector<Branches> sets{
       {{4, 8, 16}, {1, 2, 4}}, {{5, 7}, {3, 2}}, {{8, 12}, {4, 6}}, {{6}, {2}}, {{3, 1000}, {1, 8}}};
@@ -45,7 +45,7 @@ const std::vector<Variant>& variants() {
   return all;
 }
 
-/// Calls f(branches, variant, causal, text) for all of them.
+/// Calls f(branches, variant, causal, text) for every combination.
 template <class F>
 void for_all(F&& f) {
   for (const Branches& branches : branch_sets())
@@ -80,7 +80,7 @@ TEST(DilatedAttention, MixesWhatEveryBranchGivesByItself) {
 TEST(DilatedAttention, TakesMemoryLinearInTheLengthAndNoScores) {
   const auto peaks = [](AttentionCore& core, std::int64_t length) {
     const ModuleInputs inputs = make_inputs({.batch = 1, .queries = length, .keys = length}, DType::f32);
-    run(core, inputs, {.causal = true});  // scratch of kernels comes to stay
+    run(core, inputs, {.causal = true});  // allocates the lasting kernel scratch
     CachingAllocator& pool = allocator_for(cpu);
     const auto before = pool.statistics().requested_bytes.current;
     pool.reset_peaks();

@@ -1,4 +1,4 @@
-// Sequences in chunks through attention: nothing but rounding may tell a chunked step from a whole one.
+// Attention over sequences in chunks: a chunked step equals a whole one except for rounding.
 #include "attention/modules/past_keys.h"
 
 #include <gmock/gmock.h>
@@ -30,7 +30,7 @@ nn::LanguageModelConfig three_layers() {
       .vocabulary = 11, .context = length, .layers = 3, .width = 16, .heads = 4, .kv_heads = 2, .dtype = DType::f64};
 }
 
-/// A model away from the zeros that it starts with, a text for it, and both kinds of steps.
+/// A model with perturbed parameters, a text for it, and chunked and whole steps.
 struct InChunks {
   Generator generator{7};
   nn::LanguageModel model;
@@ -49,7 +49,7 @@ struct InChunks {
   struct Step {
     double loss;
     std::vector<Tensor> gradients;
-    std::uint64_t numbers;  // handed out by the generator
+    std::uint64_t numbers;  // taken from the generator
   };
   template <class Loss>
   Step step(const Loss& loss) {
@@ -72,7 +72,7 @@ struct InChunks {
   }
 };
 
-/// "" where loss and gradients agree within `tolerance` of the largest element of each, at least 1.
+/// "" if loss and gradients agree within `tolerance` of the largest element of each, at least 1.
 std::string difference(const InChunks::Step& got, const InChunks::Step& want, double tolerance = 1e-12) {
   if (!(std::abs(got.loss - want.loss) <= tolerance * std::abs(want.loss)))
     return "loss " + std::to_string(got.loss) + ", not " + std::to_string(want.loss);

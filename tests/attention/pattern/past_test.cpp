@@ -92,7 +92,7 @@ TEST(PatternPast, KnowsByTheFormWhatLooksAhead) {
   const auto behind = [](std::int64_t least) {
     return [least](std::int64_t i, std::int64_t j) { return i - j >= least; };
   };
-  const auto of_head = [](std::int64_t ahead) {  // of the second head alone
+  const auto of_head = [](std::int64_t ahead) {  // for the second head alone
     return [ahead](std::int64_t h, std::int64_t i, std::int64_t j) { return j <= i + (h == 1 ? ahead : 0); };
   };
   for (const Pattern& pattern :

@@ -11,7 +11,7 @@ using testing_support::expect_means;
 using testing_support::Multiplicity;
 namespace definition = testing_support::definition;
 
-/// Several lengths and alignments, in tiles of several sizes.
+/// Compares at several lengths and alignments, in tiles of several sizes.
 void expect_means(const Pattern& pattern, const Multiplicity& expected, std::int64_t heads = 3) {
   struct Lengths {
     std::int64_t queries, keys, offset, limit;
@@ -38,7 +38,7 @@ TEST(PatternCompile, Documents) {
   expect_means(Pattern::documents(bounds) & Pattern::documents(others),
                definition::both(definition::documents(bounds), definition::documents(others)));
   expect_means(Pattern::documents({0}), definition::documents({0}));
-  // Blocks of two sizes, where runs are for fewer rows at a time than a tile has.
+  // Blocks of two sizes; a run may cover fewer rows than a tile has.
   for (const std::int64_t size : {32, 48, 80})
     expect_means((Pattern::block_offsets(16, {-2, 0, 1}) | Pattern::block_offsets(size, {-1, 0, 1})) &
                      Pattern::documents(others),
@@ -141,7 +141,7 @@ TEST(PatternCompile, Sums) {
 }
 
 TEST(PatternCompile, PositionsFarOut) {
-  // A chunk of a sequence of 2^40 positions, and edges as far away as they can be.
+  // A chunk of a sequence of 2^40 positions, and the largest possible bounds.
   const std::int64_t start = (std::int64_t{1} << 40) - 13;
   const PositionMap queries = PositionMap::contiguous(90, start), keys = PositionMap::contiguous(70, start + 11);
   const std::int64_t far = std::int64_t{1} << 48;

@@ -82,7 +82,7 @@ TEST(PatternErrors, LengthsThatSegmentsMustDivide) {
             "[dilated] length 1000 is not a multiple of the longest segment 512; the next that is: 1024");
   EXPECT_EQ(error_of<ValueError>([&] { (pattern | Pattern::sink_tokens(4)).check_length(513); }),
             "[dilated] length 513 is not a multiple of the longest segment 512; the next that is: 1024");
-  const Pattern none = pattern | Pattern::dense();  // every pair, and still of the lengths that one side requires
+  const Pattern none = pattern | Pattern::dense();  // every pair, but only at the lengths that one operand requires
   for (const Pattern& both :
        {none & Pattern::dilated({8}, {1}), Pattern::causal() & pattern, pattern & Pattern::causal()})
     EXPECT_THROW(both.check_length(1000), ValueError);
@@ -113,7 +113,7 @@ TEST(PatternErrors, Blocks) {
             "[block_offsets] an offset is out of range: 1099511627776");
   EXPECT_EQ(error_of<ValueError>([] { Pattern::local_window(16, -1); }),
             "[local_window] the window is out of range: -1");
-  // 2^30 blocks, and one more, on either side
+  // 2^30 blocks, and one more, on either side.
   EXPECT_EQ(Pattern::local_window(16, std::int64_t{1} << 35), Pattern::spaced_blocks(16, 1));
   EXPECT_EQ(error_of<ValueError>([] { Pattern::local_window(16, (std::int64_t{1} << 35) + 32); }),
             "[local_window] the window is out of range: 34359738400");

@@ -1,4 +1,4 @@
-// Random patterns on random shards of positions, against definitions that are composed beside them.
+// Random patterns on random shards of positions, compared with definitions composed in the same way.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -60,7 +60,7 @@ class RandomPatterns {
         return {Pattern::axial(width), definition::axial(width)};
       }
       case 7: {
-        // The hash is this pattern's own; that it is visited as it says is what is tested.
+        // The definition uses the pattern's own hash: this tests that the visits match its multiplicity.
         const Pattern pattern = Pattern::random_blocks(16, 0.2 + 0.1 * static_cast<double>(below(9)), random_());
         return {pattern, [=](auto h, auto heads, auto i, auto j) { return pattern.multiplicity(h, heads, i, j); }};
       }
@@ -120,7 +120,7 @@ class RandomPatterns {
     return {Pattern::blocks(16, std::move(lists)), definition::blocks(16, bitmaps)};
   }
 
-  /// Sums and unions of up to four leaves, some of them with bands.
+  /// Sums and unions of up to four leaves, some with bands.
   Meaning composition() {
     Meaning whole = leaf();
     for (std::int64_t n = below(4); n > 0; --n) {

@@ -16,7 +16,7 @@ bool kept(const Pattern& pattern, std::int64_t h, std::int64_t row, std::int64_t
   return pattern.multiplicity(h, 8, row * block, column * block) > 0;
 }
 
-/// Of all blocks but the diagonal.
+/// Fraction of visible blocks outside the diagonal.
 double fraction(const Pattern& pattern, std::int64_t h) {
   std::int64_t count = 0;
   for (std::int64_t row = 0; row < blocks; ++row)

@@ -23,8 +23,8 @@ TEST(Pattern, AdmitsWhatItsNameSays) {
 TEST(Pattern, CountsAPairOnceForEveryBranchOfLongNet) {
   const Pattern pattern = Pattern::dilated({4, 8}, {1, 2});
   EXPECT_EQ(pattern.multiplicity(0, 2, 0, 2), 2);  // in both branches
-  EXPECT_EQ(pattern.multiplicity(0, 2, 0, 1), 1);  // odd positions are not in the second
-  EXPECT_EQ(pattern.multiplicity(0, 2, 0, 4), 1);  // another segment of the first
+  EXPECT_EQ(pattern.multiplicity(0, 2, 0, 1), 1);  // odd positions are not in the second branch
+  EXPECT_EQ(pattern.multiplicity(0, 2, 0, 4), 1);  // in another segment of the first branch
   EXPECT_EQ(pattern.multiplicity(1, 2, 0, 4), 0);  // the second head takes odd positions
   EXPECT_EQ(pattern.multiplicity(1, 2, 1, 5), 1);
   EXPECT_EQ(Pattern::dilated({4, 8}, {1, 2}, {.unite = true}).multiplicity(0, 2, 0, 2), 1);
@@ -120,7 +120,7 @@ TEST(Pattern, DensityIsTheVisitedPartOfAdmissiblePairs) {
   EXPECT_EQ(Pattern::block_offsets(16, {0}).density(3, 64, 64), 0.25);
   EXPECT_EQ((Pattern::block_offsets(16, {0}) & Pattern::causal()).density(1, 32, 32), 2.0 * 136 / 528);
   EXPECT_EQ(Pattern::dense().density(2, 0, 20), 0.0);
-  // 704 and 3008 keys for a query: what LongNet's branches cost once duplicates are folded.
+  // 704 and 3008 keys for each query: the cost of LongNet's branches after duplicates are merged.
   EXPECT_EQ(Pattern::dilated({512, 1024, 2048}, {1, 2, 4}).density(4, 8192, 8192) * 8192, 704);
   EXPECT_EQ(Pattern::dilated({2048, 4096, 8192, 16384, 32768}, {1, 2, 4, 8, 16}).density(16, 32768, 32768) * 32768,
             3008);
@@ -129,7 +129,7 @@ TEST(Pattern, DensityIsTheVisitedPartOfAdmissiblePairs) {
 TEST(Pattern, CountsMillionsOfPositionsExactly) {
   const std::int64_t n = 786432;
   EXPECT_EQ(Pattern::causal().density(8, n, n), 1.0);
-  // 6144 block rows of 7 blocks, but for those that hang over the ends: 2 x (1 + 2 + 4).
+  // 6144 block rows of 7 blocks, less the blocks beyond both ends: 2 x (1 + 2 + 4).
   EXPECT_EQ(Pattern::dilated_sparse(128).density(8, n, n) * 6144 * 6144, 6144 * 7 - 14);
 }
 

@@ -1,4 +1,4 @@
-// What a compiled pattern visits, compared with its definition.
+// Compares the visits of a compiled pattern with its definition.
 #pragma once
 
 #include <cmath>
@@ -35,8 +35,8 @@ inline Multiplicity dilated(const std::vector<std::int64_t>& w, const std::vecto
 
 }  // namespace definition
 
-/// The passes of the pattern together visit what `expected` says, and so do their transpositions, in tiles of `limit`
-/// rows; and multiplicity() says the same.
+/// Checks that the passes of the pattern together visit the pairs of `expected`, as do their transpositions, in tiles
+/// of `limit` rows. multiplicity() must agree.
 inline void expect_means(const Pattern& pattern, const Multiplicity& expected, std::int64_t heads,
                          const kernels::PositionMap& queries, const kernels::PositionMap& keys, std::int64_t limit) {
   using kernels::testing_support::VisitedPairs;

@@ -16,7 +16,7 @@ namespace {
 using poolgrad::testing_support::error_of;
 using ::testing::HasSubstr;
 
-/// Blocks of 16 that the pattern admits at their first positions, as rows of 'x' and '.'.
+/// Visible blocks of 16 at their first positions, as rows of 'x' and '.'.
 std::vector<std::string> block_rows(const Pattern& pattern, std::int64_t count) {
   std::vector<std::string> rows;
   for (std::int64_t i = 0; i < count; ++i) {
@@ -26,7 +26,7 @@ std::vector<std::string> block_rows(const Pattern& pattern, std::int64_t count) 
   return rows;
 }
 
-/// Pairs counted one by one.
+/// Counts the pairs one by one.
 double counted_density(const Pattern& pattern, std::int64_t length, bool causal) {
   std::int64_t kept = 0, admissible = 0;
   for (std::int64_t i = 0; i < length; ++i)
@@ -72,7 +72,7 @@ TEST(SparsePatternConfig, KeepsTheWidestWindowWhosePairsAreNotMoreThanWanted) {
       for (const std::int64_t tokens : {0, 3, 16, 70, 1000})
         for (const bool causal : {false, true}) {
           SparsePatternConfig config{.pattern_type = type, .block_size = block, .global_tokens = tokens};
-          std::vector<double> possible;  // the narrowest first
+          std::vector<double> possible;  // narrowest first
           for (std::int64_t n = 0; n * block < length + block; ++n) {
             config.window_size = std::max<std::int64_t>(1, 2 * n * block);
             possible.push_back(config.density(length, causal));
@@ -81,7 +81,7 @@ TEST(SparsePatternConfig, KeepsTheWidestWindowWhosePairsAreNotMoreThanWanted) {
           for (const double density : {0.01, 0.1, 0.3, 0.5, 0.8, 1.0}) wanted.push_back(density);
           for (const double density : wanted) {
             config.sparsity_ratio = density;
-            double best = possible.front();  // too low a density gives the lowest
+            double best = possible.front();  // the minimum if all densities exceed the wanted one
             for (const double one : possible)
               if (one <= density) best = std::max(best, one);
             EXPECT_EQ(config.density(length, causal), best)
@@ -94,7 +94,7 @@ TEST(SparsePatternConfig, KeepsTheLargestDensityThatIsNotAboveTheWantedOne) {
   constexpr std::int64_t block = 16, count = 24, length = count * block;
   for (const SparsePatternType type : {SparsePatternType::strided, SparsePatternType::axial}) {
     SparsePatternConfig config{.pattern_type = type, .block_size = block};
-    std::vector<double> possible;  // by every value of what the density determines
+    std::vector<double> possible;  // for every value of the parameter that the density determines
     for (std::int64_t n = 0; n < count; ++n) {
       config.stride = n + 1;
       possible.push_back(config.density(length));
@@ -104,7 +104,8 @@ TEST(SparsePatternConfig, KeepsTheLargestDensityThatIsNotAboveTheWantedOne) {
       double best = *std::min_element(possible.begin(), possible.end());
       for (const double density : possible)
         if (density <= wanted) best = std::max(best, density);
-      const double tolerance = best > wanted ? 1e-3 : 1e-12;  // too low a density gives about the lowest
+      const double tolerance =
+          best > wanted ? 1e-3 : 1e-12;  // about the minimum if all densities exceed the wanted one
       EXPECT_NEAR(config.density(length), best, tolerance) << to_string(type) << " wanted " << wanted;
       EXPECT_LE(config.density(length), std::max(best + 1e-3, wanted)) << to_string(type) << " wanted " << wanted;
     }
@@ -176,7 +177,7 @@ TEST(SparsePatternConfig, RandomBlocksKeepTheDiagonal) {
       .pattern_type = SparsePatternType::random, .block_size = 16, .sparsity_ratio = 0.2, .seed = 9};
   const std::vector<std::string> drawn = block_rows(config.pattern(64 * 16), 64);
   for (std::size_t i = 0; i < drawn.size(); ++i) EXPECT_EQ(drawn[i][i], 'x') << i;
-  EXPECT_NEAR(config.density(64 * 16), 0.2 + 0.8 / 64, 0.03);  // 4096 blocks: three deviations are 0.019
+  EXPECT_NEAR(config.density(64 * 16), 0.2 + 0.8 / 64, 0.03);  // 4096 blocks: three standard deviations are 0.019
 }
 
 TEST(SparsePatternConfig, WorksForLengthsThatBlocksDoNotDivide) {

@@ -1,4 +1,4 @@
-// The kinds of block-sparse patterns, for tests that go through them, and what they call them.
+// The kinds of block-sparse patterns and their names, for tests that loop over them.
 #pragma once
 
 #include <cstddef>

@@ -1,10 +1,9 @@
-// What every communicator promises (attention/ring/communicator.h), as a test suite. A traits class T says how ranks
-// come to life:
+// The contract of communicators (attention/ring/communicator.h) as a test suite. A traits class T says how ranks start:
 //   static void run(int ranks, int steps, const std::function<void(Communicator&, int step)>& body)
-//     calls body for every rank and step as LocalGroup::run() describes, and rethrows what a rank throws;
-//   static int most_ranks()       that there can be: tests of more are skipped;
-//   static int here(int ranks)    how many of a group's ranks live in this process;
-//   static std::string told(int culprit, const std::string& reason)  what run() throws where a rank throws `reason`.
+//     calls body for every rank and step as LocalGroup::run() describes, and rethrows the exception of a rank;
+//   static int most_ranks()       the largest number of ranks: tests of more are skipped;
+//   static int here(int ranks)    the number of a group's ranks in this process;
+//   static std::string told(int culprit, const std::string& reason)  the message of run() if a rank throws `reason`.
 #pragma once
 
 #include <gmock/gmock.h>
@@ -30,7 +29,7 @@ using poolgrad::testing_support::error_of;
 /// One rank's memory; ranks never touch another's.
 struct Mailbox {
   std::vector<std::uint8_t> out, in;
-  std::vector<std::unique_ptr<Transfer>> transfers;  // die before the bytes
+  std::vector<std::unique_ptr<Transfer>> transfers;  // destroyed before the buffers
 };
 
 inline Message message(std::vector<std::uint8_t>& bytes) {
@@ -119,7 +118,7 @@ TYPED_TEST_P(CommunicatorContract, KeepsTheOrderOfMessagesBetweenTwoRanks) {
         mine[i].transfers.push_back(
             c.start({}, beyond(c, 1), message(mine[i].out), beyond(c, -1), message(mine[i].in)));
       } else {
-        Mailbox& one = mine[count - 1 - i];  // waited for in another order
+        Mailbox& one = mine[count - 1 - i];  // waits in another order
         one.transfers[0]->wait();
         EXPECT_THAT(one.in, ::testing::ElementsAre(beyond(c, -1), count - 1 - i));
       }

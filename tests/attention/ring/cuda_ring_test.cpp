@@ -1,5 +1,5 @@
-// A ring whose ranks live on two devices, GPUs or emulated ones, or on one and the host, under a race detector: the
-// bits of a ring on one device, and what must not be done in one sentence.
+// A ring whose ranks run on two devices (GPUs or emulated ones), or on one device and the host, under a race detector.
+// Results have the bits of a ring on one device. Also tests the message of each forbidden use.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -30,7 +30,7 @@ constexpr Device first{DeviceType::cuda, 0}, second{DeviceType::cuda, 1};
   return true;
 }();
 
-/// Operands and results on the CPU, the whole ring's home on `home`.
+/// Operands and results are on the CPU; `home` is the device of the whole ring.
 RingOutcome ring_on(Device home, const std::vector<Device>& devices, RingOptions options, const RingInputs& in,
                     const Tensor& sinks, const Pattern& pattern, Progress progress) {
   options.devices = devices;
@@ -112,7 +112,7 @@ TEST(RingOnDevices, RanksOfAGroupExchangeFromDeviceToDevice) {
 }
 
 TEST(RingOnDevices, HearsOfAMessageThatWasLostByWhateverIsThrown) {
-  // What a rank on the host sends to a device goes by way of pinned memory, of which there is none left.
+  // A message from a rank on the host to a device needs pinned memory, which is exhausted.
   CachingAllocator& pinned = pinned_allocator_for(first);
   pinned.trim();
   pinned.set_budget(1);
@@ -128,7 +128,7 @@ TEST(RingOnDevices, HearsOfAMessageThatWasLostByWhateverIsThrown) {
       const auto transfer = c.start({}, 1, message(out), 1, message(in));
       offered.count_down();
       heard = error_of<Error>([&] { transfer->wait(); });
-    } else {  // takes it, and moves it
+    } else {  // receives the message and copies it
       offered.wait();
       c.start({first, 0}, 0, {there.view().data, 32}, 0, {there.view().data, 32})->wait();
     }

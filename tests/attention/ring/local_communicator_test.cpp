@@ -1,5 +1,5 @@
-// A group of ranks within one process: the contract of communicators on threads and in turns, and what only such a
-// group can promise.
+// A group of ranks within one process: the contract of communicators on threads and in turns, and promises of this
+// group alone.
 #include "attention/ring/communicator.h"
 
 #include <atomic>
@@ -74,7 +74,7 @@ TEST(LocalGroup, ItsRanksDrawTheSameNumbersAndTheCallerGoesOnFromThere) {
 TEST(LocalGroup, IsAsNewAfterAFailure) {
   for (const auto progress : {LocalGroup::Progress::threads, LocalGroup::Progress::turns}) {
     LocalGroup group(3, progress);
-    std::vector<Mailbox> left(3);  // transfers of the failed run die while the next one is under way
+    std::vector<Mailbox> left(3);  // transfers of the failed run are destroyed during the next one
     const auto fail = [&](Communicator& c, int step) {
       if (step == 1 && c.rank() == 1) throw ValueError("no");
       if (step == 0 && c.rank() != 2) exchange_with_next(c, left[static_cast<std::size_t>(c.rank())]);
@@ -100,7 +100,7 @@ TEST(LocalGroup, SaysWhichRankFailedToTheOthers) {
   std::string heard;
   const auto body = [&](Communicator& c, int) {
     if (c.rank() == 1) throw ValueError("[matmul] no such thing");
-    heard = error_of<Error>([&] {  // from whichever of the two comes after the failure
+    heard = error_of<Error>([&] {  // at the first of the two after the failure
       exchange_with_next(c, mail[0]);
       mail[0].transfers[0]->wait();
     });
@@ -147,15 +147,15 @@ TEST(LocalGroup, HearsOfAnExchangeThatAThreadOfTheUserGaveUpAsItFailed) {
       const auto under_way = second->start({}, 2, message(mail[1].out), 2, message(mail[1].in));
       throw ValueError("no such thing");
     } catch (const ValueError&) {
-      // The thread ends here, and nobody says what it was.
+      // The thread ends without an error report.
     }
   }).join();
   EXPECT_EQ(heard.wait_for(std::chrono::seconds(20)), std::future_status::ready) << "rank 0 waits for ever";
-  EXPECT_THROW(second->start({}, 2, {}, 2, {}), Error);  // which rank 0 would hear
+  EXPECT_THROW(second->start({}, 2, {}, 2, {}), Error);  // would end the wait of rank 0 in any case
   EXPECT_EQ(heard.get(), "[exchange] rank 1 gave up an exchange");
 }
 
-/// It then waits by other means for the rank that waits for it.
+/// The rank then waits by other means for the rank that waits for it.
 TEST(LocalGroup, HearsOfAnExchangeThatARankGaveUpWhoseExceptionIsCaught) {
   for (const int late : {0, 300}) {
     LocalGroup group(2);
@@ -170,7 +170,7 @@ TEST(LocalGroup, HearsOfAnExchangeThatARankGaveUpWhoseExceptionIsCaught) {
       }
       try {
         const auto under_way = rank.start({}, 0, message(mail[1].out), 1, {});
-        std::this_thread::sleep_for(std::chrono::milliseconds(late));  // rank 0 may wait already
+        std::this_thread::sleep_for(std::chrono::milliseconds(late));  // rank 0 may already wait
         throw ValueError("no such thing");
       } catch (const ValueError&) {
         EXPECT_EQ(heard.wait_for(std::chrono::seconds(20)), std::future_status::ready) << "rank 0 waits for ever";
@@ -181,7 +181,7 @@ TEST(LocalGroup, HearsOfAnExchangeThatARankGaveUpWhoseExceptionIsCaught) {
 }
 
 TEST(LocalGroup, HearsOfAFailureWhileOneMessageIsCopiedAndTheOtherIsStillToCome) {
-  constexpr std::size_t size = std::size_t{48} << 20;  // copied for milliseconds
+  constexpr std::size_t size = std::size_t{48} << 20;  // copying takes milliseconds
   std::vector<Mailbox> mail(2);
   mail[0].out.assign(size, 7), mail[0].in.resize(1), mail[1].in.resize(size);
   for (int round = 0; round < 5; ++round) {
@@ -189,7 +189,7 @@ TEST(LocalGroup, HearsOfAFailureWhileOneMessageIsCopiedAndTheOtherIsStillToCome)
     std::latch offered(1), copying(1);
     std::string heard;
     const auto body = [&](Communicator& c, int) {
-      if (c.rank() == 0) {  // to rank 1, who takes it, and from rank 2, who fails meanwhile
+      if (c.rank() == 0) {  // sends to rank 1, which receives, and receives from rank 2, which fails meanwhile
         const auto transfer = c.start({}, 1, message(mail[0].out), 2, message(mail[0].in));
         offered.count_down();
         heard = error_of<Error>([&] { transfer->wait(); });

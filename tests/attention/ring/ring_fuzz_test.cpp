@@ -1,4 +1,4 @@
-// Random rings: any pattern, lengths, heads, layout, number of ranks and way to run them, against one device.
+// Random rings: pattern, lengths, heads, layout, number of ranks and execution mode, compared with one device.
 #include <gtest/gtest.h>
 
 #include "tests/attention/ring/ring_support.h"
@@ -89,7 +89,7 @@ TEST(RingFuzz, AnyRingIsOneDevice) {
   }
 }
 
-/// What a row does not see has no effect on it, be it at home or on its way.
+/// Rows that a row does not see have no effect on it, on their own rank or in a message.
 TEST(RingUnseen, RowsHaveNoEffect) {
   std::mt19937_64 random(test_seed());
   for (const Case& one : cases_with("")) {

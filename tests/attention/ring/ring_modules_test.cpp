@@ -1,4 +1,4 @@
-// Modules over a ring give what their counterparts on one device give.
+// Modules over a ring give the results of their counterparts on one device.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -14,7 +14,7 @@ namespace {
 
 using poolgrad::testing_support::error_of;
 
-/// The module's result and gradients; a generator of the same state for each call.
+/// The module's result and gradients; every call starts from the same generator state.
 RingOutcome outcome_of_module(AttentionCore& module, const RingInputs& in, bool causal) {
   return outcome_of(in, {}, [&](const Tensor& q, const Tensor& k, const Tensor& v, const Tensor&) {
     const Tensor out = module(q, k, v, {.causal = causal});
@@ -128,7 +128,7 @@ TEST(RingAttention, IsAttendForAnyPattern) {
                         attend(in.q, in.k, in.v, pattern & Pattern::causal()).out, 1e-12, 1e-12));
 }
 
-/// What ranks of a ring find together, each with its part of x, which it is told of or not.
+/// Joins the results of all ranks, each called with its shard. `told`: the layer knows its positions.
 using OfParts = std::function<Tensor(MultiheadAttention& layer, const std::function<Tensor(const Tensor&)>& mine)>;
 Tensor of_ranks(int ranks, Layout layout, std::int64_t length, bool told, const OfParts& call) {
   LocalGroup group(ranks);
@@ -163,7 +163,7 @@ TEST(RingAttention, RotatesByThePositionsOfTheWholeSequence) {
         });
         EXPECT_TRUE(all_close(cross, single(y, x, x, {.causal = true}), 1e-12, 1e-12)) << told;
       }
-      const Tensor last = slice(y, 1, length - 2 * ranks);  // the last of the whole sequence
+      const Tensor last = slice(y, 1, length - 2 * ranks);  // the last positions of the sequence
       const Tensor of_last = of_ranks(ranks, layout, length, false, [&](MultiheadAttention& layer, const auto& mine) {
         return layer(mine(last), mine(x), mine(x), {.causal = true});
       });
@@ -180,7 +180,7 @@ TEST(RingAttention, SaysWhatThePositionsOfItsPartTakeFromTheWholeSequence) {
     for (const auto& [ranks, length] : {std::pair{1, 6}, {2, 12}, {3, 24}})
       for (const bool told : {false, true}) {
         const Tensor x = randn({2, length, 16}, {.dtype = DType::f64}, other);
-        // join_shards() joins dimension 1: that of queries is brought there and back.
+        // join_shards() joins dimension 1, so the dimension of queries is moved there and back.
         const Tensor found = of_ranks(ranks, layout, length, told, [&](MultiheadAttention& layer, const auto& mine) {
           return permute(layer.weights(mine(x)), {0, 2, 1, 3});
         });

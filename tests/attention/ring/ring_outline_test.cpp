@@ -1,4 +1,4 @@
-// A ring on paper foresees the pairs, the messages and the memory of the ranks that run it.
+// Compares the predicted pairs, messages and memory of a ring with those of the ranks that run it.
 #include "attention/ring/outline.h"
 
 #include <gmock/gmock.h>
@@ -18,7 +18,7 @@ namespace {
 
 using poolgrad::testing_support::error_of;
 
-/// What train knows, in sizes that shards of 16 positions and more cut in every way.
+/// The patterns of the training program, in sizes that shards of 16 positions and more cut in every way.
 const std::vector<Pattern>& trained_patterns() {
   static const Pattern causal = Pattern::causal();
   static const std::vector<Pattern> patterns{
@@ -73,7 +73,7 @@ TEST(RingOutline, CountsThePairsOfTheBusiestRankInEveryStep) {
     }
 }
 
-/// Notes what a rank starts.
+/// Records the transfers that a rank starts.
 class NotingCommunicator : public Communicator {
  public:
   NotingCommunicator(std::shared_ptr<Communicator> inner, std::vector<RingSend>& notes)
@@ -96,7 +96,7 @@ struct Sent {
   RingStatistics statistics;
 };
 
-/// What each of the ranks sends in a forward, and then a backward, on a simulated device.
+/// The messages that each rank sends in a forward or a backward, on a simulated device.
 std::vector<Sent> sent_by_ranks(const Pattern& pattern, Layout layout, int ranks, const RingShare& share,
                                 Exchange exchange, bool backward) {
   const Device sim{DeviceType::sim, 3};
@@ -182,7 +182,7 @@ TEST(RingOutline, KnowsTheMemoryOfARankToTheByte) {
             operands.push_back(x);
             forwards.push_back(std::make_unique<RingForward>(call, x, group.communicator(rank)));
           }
-          // All that a pass needs it has from its beginning, the carried results of ranks that compute once aside.
+          // A pass allocates all its memory at its start, except the carried results of ranks that compute once.
           std::int64_t carried = 0;
           for (int rank = 0; rank < ranks && dtype == DType::bf16; ++rank) {
             int computed = 0;

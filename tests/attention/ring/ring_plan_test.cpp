@@ -1,4 +1,4 @@
-// A plan knows which steps have something to compute: never too few, and no more than the ranges of positions tell.
+// A plan marks the steps with work: all that are necessary, and no more than ranges of positions can show.
 #include "attention/ring/plan.h"
 
 #include <gmock/gmock.h>
@@ -62,7 +62,8 @@ TEST(RingPlan, MissesNoPair) {
 
 TEST(RingPlan, WastesNoStepWhereShardsAreChunks) {
   for (const Pattern& pattern : all_patterns()) {
-    if (pattern == Pattern::random_blocks(16, 0.1, 3)) continue;  // no range tells that a few blocks are all absent
+    if (pattern == Pattern::random_blocks(16, 0.1, 3))
+      continue;  // ranges cannot show that a few random blocks are all absent
     for (const Layout layout : {Layout::contiguous, Layout::zigzag}) {
       const RingPlan plan(pattern, layout, 5, 2, 160, 160, 0);
       for (int rank = 0; rank < 5; ++rank)
@@ -120,8 +121,8 @@ TEST(RingPlan, PlansThousandsOfRanksThatSeeTheirNeighbours) {
   EXPECT_THAT(segments.visited(), ::testing::ElementsAre(0));
 }
 
-/// Of 16 million pairs of ranks only those are looked at that a rank asks about: all of them take over ten seconds, and
-/// under the thread sanitizer these take two.
+/// The plan examines only the pairs of ranks that a rank asks for. All 16 million pairs would take over ten seconds;
+/// these take two under the thread sanitizer.
 TEST(RingPlan, PlansThousandsOfStripesWithoutALookAtEveryPair) {
   constexpr int ranks = 4096;
   const CpuTimer timer;
@@ -142,9 +143,9 @@ TEST(RingPlan, PlansSequencesOfAnyLengthAtOnce) {
   const RingPlan window(Pattern::window(4095, 0), Layout::zigzag, 64, 8, length, length, 0);
   EXPECT_THAT(window.visited(), ::testing::ElementsAre(0, 1, 63));
   const RingPlan strides(Pattern::dilated({2048, 4096}, {64, 32}), Layout::striped, 64, 8, length, length, 0);
-  EXPECT_THAT(strides.visited(), ::testing::ElementsAre(0, 32));  // no key is a stripe away that is not a multiple
+  EXPECT_THAT(strides.visited(), ::testing::ElementsAre(0, 32));  // only multiples of 32 stripes contain visible keys
   const RingPlan segments(Pattern::dilated({16, 32}, {1, 2}), Layout::striped, 64, 8, length, length, 0);
-  EXPECT_FALSE(segments.computes(0, 32));  // the first rows of segments see no key 32 before them
+  EXPECT_FALSE(segments.computes(0, 32));  // the first rows of segments see no key 32 positions earlier
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// A ring as its ranks see it: what they send and skip, what they keep in memory, what happens when one of them fails.
+// Single ranks of a ring: the messages that they send and skip, their memory, and the failure of one rank.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -20,7 +20,7 @@ Gauge bytes_of(Category category, Device device = cpu) {
   return allocator_for(device).statistics().category_bytes[static_cast<std::size_t>(category)];
 }
 
-/// What each rank does in forward and backward, on a thread of its own.
+/// Statistics of each rank's forward and backward; every rank has its own thread.
 std::vector<RingStatistics> run_ranks(const RingInputs& in, const Pattern& pattern, int ranks, Layout layout,
                                       bool backward, Exchange exchange = Exchange::ring) {
   LocalGroup group(ranks);
@@ -103,11 +103,11 @@ TEST(RingRank, TakesGradientsOfOneResultOnlyAndOfAnyStrides) {
 TEST(RingRank, SendsItsKeysAndValuesToEveryOtherRankOfADenseRing) {
   constexpr int ranks = 4, tokens = 16;
   const RingInputs in = ring_inputs({2, 64, 64, 4, 2, 8, 8}, DType::bf16);
-  const std::int64_t message = 2 * tokens * 2 * (8 + 8) * 2, gradients = 2 * message;  // bf16, and its gradients in f32
+  const std::int64_t message = 2 * tokens * 2 * (8 + 8) * 2, gradients = 2 * message;  // bf16 operands, f32 gradients
   EXPECT_EQ(ring_message_bytes(2, tokens, 2, 8, 8, DType::bf16), message);
   for (const RingStatistics& rank : run_ranks(in, Pattern::dense(), ranks, Layout::striped, false))
     EXPECT_EQ(rank, (RingStatistics{ranks, ranks, 0, ranks - 1, (ranks - 1) * message}));
-  // Backward: keys and values again, and their gradients with a last hop home.
+  // Backward: keys and values again, and their gradients with a last message to the owner.
   for (const RingStatistics& rank : run_ranks(in, Pattern::dense(), ranks, Layout::zigzag, true))
     EXPECT_EQ(rank, (RingStatistics{2 * ranks, 2 * ranks, 0, 2 * (ranks - 1) + ranks,
                                     2 * (ranks - 1) * message + ranks * gradients}));
@@ -116,7 +116,7 @@ TEST(RingRank, SendsItsKeysAndValuesToEveryOtherRankOfADenseRing) {
 TEST(RingRank, SkipsWhatLiesInTheFuture) {
   const RingInputs in = ring_inputs({1, 64, 64, 2, 2, 4, 4}, DType::f32);
   const auto contiguous = run_ranks(in, Pattern::causal(), 4, Layout::contiguous, false);
-  for (int rank = 0; rank < 4; ++rank) {  // all messages are handed on, but rank r needs only the keys of ranks 0 .. r
+  for (int rank = 0; rank < 4; ++rank) {  // ranks forward all messages, but rank r needs only the keys of ranks 0 .. r
     EXPECT_EQ(contiguous[static_cast<std::size_t>(rank)].computed, rank + 1);
     EXPECT_EQ(contiguous[static_cast<std::size_t>(rank)].skipped, 3 - rank);
     EXPECT_EQ(contiguous[static_cast<std::size_t>(rank)].messages, 3);
@@ -138,12 +138,12 @@ TEST(RingRank, SendsNothingWhereSegmentsDoNotCrossShards) {
 TEST(RingRank, HopsOverStepsThatNobodyNeeds) {
   const RingInputs in = ring_inputs({1, 128, 128, 2, 2, 4, 4}, DType::f32);
   const std::int64_t message = ring_message_bytes(1, 16, 2, 4, 4, DType::f32);
-  // Neighbours on both sides: steps 0, 1 and 7 of 8.
+  // Neighbors on both sides: steps 0, 1 and 7 of 8.
   for (const RingStatistics& rank : run_ranks(in, Pattern::window(5, 5), 8, Layout::contiguous, false)) {
     EXPECT_EQ(rank.messages, 2);
     EXPECT_EQ(rank.bytes_sent, 2 * message);
   }
-  // Only what lies before: steps 0 and 1, and the gradients go home the way round in one hop.
+  // Earlier keys only: steps 0 and 1; the gradients return to their owner in one message.
   for (const RingStatistics& rank : run_ranks(in, Pattern::window(5, 0), 8, Layout::contiguous, true)) {
     EXPECT_EQ(rank.messages, 1 + 1 + 2);
     EXPECT_EQ(rank.bytes_sent, 4 * message);
@@ -154,7 +154,7 @@ TEST(RingRank, GathersNothingThatItDoesNotSee) {
   const RingInputs in = ring_inputs({1, 64, 64, 2, 2, 4, 4}, DType::f32);
   const std::int64_t message = ring_message_bytes(1, 16, 2, 4, 4, DType::f32);
   const auto ranks = run_ranks(in, Pattern::causal(), 4, Layout::contiguous, true, Exchange::all_gather);
-  for (int rank = 0; rank < 4; ++rank) {  // keys go to the ranks behind twice, gradients come back from there
+  for (int rank = 0; rank < 4; ++rank) {  // each rank sends keys to later ranks twice, and receives gradients from them
     EXPECT_EQ(ranks[static_cast<std::size_t>(rank)].messages, 2 * (3 - rank) + rank);
     EXPECT_EQ(ranks[static_cast<std::size_t>(rank)].bytes_sent, (2 * (3 - rank) + rank) * message);
     EXPECT_EQ(ranks[static_cast<std::size_t>(rank)].computed, 2 * (rank + 1));
@@ -184,7 +184,7 @@ TEST(RingRank, KeepsTwoSlotsBesidesItsShareWhateverTheLength) {
     const auto peak = static_cast<std::int64_t>(pool.statistics().requested_bytes.peak - before);
     const auto scratch = static_cast<std::int64_t>(bytes_of(Category::workspace, sim).peak);
     const std::int64_t share =
-        ranks * ((4 + 4) * tensor + lse);  // all ranks have theirs at once, whoever computes then
+        ranks * ((4 + 4) * tensor + lse);  // all ranks hold theirs at once, in any order of computation
     EXPECT_GE(peak, share);
     EXPECT_LE(peak, share + scratch);
     EXPECT_EQ(static_cast<std::int64_t>(bytes_of(Category::comm, sim).peak), ranks * 4 * tensor);
@@ -194,7 +194,7 @@ TEST(RingRank, KeepsTwoSlotsBesidesItsShareWhateverTheLength) {
 
 TEST(RingRank, NeverHasScoresAndLeavesNothingBehind) {
   const RingInputs in = ring_inputs({1, 96, 96, 4, 2, 8, 8}, DType::bf16);
-  run_ranks(in, Pattern::causal(), 3, Layout::zigzag, true);  // thread-local scratch comes to stay
+  run_ranks(in, Pattern::causal(), 3, Layout::zigzag, true);  // allocates the lasting thread-local scratch
   CachingAllocator& pool = allocator_for(cpu);
   const auto before = pool.statistics().requested_bytes.current;
   pool.reset_peaks();
@@ -240,7 +240,7 @@ TEST(RingRank, ItsFailureReachesTheCallerAndTheGroupGoesOn) {
 
 TEST(RingRank, LengthsThatDisagreeAreAnErrorAndNotAHang) {
   LocalGroup group(2);
-  const auto body = [&](Communicator& c, int) {  // each believes in twice its own length
+  const auto body = [&](Communicator& c, int) {  // each rank assumes twice its own length
     const Tensor x = ones({1, c.rank() == 0 ? 8 : 6, 1, 4});
     ring_attend(x, x, x, Pattern::dense(), group.communicator(c.rank()));
   };
@@ -265,7 +265,7 @@ TEST(RingAll, RunsOutOfMemoryWithoutLosingAnyAndGoesOn) {
     pool.set_budget(100 << 20);
     const auto before = pool.statistics().requested_bytes.current;
     EXPECT_THROW(ring_attend_all(x, x, x, Pattern::dense(), 4, {}, progress), OutOfMemoryError);
-    pool.trim();  // of what the pool's clients keep: they were not asked, as nothing they have would have helped
+    pool.trim();  // releases memory of the pool's clients: the pool did not ask them, because it would not have helped
     EXPECT_EQ(pool.statistics().requested_bytes.current, before);
     pool.set_budget(budget);
     EXPECT_EQ(ring_attend_all(x, x, x, Pattern::dense(), 4, {}, progress).out.shape(), x.shape());

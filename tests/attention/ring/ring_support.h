@@ -1,4 +1,4 @@
-// What the tests of rings share: inputs, and a call with the gradients that belong to it.
+// Shared by the tests of rings: inputs, and a call with its gradients.
 #pragma once
 
 #include <cstdint>
@@ -36,7 +36,7 @@ struct RingOutcome {
   std::vector<Tensor> all() const { return {out, lse, dq, dk, dv, dsinks}; }
 };
 
-/// Results of `attend` on fresh leaves, and the gradients for random gradients of both of them.
+/// Results of `attend` on fresh leaves, and the gradients for random gradients of both results.
 using AttendLike = std::function<Attended(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& sinks)>;
 inline RingOutcome outcome_of(const RingInputs& in, const Tensor& sinks, const AttendLike& attend) {
   std::vector<Tensor> leaves;

@@ -1,4 +1,4 @@
-// Rings of any size and layout give what one device gives, in values and in gradients, and always the same bits.
+// Rings of any size and layout give the values and gradients of one device, and always the same bits.
 #include "attention/ring/ring.h"
 
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@ namespace {
 using Progress = LocalGroup::Progress;
 constexpr int ring_sizes[] = {1, 2, 3, 4, 8};
 
-/// Expects ring_attend_all() on rings of every size and layout to be attend().
+/// Compares ring_attend_all() with attend(), for rings of every size and layout.
 void expect_like_attend(const RingSizes& sizes, const Pattern& pattern, const RingOptions& options, const Tensor& sinks,
                         DType dtype, double tolerance) {
   const RingInputs in = ring_inputs(sizes, dtype);
@@ -21,7 +21,7 @@ void expect_like_attend(const RingSizes& sizes, const Pattern& pattern, const Ri
     its.attend.sinks = its_sinks;
     return its;
   };
-  // Each call with dropout takes a key of its own, so that every call begins from the same generator.
+  // A call with dropout takes a key from the generator, so every call starts from the same state.
   Generator generator(3);
   const RingOutcome want = outcome_of(in, sinks, [&](const auto& q, const auto& k, const auto& v, const auto& s) {
     AttendOptions its = with(s).attend;

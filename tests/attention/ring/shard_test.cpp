@@ -1,4 +1,4 @@
-// Layouts of a ring: every position has one owner, shards are cut and joined without loss.
+// Layouts of a ring: every position has one owner, and shards are cut and joined without loss.
 #include "attention/ring/ring.h"
 
 #include <gmock/gmock.h>
