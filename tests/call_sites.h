@@ -1,4 +1,4 @@
-// Where the memory that a program asks for comes from, by what a trace says.
+// The source lines to which a trace attributes a program's allocations.
 #pragma once
 
 #include <gmock/gmock.h>
@@ -18,7 +18,7 @@ namespace poolgrad::testing_support {
 /// File name, line, operator.
 using Place = std::tuple<std::string, unsigned, std::string>;
 
-/// Of all that `body` asks for on the CPU; scratch of kernels may be left out.
+/// Returns the places of all allocations by `body` on the CPU; scratch of kernels may be excluded.
 inline std::set<Place> places(const std::function<void()>& body, bool with_scratch = false) {
   CachingAllocator& pool = allocator_for(cpu);
   pool.start_trace();
@@ -34,8 +34,8 @@ inline std::set<Place> places(const std::function<void()>& body, bool with_scrat
   return found;
 }
 
-/// Expects of `body`, which is written on the line that calls this, that it asks for memory, and that all of it is put
-/// down to this line.
+/// `body` must be on the line of the call. Expects that it allocates memory, and that the trace attributes all of it to
+/// this line.
 inline void expect_this_line(const std::function<void()>& body,
                              std::source_location here = std::source_location::current()) {
   using ::testing::_;

@@ -1,4 +1,4 @@
-// Tests that a cost grows linearly measure the processor's time: other processes of the machine do not change it.
+// Tests of linear cost measure processor time, because other processes on the machine do not change it.
 #pragma once
 
 #include <ctime>
@@ -7,7 +7,7 @@ namespace poolgrad {
 
 class CpuTimer {
  public:
-  /// Processor time of all threads of this process since construction.
+  /// Returns the processor time of all threads of this process since construction, in seconds.
   double seconds() const { return static_cast<double>(std::clock() - begin_) / CLOCKS_PER_SEC; }
 
  private:

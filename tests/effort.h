@@ -1,4 +1,4 @@
-// How much a run of the tests takes on.
+// The amount of work of a test run.
 #pragma once
 
 #include <algorithm>
@@ -11,8 +11,8 @@
 
 namespace poolgrad {
 
-/// POOLGRAD_TESTS=brief, as continuous integration has it, or sanitizers, which are told of every switch of a fiber: of
-/// many cases that are alike, such as those of the emulated device, a part.
+/// Returns true under POOLGRAD_TESTS=brief, as in continuous integration, and under sanitizers, which record every
+/// switch of a fiber. Tests then run a part of many similar cases, such as those of the emulated device.
 inline bool is_brief() {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   return true;
@@ -21,7 +21,7 @@ inline bool is_brief() {
   return text != nullptr && std::string_view(text) == "brief";
 }
 
-/// All cases; in a brief run every fifth, of which five calls in a row take different ones, and always one.
+/// Returns all cases. In a brief run it returns every fifth, at least one; five successive calls return different ones.
 template <class Case>
 std::vector<Case> some_of(const std::vector<Case>& cases) {
   if (!is_brief()) return cases;

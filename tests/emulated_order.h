@@ -1,5 +1,5 @@
-// The emulated device does things in an order of the run's own in every test program of which a file includes this:
-// what holds, holds in all of them. POOLGRAD_TEST_SEED repeats a run, POOLGRAD_EMULATED_SEED chooses the order alone.
+// A test program that includes this file runs the emulated device's work in an order chosen by the run's seed.
+// POOLGRAD_TEST_SEED repeats a run, POOLGRAD_EMULATED_SEED chooses the order alone.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@
 
 namespace poolgrad {
 
-/// Before the first test, and so before there is a device.
+/// Sets the seed before the first test, and so before a device exists.
 class OrderOfTheRun : public ::testing::Environment {
  public:
   void SetUp() override {

@@ -5,7 +5,7 @@
 
 namespace poolgrad {
 
-/// Attention may use tensor cores, or may not, while it is alive.
+/// While alive, attention may or may not use tensor cores.
 class MmaAllowed {
  public:
   explicit MmaAllowed(bool allowed = true) { kernels::allow_mma(allowed); }
@@ -17,7 +17,7 @@ class MmaAllowed {
   bool before_ = kernels::mma_allowed();
 };
 
-/// It may use warpgroups where there are any, or may not.
+/// While alive, attention may or may not use warpgroups where they exist.
 class WarpgroupsAllowed {
  public:
   explicit WarpgroupsAllowed(bool allowed) { kernels::cuda::allow_warpgroups(allowed); }

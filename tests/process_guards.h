@@ -1,4 +1,4 @@
-// What tests change of the process is as before when they end, however they end.
+// Guards that restore a test's changes of the process at its end, however the test ends.
 #pragma once
 
 #include <unistd.h>
@@ -11,7 +11,7 @@
 
 namespace poolgrad::testing_support {
 
-/// While alive, the working folder.
+/// While alive, this is the working folder.
 class WorkingFolder {
  public:
   explicit WorkingFolder(const std::filesystem::path& folder) { std::filesystem::current_path(folder); }
@@ -26,7 +26,7 @@ class WorkingFolder {
   std::filesystem::path before_ = std::filesystem::current_path();
 };
 
-/// While alive, a variable of the environment.
+/// While alive, the environment variable has this value.
 class EnvironmentVariable {
  public:
   EnvironmentVariable(const char* name, const std::string& value) : name_(name) {
@@ -42,7 +42,7 @@ class EnvironmentVariable {
   std::optional<std::string> before_;
 };
 
-/// While alive, a descriptor is that of another file.
+/// While alive, the descriptor refers to another file.
 class Redirection {
  public:
   Redirection(int descriptor, int to) : descriptor_(descriptor), before_(dup(descriptor)) { dup2(to, descriptor); }

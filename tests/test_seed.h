@@ -1,4 +1,4 @@
-// Seeds of randomised tests: POOLGRAD_TEST_SEED repeats a run.
+// Seeds of randomized tests: POOLGRAD_TEST_SEED repeats a run.
 #pragma once
 
 #include <cstdint>
@@ -8,13 +8,13 @@
 
 namespace poolgrad {
 
-/// POOLGRAD_TEST_SEED, or `otherwise`.
+/// Returns POOLGRAD_TEST_SEED if it is set, else `otherwise`.
 inline std::uint64_t seed_or(std::uint64_t otherwise) {
   const char* text = std::getenv("POOLGRAD_TEST_SEED");
   return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
 }
 
-/// The seed of this run, another one for each: printed once.
+/// Returns the seed of this run, a new one for each run; prints it once.
 inline std::uint64_t test_seed() {
   static const std::uint64_t seed = [] {
     const std::uint64_t value = seed_or(std::random_device{}());

@@ -4,7 +4,7 @@
 
 namespace poolgrad {
 
-/// Work is cut for this many threads while it is alive.
+/// While alive, kernels divide their work for this many threads.
 class Threads {
  public:
   explicit Threads(int count) { kernels::set_num_threads(count); }

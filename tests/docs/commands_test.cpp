@@ -1,5 +1,5 @@
-// Command lines of the pages: the command is there, and its program knows every option and can read its value. Those of
-// the laboratory and of plans are run.
+// The pages' command lines: the command exists, and its program accepts every option and value. Those of the laboratory
+// and of plans are run.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -35,7 +35,7 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 using Words = std::vector<std::string>;
 
-/// What a shell makes of it, up to a # or two spaces, behind which pages describe a command.
+/// Splits a line as a shell does, up to a # or two spaces, after which pages describe the command.
 Words words_of(const std::string& text) {
   Words words;
   std::string word;
@@ -59,7 +59,7 @@ Words words_of(const std::string& text) {
   return words;
 }
 
-/// "a|b" for each, several words with each other.
+/// Returns one line for each choice of a or b in words of the form "a|b".
 std::vector<Words> alternatives(const Words& words) {
   std::vector<Words> all(1);
   for (const std::string& word : words) {
@@ -82,7 +82,7 @@ struct CommandLine {
 
 const std::set<std::string> programs = {"train", "sample", "lab", "compare", "plan", "recall", "headline"};
 
-/// `./run X ...` in spans and blocks, and `X --...` of programs.
+/// Finds `./run X ...` in spans and blocks, and `X --...` of programs.
 std::vector<CommandLine> command_lines(const Page& page) {
   std::vector<CommandLine> found;
   const auto add = [&](int line, const std::string& text) {
@@ -117,12 +117,12 @@ std::string script() {
   return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
 }
 
-/// N, SIZE, FILE: a value of the reader's.
+/// Returns whether the word is N, SIZE, FILE or another placeholder for a value.
 bool is_placeholder(const std::string& word) {
   return !word.empty() && std::ranges::all_of(word, [](char c) { return c >= 'A' && c <= 'Z'; });
 }
 
-/// What is read, and a value of the reader's as one that any option takes that has such a value.
+/// Returns the words as program arguments, with a valid value in place of each placeholder.
 std::vector<const char*> arguments(Words& words) {
   std::vector<const char*> argv;
   for (std::string& word : words) {
@@ -132,7 +132,7 @@ std::vector<const char*> arguments(Words& words) {
   return argv;
 }
 
-/// Standard streams in strings while it lives.
+/// While alive, collects the standard streams in strings.
 class Captured {
  public:
   Captured() : out_(std::cout.rdbuf(text_.rdbuf())), errors_(std::cerr.rdbuf(text_.rdbuf())) {}
@@ -147,7 +147,7 @@ class Captured {
 int parse_lab(int argc, const char* const* argv) {
   CLI::App app("", "lab");
   app.require_subcommand(1);
-  std::vector<examples::Command> commands;  // what is read is theirs
+  std::vector<examples::Command> commands;  // owns the parsed values
   for (const auto add : {examples::add_record, examples::add_replay, examples::add_compare, examples::add_report,
                          examples::add_demo_oom, examples::add_export, examples::add_list}) {
     commands.push_back(add(app));
@@ -157,8 +157,8 @@ int parse_lab(int argc, const char* const* argv) {
   return examples::parse_command_line(app, argc, argv);
 }
 
-/// Reads a command line as its program does; -1 or the exit code of --help where it is right. Throws what the options
-/// throw.
+/// Reads a command line as its program does; returns -1, or the exit code of --help, if it is valid. Throws the
+/// exceptions of the options.
 int parse(Words words) {
   const bool exact = std::ranges::none_of(words, is_placeholder);
   const std::vector<const char*> argv = arguments(words);
@@ -191,7 +191,7 @@ int parse(Words words) {
   return code;
 }
 
-/// What --help of every program prints.
+/// Returns the text that --help of every program prints.
 std::string help() {
   Captured captured;
   for (const std::string& program : programs) parse({program, "--help"});
@@ -253,7 +253,8 @@ TEST(CommandLines, AreRightForTheirPrograms) {
 TEST(CommandLines, HaveOptionsThatSomeProgramKnows) {
   const std::string known =
       help() + script() +
-      // those of others: CMake, ctest, GoogleTest, Google Benchmark, mpirun, srun, valgrind, peers, pattern_gallery
+      // Options of other programs: CMake, ctest, GoogleTest, Google Benchmark, mpirun, srun, valgrind, peers,
+      // pattern_gallery.
       "--install --prefix --build --preset --test-dir --gtest_filter --benchmark_filter --benchmark_min_time "
       "--benchmark_repetitions --headless --screenshot --window-size --oversubscribe --bind-to --kill-on-bad-exit "
       "--repeats --serve --output --tool ";
@@ -280,7 +281,7 @@ class CommandRuns : public testing::Test {
     fs::current_path(home_);
     fs::remove_all(folder_);
   }
-  /// Those of a page, in its order; `./run lab list`, not `lab --json`.
+  /// Returns the command lines of a page in its order; `./run lab list`, not `lab --json`.
   static std::vector<Words> lines(const std::string& path, const std::string& program) {
     std::vector<Words> found;
     for (const auto& [place, words] : all_command_lines())
@@ -339,7 +340,7 @@ TEST_F(CommandRuns, OfTrainingGoThroughTheSameAllocations) {
   FAIL() << "docs/training.md trains nothing on sim:8GiB";
 }
 
-/// What stands between ` in a text, as words.
+/// Returns the texts between backquotes as words.
 Words quoted_words(const std::string& text) {
   Words words;
   for (std::size_t open = text.find('`'); open != std::string::npos;) {
@@ -380,7 +381,7 @@ TEST_F(CommandRuns, OfTrainingReportInJsonWhatThePageSays) {
   EXPECT_EQ(said, found);
 }
 
-/// Each number as a #: which ones there are, not what they are.
+/// Replaces each number by #, so that texts with other numbers are equal.
 std::string without_numbers(const std::string& text) {
   std::string out;
   for (std::size_t i = 0; i < text.size(); ++i) {

@@ -1,6 +1,6 @@
-// extract ROOT FOLDER FILE...: writes the C++ of the pages below ROOT to FOLDER (snippets.h): snippets.cpp, run.txt,
-// which lists the blocks that are run, and not_run.txt. The programs must be those that are named: the build knows what
-// to do with them.
+// extract ROOT FOLDER FILE...: writes the C++ of the pages below ROOT to FOLDER (snippets.h). It writes snippets.cpp,
+// run.txt, which lists the blocks that are run, and not_run.txt. The pages' programs must be exactly FILE..., because
+// the build compiles these.
 #include <exception>
 #include <filesystem>
 #include <fstream>

@@ -83,7 +83,7 @@ std::vector<Piece> pieces_of(const Page& page) {
 
 namespace {
 
-/// Calls found(line, text) for what lies between `open` and `close` in prose, within one paragraph.
+/// Calls found(line, text) for each text between `open` and `close` in prose, within one paragraph.
 template <class F>
 void between(const Page& page, std::string_view open, std::string_view close, F&& found) {
   for (const Piece& piece : pieces_of(page)) {

@@ -13,7 +13,7 @@ struct Page {
   std::string text;
 };
 
-/// Every .md under the root, less build folders and hidden ones; sorted by path.
+/// Returns every .md file under the root, without build and hidden folders, sorted by path.
 std::vector<Page> read_pages(const std::filesystem::path& root);
 
 enum class PieceKind {
@@ -23,15 +23,16 @@ enum class PieceKind {
   comment    // <!-- ... -->, which no reader sees
 };
 
-/// A run of lines of one kind.
+/// Consecutive lines of one kind.
 struct Piece {
   PieceKind kind = PieceKind::prose;
   int line = 0;      // of the first line of `text`
-  std::string info;  // of a fence: what stands behind its first ```
+  std::string info;  // of a fence: the text after its first ```
   std::string text;  // lines, each ended
 };
 
-/// In order; together they are the page. Throws std::runtime_error for a fence or a comment without an end.
+/// Returns the pieces in order; together they are the page. Throws std::runtime_error for a fence or a comment without
+/// an end.
 std::vector<Piece> pieces_of(const Page& page);
 
 /// A piece of text and the line on which it begins.
@@ -40,14 +41,14 @@ struct Place {
   std::string text;
 };
 
-/// `code` in prose; a line's end within it is a space.
+/// Returns each `code` in prose; a line's end within it becomes a space.
 std::vector<Place> code_spans(const Page& page);
-/// The targets of [text](target) and ![text](target) in prose.
+/// Returns the targets of [text](target) and ![text](target) in prose.
 std::vector<Place> links(const Page& page);
-/// What #... of a link may be: the headings as GitHub spells them there.
+/// Returns the possible #... of links: the headings as GitHub spells them there.
 std::vector<std::string> anchors(const Page& page);
 
-/// "docs/nn.md:24: ", which begins every complaint.
+/// Returns "docs/nn.md:24: ", the beginning of every error message.
 std::string at(const Page& page, int line);
 
 std::vector<std::string> lines_of(std::string_view text);

@@ -1,4 +1,4 @@
-// What the pages say of the tree is so: blocks are run, links lead somewhere, files, tests and pictures are there.
+// The pages' statements about the tree are true: blocks run, links have targets, and files, tests and pictures exist.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -28,7 +28,7 @@ std::string read(const fs::path& path) {
   return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
 }
 
-/// Paths of all files of the tree, from its root.
+/// Returns the paths of all files of the tree, from its root.
 const std::vector<std::string>& tree() {
   static const std::vector<std::string> paths = [] {
     std::vector<std::string> all;
@@ -96,7 +96,7 @@ TEST(Pages, NameFilesThatAreThere) {
   EXPECT_THAT(missing, IsEmpty());
 }
 
-/// "Suite.Name" or "Suite.*": capital letters, no spaces.
+/// Returns whether the span is "Suite.Name" or "Suite.*": capital letters, no spaces.
 bool names_a_test(const std::string& span) {
   const std::size_t dot = span.find('.');
   if (dot == std::string::npos || dot + 1 >= span.size() || !std::isupper(static_cast<unsigned char>(span[0])))

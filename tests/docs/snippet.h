@@ -1,4 +1,4 @@
-// What the fragments of the pages run in (snippets.h).
+// The environment in which the pages' fragments run (snippets.h).
 #pragma once
 
 #include <gmock/gmock.h>
@@ -19,7 +19,7 @@
 
 namespace poolgrad::docs {
 
-/// An empty folder to work in, random numbers from the same seed, and what is printed.
+/// Provides an empty working folder, random numbers from a fixed seed, and the printed text.
 class SnippetTest : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -40,7 +40,7 @@ class SnippetTest : public ::testing::Test {
 
   void prints_from_here() { printed_.str(""); }
   std::string printed() const { return printed_.str(); }
-  /// Whatever spaces and ends of lines there are between words.
+  /// Ignores the number of spaces and ends of lines between words.
   void expect_printed(const std::string& text) const { EXPECT_EQ(words(printed()), words(text)); }
 
   template <class E = Error, class F>
@@ -53,7 +53,7 @@ class SnippetTest : public ::testing::Test {
     }
   }
 
-  /// Text for snippets that read some.
+  /// Writes a text for snippets that read one.
   static void write_book(const std::string& path) {
     std::ofstream book(path);
     for (int line = 0; line < 2000; ++line) book << "the " << line << "th line of a long book\n";
@@ -72,14 +72,14 @@ class SnippetTest : public ::testing::Test {
   std::streambuf* console_ = nullptr;
 };
 
-/// In place of a failure that the page is about: failures until the end of the scope are kept, and at least one is due.
+/// Replaces a failure that the page shows: collects failures until the end of the scope, and expects at least one.
 class ExpectedFailure {
  public:
   ~ExpectedFailure() {
     reporter_.reset();
     EXPECT_GT(results_.size(), 0) << "nothing fails";
   }
-  /// Of the first.
+  /// Returns the message of the first failure.
   std::string text() const { return results_.size() > 0 ? results_.GetTestPartResult(0).message() : ""; }
 
  private:

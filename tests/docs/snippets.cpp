@@ -11,7 +11,7 @@ bool is_name(const std::string& text) {
   return std::ranges::all_of(text, [](unsigned char c) { return std::isalnum(c) || c == '_' || c == ':'; });
 }
 
-/// How the line is a claim about itself: "// throws ShapeError: text" -> "throws ShapeError: text"; none: "".
+/// Returns the line's claim: "// throws ShapeError: text" gives "throws ShapeError: text"; without a claim, "".
 std::string claim_of(const std::string& line, std::string_view statement) {
   const std::size_t comment = line.find(";  // ");
   if (comment == std::string::npos || !trimmed(line).starts_with(statement)) return "";
@@ -53,7 +53,7 @@ class PageWriter {
 
   std::string line_directive(int line) const { return "#line " + std::to_string(line) + " \"" + page_.path + "\"\n"; }
 
-  /// The code with its #include lines taken to the top of the file.
+  /// Returns the code with its #include lines moved to the top of the file.
   std::string hoisted(const std::string& code, int line) {
     std::string rest;
     for (const std::string& text : lines_of(code)) {
@@ -81,7 +81,7 @@ class PageWriter {
     return false;
   }
 
-  /// In a scope of its own inside that of what came before, so that names may be given anew.
+  /// Adds the code in a new scope inside that of the earlier code, so that it may reuse names.
   void add_inside(const std::string& code) {
     inside_ += "{\n" + code;
     ++open_;
@@ -127,7 +127,7 @@ class PageWriter {
     return code.replace(place, from.size(), change.substr(as + 4));
   }
 
-  /// The code with what its comments claim.
+  /// Returns the code with checks of its comments' claims.
   static std::string checked(const std::string& code) {
     std::string out;
     const std::vector<std::string> lines = lines_of(code);
@@ -145,7 +145,7 @@ class PageWriter {
           printed += " " + trimmed(lines[more]).substr(2);
         line = "prints_from_here(); " + line + "\n" + std::string(more - i - 1, '\n') + "expect_printed(" +
                raw_string(printed) + ");";
-        // The check stands on the line behind the claim; it takes the place of its line's end.
+        // The check follows the claim on the same line and takes the place of the line's end.
         out += line + " ";
         i = more - 1;
         continue;
@@ -198,7 +198,7 @@ class PageWriter {
   Snippets& snippets_;
   std::string name_, includes_, outside_, inside_;
   std::size_t open_ = 0;  // braces
-  std::string text_;      // the name of the block that comes
+  std::string text_;      // the name of the next block
 };
 
 }  // namespace

@@ -1,23 +1,21 @@
-// The C++ of the pages as source files. What stands behind ```cpp says what a block is:
+// The C++ of the pages as source files. The words after ```cpp give the kind of a block:
 //
-//   cpp               a fragment. Those of a page run in order in one test, in a folder of their own; each sees what
-//   the
-//                     ones before it have made, and may give a name anew
+//   cpp               a fragment. The fragments of a page run in order in one test, in their own folder. Each sees the
+//                     names of earlier ones and may redefine them
 //   cpp outside       declarations, before the test
 //   cpp FILE.cpp      a whole program, its own file; likewise `cmake FILE.txt`
-//   cpp, 500 as 2     a fragment that is run with 2 where readers see 500; what is replaced occurs once
-//   cpp not run: WHY  what no compiler takes
+//   cpp, 500 as 2     a fragment that is run with 2 where readers see 500; the replaced text must occur once
+//   cpp not run: WHY  a block that does not compile
 //
-// Comments that readers do not see say what a fragment takes as given: <!-- cpp ... --> is code in place, <!-- cpp
-// outside
-// ... --> code before the test. <!-- cpp table --> stands before a table whose last column is C++ in `spans`: what ends
-// with a semicolon or is an EXPECT_... is a statement, a name must exist, all else is an expression; what is a part of
-// something ("struct F", "#include", ".peak", with "...") is left alone. <!-- cpp text NAME --> stands before a block
-// of text, which is then the string NAME.
+// Hidden comments contain the code that a fragment needs: <!-- cpp ... --> is code in place, and
+// <!-- cpp outside ... --> code before the test. <!-- cpp table --> precedes a table whose last column is C++ in
+// `spans`: a span that ends with a semicolon or is an EXPECT_... is a statement, a name must exist, and any other span
+// is an expression. Incomplete code ("struct F", "#include", ".peak", with "...") is skipped. <!-- cpp text NAME -->
+// precedes a block of text, which becomes the string NAME.
 //
-// What a line says of itself is checked: `std::cout << x << "\n";  // [1. 2.]` prints that (the comment may go on in
-// lines of its own; spaces do not count), `f(x);  // throws ShapeError: [matmul] inner` throws an error whose text
-// begins so.
+// The claim in a line's comment is checked: `std::cout << x << "\n";  // [1. 2.]` must print that (the comment may
+// continue on lines of its own; spaces are ignored), and `f(x);  // throws ShapeError: [matmul] inner` must throw an
+// error whose text begins so.
 #pragma once
 
 #include <map>
@@ -35,7 +33,7 @@ struct Snippets {
   std::vector<std::string> not_run;          // "docs/nn.md:24: WHY"
 };
 
-/// Throws std::runtime_error, "docs/nn.md:24: reason", for what is none of the above.
+/// Throws std::runtime_error, "docs/nn.md:24: reason", for a block of none of these kinds.
 Snippets snippets_of(const std::vector<Page>& pages);
 
 }  // namespace poolgrad::docs

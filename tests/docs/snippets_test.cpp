@@ -1,4 +1,4 @@
-// Blocks of pages as sources, on pages made up here.
+// Turns blocks of made-up pages into sources.
 #include "tests/docs/snippets.h"
 
 #include <gmock/gmock.h>

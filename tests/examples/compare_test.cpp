@@ -1,4 +1,4 @@
-// Kinds of attention beside each other: the table, the files, and what is refused.
+// Kinds of attention compared: the table, the files, and the refused options.
 #include "examples/compare/compare.h"
 
 #include <gmock/gmock.h>
@@ -46,7 +46,7 @@ TEST(Compare, TrainsEachKindAndSaysWhatItLearned) {
   const std::vector<Compared> all = run_compare(o, out);
   ASSERT_EQ(all.size(), 2u);
   for (const Compared& one : all) {
-    // What the run would have been by itself.
+    // The same run without the comparison.
     TrainOptions alone = o.train;
     alone.attention.attention = one.kind;
     alone.quiet = true, alone.sample = 0, alone.report = 1;
@@ -224,7 +224,7 @@ TEST(Compare, HasNoOptionOfTheSampleThatItDoesNotWrite) {
   EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("--sample"));
 }
 
-/// Removes a file at the first line that is written.
+/// Removes a file when the first line is written.
 class Removing : public std::stringbuf {
  public:
   explicit Removing(std::string path) : path_(std::move(path)) {}

@@ -1,4 +1,4 @@
-// How often a run reads from a GPU: the emulated device counts what goes to the host.
+// Counts a run's reads from a GPU: the emulated device counts copies to the host.
 #include <gtest/gtest.h>
 
 #include <string>

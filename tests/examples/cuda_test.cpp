@@ -1,4 +1,4 @@
-// The programs on a GPU, or the emulated device: what they learn and ask the pool for.
+// The programs on a GPU or the emulated device: their losses and their requests to the pool.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -57,7 +57,7 @@ class TrainOnCuda : public ::testing::Test {
     options.device = device;
     return run(std::move(options));
   }
-  /// Losses, norms, validation, and the sample where it was drawn of the same numbers.
+  /// Returns losses, norms and validation losses, and the sample if it was drawn from the same random numbers.
   static std::vector<double> numbers(const TrainResult& result) {
     std::vector<double> all;
     for (const StepRecord& s : result.steps) all.insert(all.end(), {s.loss, s.gradient_norm});
@@ -112,7 +112,7 @@ TEST_F(TrainOnCuda, AsksThePoolForWhatASimulatedGpuDoes) {
 
 TEST_F(TrainOnCuda, LearnsByTensorCoresWhatTheCpuLearnsAndAsksForWhatASimulatedGpuDoes) {
   options_.dtype = "bf16";
-  options_.width = 64;  // 16 a head, the least that they take
+  options_.width = 64;  // 16 a head, the least of these kernels
   options_.steps = 2;
   for (const char* pattern : {"window", "dilated"}) {
     options_.attention.attention = pattern;
@@ -181,7 +181,7 @@ TEST_F(TrainOnCuda, HasTheSameBitsWhenItsStepsAreRecorded) {
     EXPECT_EQ(recorded.sample, eager.sample) << what;
   };
   for (const std::string& name : some_of(attention_names())) {
-    if (name == "dense") continue;  // causal by another name
+    if (name == "dense") continue;  // another name of causal
     options_.attention.attention = name;
     expect_same(name);
   }
@@ -319,7 +319,7 @@ TEST(LabOnCuda, RecordsTheRequestsOfASimulatedGpu) {
     return requests;
   };
   for (const char* workload : {"train", "generate"})
-    EXPECT_EQ(record("cuda", workload), record("sim:4GiB", workload)) << workload;  // says which lines differ
+    EXPECT_EQ(record("cuda", workload), record("sim:4GiB", workload)) << workload;  // prints the lines that differ
 }
 
 }  // namespace

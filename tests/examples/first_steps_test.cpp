@@ -1,4 +1,4 @@
-// The programs that one reads first: there is one for each way in, and each is short and needs the library alone.
+// The first programs to read: one for each way to start, each short and with the library as its only dependency.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

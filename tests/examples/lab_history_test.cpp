@@ -1,4 +1,4 @@
-// A trace as blocks with a life, pages, and totals over time.
+// A trace as lifetimes of blocks, pages, and totals over time.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -14,7 +14,7 @@ using ::testing::ElementsAre;
 
 std::uint64_t offset(const BlockLife& block) { return block.address - lab_base; }
 
-/// Moments of the one block of the trace.
+/// Returns the moments of the trace's only block.
 std::vector<Moment> life_of(Trace& trace) {
   const History history = history_of(trace);
   EXPECT_EQ(history.blocks.size(), 1u);
@@ -61,7 +61,7 @@ TEST(History, PendingBlocksOfTheEndHaveBeenGivenBack) {
 }
 
 TEST(History, FindsThePagesOfTheBeginningByGoingBack) {
-  TraceBuilder trace;  // one page stays, one goes, one comes
+  TraceBuilder trace;  // one page stays, one is released, one is committed
   trace.unmap(lab_page, lab_page).map(4 * lab_page, lab_page);
   trace.remains(0, lab_page, BlockState::free).remains(4 * lab_page, lab_page, BlockState::live);
   const History history = history_of(*trace);

@@ -1,4 +1,4 @@
-// The page of a report: what is embedded, and that nothing gets out of where it belongs.
+// The page of a report: its embedded data, and the escaping of that data.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -16,7 +16,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-/// What the page's script does.
+/// Unpacks a column like the page's script.
 std::vector<std::uint64_t> unpack(const std::string& text) {
   static const std::string digits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
   std::string bytes;
@@ -45,7 +45,7 @@ std::vector<std::uint64_t> unpack(const std::string& text) {
 
 std::vector<std::uint64_t> unpack(const Json& column) { return unpack(column.get<std::string>()); }
 
-/// Two steps: a parameter stays, an activation comes and goes, one large request fails.
+/// Two steps: a parameter stays, an activation is allocated and freed, one large request fails.
 TraceBuilder two_steps() {
   TraceBuilder trace;
   trace.map(0, lab_page).allocate(0, 4096, Category::parameter);
@@ -59,7 +59,7 @@ Json data_of(const Trace& trace, const PageLimits& limits = {}) {
   return page_data({.trace = trace, .title = "a title", .source = "a.pgt"}, limits);
 }
 
-/// The embedded data as a browser sees it: the text of the script element, parsed.
+/// Returns the embedded data as a browser reads it: the parsed text of the script element.
 Json embedded(const std::string& page) {
   const std::string open = R"(<script type="application/json" id="data">)";
   const std::size_t begin = page.find(open) + open.size();
@@ -158,7 +158,7 @@ TEST(PageData, LeavesOutTheLeastAndSaysSo) {
 TEST(PageData, ShowsOnlyNumbersThatAScriptCanCountTo) {
   TraceBuilder trace;
   trace.allocate(0, 64).allocate(64, 64);
-  trace->events[1].allocation = (std::uint64_t{1} << 62) + 1;  // scratch of kernels counts apart
+  trace->events[1].allocation = (std::uint64_t{1} << 62) + 1;  // scratch of kernels is counted separately
   EXPECT_THAT(unpack(data_of(*trace)["blocks"]["number"]), ElementsAre(1, 0));
 }
 

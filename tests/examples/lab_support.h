@@ -40,7 +40,7 @@ class TraceBuilder {
   }
   TraceBuilder& fail(std::uint64_t bytes) { return add(TraceKind::out_of_memory, -lab_base, bytes); }
 
-  /// A block of the state at the end.
+  /// Adds a block of the final state.
   TraceBuilder& remains(std::uint64_t at, std::uint64_t size, BlockState state, std::uint64_t number = 0) {
     BlockSnapshot block;
     block.address = lab_base + at;

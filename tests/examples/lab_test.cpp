@@ -1,4 +1,4 @@
-// The laboratory's commands, as a program would be called.
+// The laboratory's commands, called as from a program.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -30,7 +30,7 @@ struct Answer {
   int code = -1;
   std::string out, errors;
 
-  /// One sentence on one line.
+  /// Returns the error: one sentence on one line.
   std::string sentence() const {
     EXPECT_EQ(code, 1);
     EXPECT_THAT(out, IsEmpty());
@@ -47,7 +47,7 @@ Answer lab(const std::vector<std::string>& arguments) {
   return {code, out.str(), errors.str()};
 }
 
-/// Runs a command that must succeed, as JSON.
+/// Runs a command that must succeed and returns its JSON.
 json answer_of(std::vector<std::string> arguments, int code = 0) {
   arguments.push_back("--json");
   const Answer answer = lab(arguments);
@@ -171,7 +171,7 @@ TEST_F(Lab, ReplaysARecordingAndAWorkloadOfTheZoo) {
     EXPECT_LT(bound - answer["peak_requested"].get<std::size_t>(), 2u << 20);
     EXPECT_EQ(answer["out_of_memory"], nullptr);
     EXPECT_EQ(answer["smallest_capacity"], bound);
-    answer_of({"replay", source, "--policy", "lower-bound", "--capacity", "1x"});  // and it ends well
+    answer_of({"replay", source, "--policy", "lower-bound", "--capacity", "1x"});  // and exits with 0
     EXPECT_THAT(lab({"replay", source, "--policy", "lower-bound"}).out, HasSubstr("utilisation 100.0 %"));
   }
 }
@@ -238,7 +238,7 @@ TEST_F(Lab, ComparesDeviceTimeByTheTableOfADeviceAtSeveralCapacities) {
                                            "--curve",  "0.5x,1.05x",          "--no-min-capacity"};
   const json answer = answer_of(arguments);
   const json& results = answer["workloads"][0]["results"];
-  // Nothing fits into half of what is live; the pool fits where there is little more.
+  // Half of the peak of live bytes is too little; 1.05 times the peak is enough for the pool.
   EXPECT_EQ(results[0]["curve"][0]["out_of_memory"], true);
   EXPECT_EQ(results[0]["curve"][1]["out_of_memory"], false);
   EXPECT_GE(results[0]["curve"][1]["device_ns"], results[0]["modelled_ns"]) << "tightness has a price";

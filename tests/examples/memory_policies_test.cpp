@@ -1,5 +1,5 @@
-// Random models, patterns, dtypes and limits: whatever is dropped, moved or cut, a run gives the same numbers and stays
-// within its memory, to the byte.
+// Random models, patterns, dtypes and limits: with every memory policy a run gives the same numbers and stays within
+// its budget to the byte.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -131,7 +131,7 @@ TEST_F(MemoryPolicies, NeedOnASimulatedDeviceWhatTheyDoOnTheCpu) {
       const TrainResult real = run_of(options), simulated = run_of(dry);
       if (options.budget.empty()) {
         EXPECT_EQ(simulated.peak_live_bytes, real.peak_live_bytes);
-      } else {  // what is dropped, and reserved, depends on where a pool's blocks lie, and so on what ran in it before
+      } else {  // dropped tensors and reserved bytes depend on block addresses, and so on earlier runs
         EXPECT_LE(simulated.peak_reserved_bytes, parse_bytes(options.budget));
         EXPECT_LE(real.peak_reserved_bytes, parse_bytes(options.budget));
       }

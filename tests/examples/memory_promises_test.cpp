@@ -1,5 +1,6 @@
-// Promises about memory, checked on configurations drawn by seed against runs of 200 steps. POOLGRAD_DRAWS says how
-// many are drawn: POOLGRAD_DRAWS=300 build/release/tests/examples/examples_test --gtest_filter='MemoryPromises.*'
+// Promises about memory, checked on configurations drawn by seed against runs of 200 steps. POOLGRAD_DRAWS sets the
+// number of configurations: POOLGRAD_DRAWS=300 build/release/tests/examples/examples_test
+// --gtest_filter='MemoryPromises.*'
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -40,7 +41,7 @@ class MemoryPromises : public ::testing::Test {
     return values[below(values.size())];
   }
 
-  /// Layers of any kinds, positions, scores and heads.
+  /// Returns layers of random kinds, positions, scores and heads.
   LayerList mixed_layers(const TrainOptions& o) {
     std::string list;
     for (std::size_t entries = 1 + below(3); entries > 0; --entries) {
@@ -98,7 +99,7 @@ class MemoryPromises : public ::testing::Test {
   }
   static bool ends(const nlohmann::json& run) { return !run["error"].is_null(); }
 
-  /// The run goes as planned.
+  /// Expects that the run uses the planned memory.
   void expect_as_planned(const TrainOptions& o, const DryRun& plan, std::size_t budget, const std::string& device) {
     const nlohmann::json real = run(o, device, budget);
     SCOPED_TRACE(device + ", budget " + std::to_string(budget));
@@ -137,7 +138,7 @@ TEST_F(MemoryPromises, OfPlansBudgetsAndLongestContextsHoldForEveryStep) {
     ASSERT_TRUE(exact.fits);
     expect_as_planned(o, exact, reserved, one_of<std::string>({sim, "cpu"}));
 
-    // The least budget of a plan, and others above and below it.
+    // The smallest budget of a plan, and budgets above and below it.
     std::size_t low = 0, high = reserved;
     while (high - low > 2048) {
       const std::size_t middle = low + (high - low) / 2;

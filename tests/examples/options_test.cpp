@@ -1,4 +1,4 @@
-// What programs can be told.
+// The options of programs.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -620,7 +620,7 @@ TEST(TrainOptions, TakeOverACheckpointsConfigurationUnlessToldOtherwise) {
   TrainOptions other = parse({"--width", "32"});
   EXPECT_EQ(error_of<ValueError>([&] { other.adopt(saved.configuration()); }),
             "[train] the checkpoint is of another configuration: --width is 64 there, 32 here");
-  parse({"--kv-heads", "4"}).adopt(saved.configuration());  // as many as there are heads, which 0 stands for
+  parse({"--kv-heads", "4"}).adopt(saved.configuration());  // equals the number of heads, as 0 does
   other = parse({"--kv-heads", "2"});
   EXPECT_EQ(error_of<ValueError>([&] { other.adopt(saved.configuration()); }),
             "[train] the checkpoint is of another configuration: --kv-heads is 4 there, 2 here");

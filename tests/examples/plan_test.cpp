@@ -1,4 +1,4 @@
-// The plan program: what it says of runs is what they do.
+// The plan program: its predictions hold for real runs.
 #include "examples/plan/plan.h"
 
 #include <gmock/gmock.h>
@@ -70,7 +70,7 @@ TEST_F(PlanTest, PlansAndMeasuresListsOfLayers) {
 }
 
 TEST_F(PlanTest, FindsTheLeastBudgetThatTrains) {
-  const Threads two(2);  // whose scratch cannot be dropped
+  const Threads two(2);  // their scratch cannot be dropped
   for (std::int64_t context = 1300; context <= 2900; context += 200) {
     options_.train.context = context;
     TrainOptions within = options_.train;
@@ -123,7 +123,7 @@ TEST_F(PlanTest, SaysToTheByteWhatTheRunOnTheCpuReserves) {
     TrainOptions real = options_.train;
     real.text = {folder_.file("text")};
     real.budget = options_.memory;
-    real.steps = 20;  // the plan goes through fewer
+    real.steps = 20;  // the plan runs fewer
     const auto run = run_train_program(real, folder_);
     const auto row = answer()["rows"][0];
     EXPECT_TRUE(row["fits"]);
@@ -197,7 +197,7 @@ TEST_F(PlanTest, FindsTheLongestContext) {
   EXPECT_EQ(answer()["rows"][0]["longest"]["context"], 1000);
   options_.json.clear();
   EXPECT_THAT(printed(), HasSubstr("longest  at least 1,000 tokens train in 64.00 MiB"));
-  options_.memory = "1MiB";  // less than the optimiser's state
+  options_.memory = "1MiB";  // less than the optimizer's state
   options_.train.width = 256;
   EXPECT_THAT(printed(), HasSubstr("longest  0 tokens train in 1.00 MiB\n"));
 }
@@ -209,7 +209,7 @@ TEST_F(PlanTest, PlansEveryValueOfATrainingOption) {
   EXPECT_EQ(rows[1]["name"], "dtype f32, chunk 64");
   EXPECT_EQ(rows[1]["settings"]["chunk"], "64");
   EXPECT_EQ(rows[2]["settings"]["dtype"], "bf16");
-  for (const std::size_t row : {0u, 2u}) {  // what chunks save in memory they cost in time
+  for (const std::size_t row : {0u, 2u}) {  // chunks save memory and cost time
     EXPECT_LT(rows[row + 1]["peak_live_bytes"], rows[row]["peak_live_bytes"]);
     EXPECT_GT(rows[row + 1]["simulated_step_seconds"], rows[row]["simulated_step_seconds"]);
   }
@@ -328,7 +328,7 @@ TEST_F(MeasuredPlanTest, SaysWhatCouldNotBeMeasuredAndMeasuresTheRest) {
   options_.policies = "";
   options_.program = "/nowhere/train";
   EXPECT_THAT(printed(), HasSubstr("/nowhere/train ended with status"));
-  options_.program = "";  // no program train lies beside this test
+  options_.program = "";  // the program train is not beside this test
   EXPECT_THAT(error_of<FileError>([&] { printed(); }), HasSubstr("[plan] --measure runs the program train"));
 }
 

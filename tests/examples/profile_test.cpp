@@ -1,4 +1,4 @@
-// What train --profile says of a few steps.
+// The output of train --profile for a few steps.
 #include "examples/train/profile.h"
 
 #include <gmock/gmock.h>
@@ -70,7 +70,7 @@ TEST(Profile, HoldsEachCallAgainstTheCeilingThatBindsIt) {
   double least = 0, of_parts = 0;
   for (const ProfileRow& row : profile.kernels) {
     least += row.least_nanoseconds;
-    // Sums over calls of the larger of two are at least the larger sum, and at most both.
+    // A sum over calls of the larger of two times is at least the larger sum of one, and at most the sum of both.
     const double computing = 1e9 * row.operations / profile.most_operations,
                  moving = 1e9 * row.bytes / profile.most_bytes;
     EXPECT_GE(row.least_nanoseconds, 0.999 * std::max(computing, moving)) << row.name;

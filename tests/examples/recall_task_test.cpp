@@ -1,4 +1,4 @@
-// What the recall task promises of every sequence.
+// The guarantees of the recall task for every sequence.
 #include "examples/recall/task.h"
 
 #include <gmock/gmock.h>
@@ -43,7 +43,7 @@ bool is_value(const RecallTask& task, std::int64_t token) {
 
 TEST(RecallTask, TheSequenceAloneDeterminesEveryAnswer) {
   for_many_sequences([](const RecallTask& task, const RecallSequence& sequence) {
-    std::map<std::int64_t, std::int64_t> stated;  // what a reader learns from key, value
+    std::map<std::int64_t, std::int64_t> stated;  // the value of each key so far
     for (std::size_t i = 1; i < sequence.tokens.size(); ++i)
       if (is_value(task, sequence.tokens[i])) {
         ASSERT_TRUE(is_key(task, sequence.tokens[i - 1]));

@@ -93,7 +93,7 @@ TEST_F(Recall, TwoRunsAndAnyNumberOfThreadsGiveEqualBits) {
 }
 
 TEST_F(Recall, ContendersGetTheSameSequencesAndNumberOfSteps) {
-  options_.attention.attention = "causal,dense,window";  // two names of one
+  options_.attention.attention = "causal,dense,window";  // two names of one pattern
   const auto results = run();
   ASSERT_EQ(results.size(), 3u);
   EXPECT_EQ(numbers({results[0]}), numbers({results[1]}));
@@ -225,7 +225,7 @@ TEST_F(Recall, ReportsInJsonAndCsv) {
 TEST_F(Recall, AContenderThatFailsLeavesTheOthersTheirTurnAndTheReport) {
   options_.attention.attention = "causal,window";
   options_.json = folder_.file("report.json");
-  options_.lr = 1e30;  // after a step everything is infinite
+  options_.lr = 1e30;  // after one step all numbers are infinite
   EXPECT_THAT(error_of<ValueError>([&] { run(); }), HasSubstr("diverged"));
   EXPECT_THAT(out_.str(), HasSubstr("window failed: "));
   const auto report = nlohmann::json::parse(read_bytes(options_.json));

@@ -1,4 +1,4 @@
-// The page of a training run, and the charts and tables that pages are made of.
+// The page of a training run, and the charts and tables of pages.
 #include "examples/train/run_page.h"
 
 #include <gmock/gmock.h>
@@ -49,7 +49,7 @@ class RunPageTest : public ::testing::Test {
     options_.sample = 16;
   }
 
-  /// The pages in the order in which they were written.
+  /// Returns the pages in the order in which they were written.
   std::vector<std::string> pages(bool live) {
     const std::string path = folder_.file("run.html");
     std::ostringstream out;
@@ -98,7 +98,7 @@ TEST_F(RunPageTest, ListsEveryOptionOfTheProgram) {
     const std::size_t begin = line.find("--");
     if (begin == std::string::npos || line.find_first_not_of(" ") != begin) continue;
     std::string name = line.substr(begin + 2, line.find_first_of(" ,=", begin) - begin - 2);
-    if (name == "help" || name == "preset") continue;  // a preset is the options that it sets
+    if (name == "help" || name == "preset") continue;  // a preset only sets other options
     std::ranges::replace(name, '-', '_');
     EXPECT_THAT(page, HasSubstr("<dt>" + name + "</dt>"));
     ++listed;
@@ -133,7 +133,7 @@ TEST_F(RunPageTest, AChosenHeadOfALargeModelIsMappedBeyondTheFirst) {
   EXPECT_NE(maps[0].weights, maps[1].weights);
 }
 
-/// As a user runs it: `train`, which becomes the program that looks at runs.
+/// As a user runs it: `train` starts the program that shows runs.
 TEST_F(RunPageTest, IsWrittenByTheProgram) {
   const std::string page = folder_.file("program.html");
   const auto run = [&](const std::string& heads) {

@@ -1,4 +1,4 @@
-// Text from a checkpoint: of a prompt, and line by line.
+// Text from a checkpoint: from a prompt, and line by line.
 #include "examples/sample/sample.h"
 
 #include <gmock/gmock.h>
@@ -23,7 +23,7 @@ using testing_support::error_of;
 using testing_support::TemporaryFolder;
 using testing_support::write_bytes;
 
-/// One small model, trained once, with every option of a model off its default.
+/// One small model, trained once, with every model option different from its default.
 class SampleTest : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
@@ -59,7 +59,7 @@ class SampleTest : public ::testing::Test {
     options_.bytes = 20;
   }
 
-  /// What is written, with `input` to read; notes_ has the rest.
+  /// Returns the output for the given `input`; notes_ gets the remaining output.
   std::string run(const SampleOptions& options, const std::string& input = "", bool in_terminal = false,
                   bool out_terminal = false) {
     std::istringstream in(input);
@@ -115,7 +115,7 @@ TEST_F(SampleTest, GoesOnBeyondTheContextWithNoMoreMemory) {
   EXPECT_EQ(answer["bytes"], 130);
   EXPECT_EQ(answer["restarts"], 3) << "the prompt is too long, and every 49 bytes 96 are full";
   EXPECT_LE(answer["cache_positions"], 96);
-  // Two layers keep keys and values of 2 heads of 8; a buffer that grows has up to half as much again.
+  // Two layers keep keys and values of 2 heads of 8; a growing buffer has up to half of its size in reserve.
   EXPECT_LE(answer["cache_bytes"], 2 * 2 * 16 * sizeof(float) * 96 * 3 / 2);
   EXPECT_GE(answer["cache_bytes"], 2 * 2 * 16 * sizeof(float) * answer["cache_positions"].get<std::size_t>());
 }

@@ -1,4 +1,4 @@
-// plan --ranks: its times are those of real rings whose ranks are simulated devices with a link between them.
+// plan --ranks: its times equal those of real rings whose ranks are simulated devices with a link between them.
 #include "examples/plan/scale.h"
 
 #include <gmock/gmock.h>
@@ -29,8 +29,8 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using testing_support::error_of;
 
-/// Messages of sizes without bytes, between ranks that take turns: each begins when both of its ends were started and
-/// the messages before it have left the sender and reached the receiver.
+/// Messages with sizes but no bytes, between ranks that take turns. A message begins when both of its ends have
+/// started, and when its sender's and its receiver's earlier messages are done.
 class SimulatedNetwork {
  public:
   explicit SimulatedNetwork(Link link) : link_(link) {}
@@ -40,14 +40,14 @@ class SimulatedNetwork {
     std::int64_t bytes;
   };
   struct Rank {
-    std::vector<std::pair<int, std::size_t>> out, in;  // in order: the peer, and the how-manieth of this pair
+    std::vector<std::pair<int, std::size_t>> out, in;  // in order: the peer, and the message's number in this pair
   };
 
   void send(int from, int to, Post post) { put(from, to, post, true); }
   void receive(int from, int to, Post post) { put(from, to, post, false); }
   std::size_t last_sent(int from, int to) const { return sends_.at({from, to}).size() - 1; }
 
-  /// When the message has left, both ends of it being started.
+  /// Returns when the message has left the sender; both ends must have started.
   double left(int from, int to, std::size_t number) {
     double& known = left_[{{from, to}, number}];
     if (known > 0) return known;
@@ -125,7 +125,7 @@ struct Seconds {
   double forward = 0, backward = 0;
 };
 
-/// What the slowest rank of a real ring takes, its ranks on simulated devices with clocks of their own.
+/// Returns the time of the slowest rank of a real ring, whose ranks are simulated devices with their own clocks.
 Seconds simulated(const Pattern& pattern, Layout layout, int ranks, const RingShare& share, Exchange exchange,
                   Link link) {
   const attention::RingCall call{
@@ -152,7 +152,7 @@ Seconds simulated(const Pattern& pattern, Layout layout, int ranks, const RingSh
     gradients.push_back(some(share.heads, share.value_width));
   }
   std::vector<std::uint64_t> began(devices.size());
-  const auto begin = [&] {  // all clocks at the same time
+  const auto begin = [&] {  // sets all clocks to the same time
     std::uint64_t latest = 0;
     for (const Device device : devices) latest = std::max(latest, device_clock(device));
     for (std::size_t rank = 0; rank < devices.size(); ++rank) {
@@ -190,12 +190,12 @@ Seconds simulated(const Pattern& pattern, Layout layout, int ranks, const RingSh
   return seconds;
 }
 
-constexpr Link links[] = {{1e12, 1e-7}, {50e9, 5e-6}, {1e9, 1e-4}};  // computing decides, both, the link
+constexpr Link links[] = {{1e12, 1e-7}, {50e9, 5e-6}, {1e9, 1e-4}};  // limited by computing, by both, by the link
 
 Seconds forecast(const Pattern& pattern, Layout layout, int ranks, const RingShare& share, Exchange exchange,
                  Link link) {
   const RingOutline ring(pattern, layout, ranks, share.heads, ranks * share.tokens);
-  const Cluster cluster{{}, link, false};  // simulated devices go the way of the CPU
+  const Cluster cluster{{}, link, false};  // no overlap of gradients, as on the CPU
   return {forward_time(ring, share, exchange, cluster).total, backward_time(ring, share, exchange, cluster).total};
 }
 
@@ -235,7 +235,7 @@ TEST(RingTime, IsNeverLessThanThatOfARealRingWhateverThePattern) {
                                    std::to_string(link.bytes_per_second);
           EXPECT_LE(real.forward, 1.001 * model.forward) << name;
           EXPECT_LE(real.backward, 1.001 * model.backward) << name;
-          // Where each rank computes in a few steps of many, those of all ranks are added up.
+          // The model adds up the times of all ranks where each rank computes in only a few of many steps.
           if (exchange == Exchange::ring) {
             EXPECT_GE(real.forward, 0.6 * model.forward) << name;
             EXPECT_GE(real.backward, 0.6 * model.backward) << name;
@@ -253,7 +253,7 @@ TEST(RingTime, HidesMessagesBehindComputingWhereThatTakesLonger) {
   };
   const auto [forward, backward] = waiting(50e9, false);
   EXPECT_EQ(forward, 0.0);
-  EXPECT_GT(backward, 0.0);  // the CPU's kernel of both sides begins with the sums of the keys
+  EXPECT_GT(backward, 0.0);  // the CPU's kernel for both sides first computes the sums of the keys
   EXPECT_LT(waiting(50e9, true).second, backward);
   EXPECT_GT(waiting(1e9, true).first, 0.0);
 }

@@ -1,4 +1,4 @@
-// A simulated device that is like the CPU reserves what the CPU reserves, to the byte.
+// A simulated device with the CPU's properties reserves the CPU's bytes exactly.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -37,7 +37,7 @@ class SimLikeCpu : public ::testing::Test {
     return run_train_program(options, folder_, environment);
   }
 
-  /// Both runs: forward, backward, clipping, AdamW, validation, a sample.
+  /// Compares both runs: forward, backward, clipping, AdamW, validation, a sample.
   void expect_same_bytes(const TrainOptions& o, const std::string& environment = "") {
     const auto real = on("cpu", o, environment), planned = on("sim:" + o.budget + ",like=cpu", o, environment);
     SCOPED_TRACE(o.attention.describe(o.context) + ", " + o.dtype + " " + environment);
@@ -108,7 +108,7 @@ TEST_F(SimLikeCpu, ReservesToTheByteWhatTheDefaultRunReserves) {
 }
 
 TEST_F(SimLikeCpu, GivesPagesBackAsTheCpuDoesWhereTheBudgetIsTight) {
-  // 5 MiB and less: pages are released and taken again.
+  // At 5 MiB and less, pages are released and committed again.
   const auto peak = on("cpu", options_)["peak_live_bytes"].get<std::size_t>();
   options_.budget = std::to_string(peak + peak / 64);
   expect_same_bytes();

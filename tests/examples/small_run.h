@@ -1,4 +1,4 @@
-// Training runs as a whole, and one of a small size.
+// Whole training runs of a small size.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@
 
 namespace poolgrad::examples {
 
-/// Runs of options_, and what the last one printed.
+/// Runs options_ and keeps the output of the last run.
 class TrainRuns : public ::testing::Test {
  protected:
   nn::TrainResult run(const TrainOptions& options) {

@@ -1,4 +1,4 @@
-// Training and generation with every kind of attention that programs can be told to use.
+// Training and generation with every kind of attention that the programs offer.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -117,7 +117,7 @@ TEST_P(TrainAttention, ByteByByteTheModelSaysWhatItSaysOfTheWhole) {
 INSTANTIATE_TEST_SUITE_P(Every, TrainAttention, ::testing::ValuesIn(attention_names()),
                          [](const auto& name) { return name.param; });
 
-/// A run of layers that differ in everything that an entry can say.
+/// A run whose layers differ in every property of an entry.
 class TrainLayers : public TrainAttention {
  protected:
   TrainLayers() {
@@ -160,7 +160,7 @@ TEST_P(TrainLayers, AreEachComparedWithTheTensorsOfACheckpoint) {
   EXPECT_EQ(with(text), "no exception");
   EXPECT_THAT(with("2*window,causal,4*window"), ::testing::HasSubstr("tensors where all layers have "));
   EXPECT_THAT(with("65000*window"), ::testing::HasSubstr("tensors are too few: 65000 layers of "));
-  // The same tensors, but those of qk-norm a layer earlier.
+  // The same tensors, except that those of qk-norm are one layer earlier.
   const std::string moved =
       "window:12+rope:1e6+sinks,causal+nope+softcap:20,strided:7+qk-norm+heads:2,causal+nope+softcap:20,dilated:8/64:"
       "1/4+kv-heads:2,block_sparse:16:0/2,global_local:12:16:5+heads:8+kv-heads:1";

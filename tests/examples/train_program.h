@@ -1,4 +1,4 @@
-// The program `train` as users run it: in a process of its own, whose pool nobody has used before.
+// The program `train` as users run it: in its own process, with an unused pool.
 #pragma once
 
 #include <cstdlib>
@@ -10,7 +10,7 @@
 
 namespace poolgrad::examples {
 
-/// Its report, or {"error": what it said on standard error}. `environment`: "POOLGRAD_THREADS=2".
+/// Returns its report, or {"error": text of standard error}. `environment`: "POOLGRAD_THREADS=2".
 inline nlohmann::json run_train_program(const TrainOptions& o, const testing_support::TemporaryFolder& folder,
                                         const std::string& environment = "") {
   const std::string json = folder.file("report.json"), errors = folder.file("errors");

@@ -1,4 +1,4 @@
-// Runs that end early, at Ctrl-C or by an error: nothing is lost.
+// Runs that end early, by Ctrl-C or an error, lose no data.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -22,7 +22,7 @@ using testing_support::write_bytes;
 
 class TrainStops : public SmallRun {};
 
-/// Presses Ctrl-C as soon as it is told `line`.
+/// Sends Ctrl-C when `line` is written.
 struct CtrlC : std::stringbuf {
   explicit CtrlC(std::string line) : line(std::move(line)) {}
   int sync() override {
@@ -75,7 +75,7 @@ TEST_F(TrainStops, WithoutANameAndReplaceNoCheckpoint) {
   EXPECT_EQ(read_bytes("poolgrad-train.safetensors"), "older");
 }
 
-/// Keeps what a file has been when a line is written.
+/// Keeps a copy of a file at the time when a line is written.
 struct Keep : std::stringbuf {
   Keep(std::string told, std::string path) : line(std::move(told)), file(std::move(path)) {}
   int sync() override {
@@ -102,7 +102,7 @@ TEST_F(TrainStops, ToBeGoneOnWithAfterTheLastStepThatWasSaved) {
   EXPECT_EQ(resumed.validation_loss, whole.validation_loss);
 }
 
-/// As a user runs it: the program in a process of its own.
+/// As a user runs it: the program in its own process.
 TEST_F(TrainStops, WhereNobodyReadsItsOutputAnyMoreWithItsCheckpoint) {
   const std::string save = folder_.file("saved.safetensors"), status = folder_.file("status"),
                     errors = folder_.file("errors");

@@ -31,7 +31,7 @@ using testing_support::write_bytes;
 
 class Train : public SmallRun {
  protected:
-  /// How to go on with such a run: the configuration comes from its checkpoint.
+  /// Options to resume such a run: the configuration comes from its checkpoint.
   TrainOptions stopped_after_step_9() {
     options_.save = folder_.file("half.safetensors");
     options_.stop_after = 9;
@@ -44,7 +44,7 @@ class Train : public SmallRun {
   }
 };
 
-/// Losses, norms and validation as they are, times left out.
+/// Returns losses, norms and validation losses without times.
 std::vector<double> numbers(const TrainResult& result, std::size_t from = 0) {
   std::vector<double> all;
   for (std::size_t i = from; i < result.steps.size(); ++i) {
@@ -106,7 +106,7 @@ TEST_F(Train, InChunksLearnsTheSameAndResumesBitForBit) {
         << "step " << i + 1;
   EXPECT_NE(numbers(whole), numbers(at_once)) << "sums are rounded in another order";
   TrainOptions resumed = stopped_after_step_9();
-  resumed.store_every = 2;  // changes no bit
+  resumed.store_every = 2;  // changes no bit of the results
   EXPECT_EQ(numbers(run(resumed)), numbers(whole, 9));
   resumed.chunk = 48;
   resumed.given = {"chunk"};
@@ -190,7 +190,7 @@ TEST_F(Train, SelectiveCheckpointsAndOffloadingChangeNoNumber) {
     options_.offload = ::testing::TempDir();
     const TrainResult moved = run();
     EXPECT_EQ(numbers(moved), numbers(whole)) << policy;
-    EXPECT_LE(moved.peak_live_bytes, kept.peak_live_bytes) << policy;  // equal where the optimiser's step is the peak
+    EXPECT_LE(moved.peak_live_bytes, kept.peak_live_bytes) << policy;  // equal where the optimizer's step is the peak
     EXPECT_GT(moved.recomputed->offloaded, 0u) << policy;
   }
 }
@@ -300,7 +300,7 @@ TEST_F(Train, AResumedRunGoesOnWithAnotherTextWhereAsked) {
   EXPECT_EQ(run(other).steps.front().step, 7) << "the new checkpoint is of the new text";
 }
 
-/// What one step does to a model, from its definition, in plain numbers.
+/// The effect of one step on a model by its definition, in plain numbers.
 struct FirstStep {
   std::map<std::string, std::vector<double>> parameters, first_moments, second_moments;
   double loss = 0, norm = 0;
@@ -352,7 +352,7 @@ TEST_F(Train, TheFirstStepIsTheClippedUpdateOfItsDefinition) {
   options_.dropout = 0;
   options_.dtype = "f64";
   options_.optimizer = "adamw";
-  for (const double deviation : {0.0, 3.0}) {  // of the head: gradients below the norm to clip at, and above
+  for (const double deviation : {0.0, 3.0}) {  // of the head: gradient norms below and above the clipping limit
     SCOPED_TRACE("deviation " + std::to_string(deviation));
     const nn::Corpus corpus = nn::read_corpus(options_.text, options_.seed);
     Generator drawn(options_.seed), drawn_again(options_.seed);

@@ -1,5 +1,5 @@
-// What a run reads: tokens of several bytes, and texts with weights; on every device and in every program. And what it
-// could not write.
+// The input of a run: tokens of several bytes, and texts with weights, on every device and in every program. Also files
+// that cannot be written.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -70,7 +70,7 @@ TEST_F(TrainText, TokensOfSeveralBytesAreLearnedAndLossesAreThoseOfBytes) {
   const nlohmann::json report = nlohmann::json::parse(read_bytes(options_.json));
   EXPECT_EQ(report["config"]["tokenizer"], "bpe:300");
   EXPECT_EQ(report["config"]["vocabulary"], 300);
-  // At first every token is as likely; a token of these has between two and six bytes on average.
+  // At first every token has equal probability; these tokens have between two and six bytes on average.
   EXPECT_LT(result.steps.front().loss, std::log(300.0) / 2);
   EXPECT_GT(result.steps.front().loss, std::log(300.0) / 6);
   EXPECT_LT(result.validation_loss, result.steps.front().loss - 0.3);
@@ -232,7 +232,7 @@ TEST_F(TrainText, MayHaveANameThatIsNoUtf8) {
 
 TEST_F(TrainText, IsNotTrainedOnWhereAFileCouldNotBeWrittenAtTheEnd) {
   TrainOptions options = options_;
-  options.save = "/dev/null";  // where no checkpoint can be
+  options.save = "/dev/null";  // no checkpoint can be written there
   EXPECT_EQ(refusal<FileError>(options), "[write] /dev/null: not a regular file");
   EXPECT_THAT(out_.str(), ::testing::Not(HasSubstr("step ")));
   for (std::string TrainOptions::*const file :

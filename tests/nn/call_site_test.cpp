@@ -1,4 +1,4 @@
-// What a trace says of an allocation: which operator made it, and which line of this file asked for that.
+// A trace attributes each allocation to an operator and to the line of this file that called it.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -152,7 +152,7 @@ class OwnLayer : public Layer {
   Tensor factor_;
 };
 
-/// A mixer that needs no attention.
+/// A mixer without attention.
 class RunningSum : public SequenceMixer {
  public:
   Tensor forward(const Tensor& x, SequenceState*) override { return cumsum(x, 1); }
@@ -198,7 +198,7 @@ TEST(CallSites, OfAModuleAreWhereItIsMade) {
   expect_this_line([] { const LanguageModel model(two_blocks, running_sum); });
   EXPECT_THAT(places([] { const OwnLayer layer(7); }),
               ElementsAre(here(OwnLayer::makes, "poolgrad::nn::Module::constant_parameter")));
-  const CallSite site;  // what the standard library makes is made in a file of its own
+  const CallSite site;  // the standard library allocates in a file of its own
   const unsigned line = __LINE__ - 1;
   EXPECT_THAT(places([] { std::make_unique<Linear>(9, 7); }), Each(FieldsAre("call_site_test.cpp", line, _)));
 }
@@ -247,7 +247,7 @@ TEST(CallSites, OfGradientsAreWhereTheyAreAskedFor) {
   const UnaryFunction g = [](const Tensor& a) { return sum(a * a * a); };
   const Tensor y = g(x);
   unsigned line = 0;
-  const auto are_of = [&](const char* name) {  // the nodes' own, and that of the gradient of y itself, 1
+  const auto are_of = [&](const char* name) {  // memory of the nodes, and of the first gradient, that of y itself
     return AllOf(Contains(here(line, name)), Each(FieldsAre("call_site_test.cpp", _, _)));
   };
   line = __LINE__ + 1;

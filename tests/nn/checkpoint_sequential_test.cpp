@@ -1,4 +1,4 @@
-// Every policy gives the same bits; calls and peaks are what the formulas say.
+// Every policy gives the same bits; numbers of calls and peaks follow the formulas.
 #include "nn/checkpoint_sequential.h"
 
 #include <gmock/gmock.h>
@@ -19,7 +19,8 @@ namespace {
 using testing_support::error_of;
 using Kind = Checkpointing::Kind;
 
-/// The least number of calls that reverse `stages` with `slots` kept inputs: what Griewank & Walther's formula solves.
+/// Returns the least number of calls that reverse `stages` with `slots` kept inputs; Griewank & Walther's formula
+/// solves this recurrence.
 std::int64_t fewest_calls(std::int64_t stages, std::int64_t slots) {
   static std::map<std::pair<std::int64_t, std::int64_t>, std::int64_t> known;
   if (stages <= 1) return stages;
@@ -32,7 +33,7 @@ std::int64_t fewest_calls(std::int64_t stages, std::int64_t slots) {
   return known[{stages, slots}] = best;
 }
 
-/// What a chain did in one step.
+/// Figures of one step of a chain.
 struct Measured {
   std::int64_t calls = 0;
   std::uint64_t peak = 0;  // beyond the input
@@ -40,9 +41,9 @@ struct Measured {
 };
 
 constexpr std::int64_t width = 1 << 12;
-constexpr std::uint64_t state_bytes = width * sizeof(double);  // what a stage hands to the next
+constexpr std::uint64_t state_bytes = width * sizeof(double);  // size of a stage's output
 
-/// Stages that keep their input and one tensor more, and have dropout.
+/// Each stage keeps its input and one more tensor, and has dropout.
 Measured run_chain(std::int64_t stages, Checkpointing policy) {
   Measured result;
   Generator generator(1), input(2);
@@ -55,7 +56,7 @@ Measured run_chain(std::int64_t stages, Checkpointing policy) {
   CachingAllocator& pool = allocator_for(cpu);
   const std::uint64_t before = pool.statistics().requested_bytes.current;
   pool.reset_peaks();
-  const Tensor loss = sum(checkpoint_sequential(chain, x, policy));  // what it was summed from has gone
+  const Tensor loss = sum(checkpoint_sequential(chain, x, policy));  // the operand of sum() is freed
   loss.backward();
   result.peak = pool.statistics().requested_bytes.peak - before;
   result.gradient = x.grad();
@@ -100,11 +101,11 @@ TEST(CheckpointSequential, PeaksAreWhatTheFormulasSay) {
     EXPECT_LT(bytes % state_bytes, 64u);  // the loss
     return static_cast<std::int64_t>(bytes / state_bytes);
   };
-  // A stage makes four tensors one after the other, each from the one before. For its backward it keeps its input (that
-  // of the first is not counted) and the first of the four. A gradient on its way back is one more.
+  // A stage makes four tensors in sequence. For its backward it keeps its input (the first stage's is not counted) and
+  // the first of the four. A gradient in the backward pass adds one more.
   EXPECT_EQ(peak("none", 64), 63 + 64 + 3);      // the last stage has made its other three
-  EXPECT_EQ(peak("block", 64), 63 + 4);          // inputs, and a stage that is run again
-  EXPECT_EQ(peak("sqrt", 64), 7 + (7 + 8) + 2);  // inputs of segments, what a segment keeps, a gradient in and one out
+  EXPECT_EQ(peak("block", 64), 63 + 4);          // inputs, and a stage that is recomputed
+  EXPECT_EQ(peak("sqrt", 64), 7 + (7 + 8) + 2);  // inputs of segments, saved tensors of a segment, two gradients
   for (const std::int64_t slots : {1, 2, 3, 7, 20})
     EXPECT_EQ(peak("revolve:" + std::to_string(slots), 64), slots - 1 + (1 + 4) + 1) << slots << " slots";
   EXPECT_EQ(peak("revolve:1", 8), peak("revolve:1", 64));

@@ -1,4 +1,4 @@
-// Chunks as such, on mixers that are no attention; tests/attention/modules/past_keys_test.cpp has attention.
+// Chunks with mixers other than attention; tests/attention/modules/past_keys_test.cpp tests attention.
 #include "nn/chunked.h"
 
 #include <gmock/gmock.h>
@@ -23,7 +23,7 @@ using ::testing::HasSubstr;
 using ::testing::MatchesRegex;
 using testing_support::error_of;
 
-/// h_t = decay * h_{t-1} + x_t: a state through which every position reaches every later one, and a count in integers.
+/// h_t = decay * h_{t-1} + x_t: every position affects every later one through a state. It also counts in integers.
 class Recurrence : public SequenceMixer {
  public:
   explicit Recurrence(const ParameterOptions& options) { decay_ = constant_parameter("decay", {8}, 0.7, options); }
@@ -52,7 +52,7 @@ class Recurrence : public SequenceMixer {
 };
 std::int64_t Recurrence::steps = 0, Recurrence::fails_at = 0;
 
-/// Forgets that there were positions before.
+/// Ignores earlier positions.
 class Forgetful : public SequenceMixer {
  public:
   Tensor forward(const Tensor& x, SequenceState*) override { return x; }
@@ -137,7 +137,7 @@ TEST(ChunkedLoss, IsALossLikeAnyOther) {
   const std::vector<Tensor> want = steps.gradients();
   Tensor frozen = steps.model.parameters().back();
   frozen.set_requires_grad(false);
-  (steps.chunked(16) * 2.0 - steps.chunked(11)).backward();  // adds to what is there
+  (steps.chunked(16) * 2.0 - steps.chunked(11)).backward();  // adds to the existing gradients
   frozen.set_requires_grad();
   const std::vector<Tensor> got = steps.gradients();
   for (std::size_t i = 0; i < want.size(); ++i)
@@ -199,7 +199,7 @@ TEST(ChunkedLoss, NoticesParametersThatWereWrittenAndHasNoSecondDerivative) {
             "[chunked_loss] has no second derivative");
 }
 
-// The chunks would be run again as they were not run before, and the gradients would be wrong without a word.
+// A recomputed chunk would differ from its first run, and the gradients would be silently wrong.
 TEST(ChunkedLoss, NoticesAModelThatDropsNothingAnyMore) {
   for (const std::int64_t store_every : {1, 2}) {
     ChunkedSteps steps(0.25);

@@ -1,4 +1,4 @@
-// What can be seen of two devices that are emulated ones: which of them are used, and what waits for what.
+// With two emulated devices, tests can see which devices are used and which work waits for which.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -25,7 +25,7 @@ constexpr Device one{DeviceType::cuda, 0}, other{DeviceType::cuda, 1};
   return true;
 }();
 
-// The first test of the program: the devices are untouched.
+// This is the first test of the program: no device has been used.
 TEST(EmulatedDevices, OneThatIsNotUsedIsNotTouched) {
   if (emulation::is_in_use(0)) GTEST_SKIP() << "a test before has used cuda:0";
   const Tensor x = to(arange(0, 100, 1), other);

@@ -1,5 +1,5 @@
-// Two devices, GPUs or emulated ones, under a race detector: tensors move between them and the host, gradients follow,
-// and what cannot be done is one sentence, after which the next call works.
+// Two GPUs or emulated devices under a race detector: tensors move between them and the host, and gradients follow. A
+// forbidden call throws one sentence, and the next call works.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -48,20 +48,20 @@ TEST(CudaDevices, CopiesHaveTheSameBitsInEveryDtypeAndLayout) {
             std::vector<float>(3, 0.0f));
 }
 
-/// Copies around the host, over both devices, with kernels and reuse of memory before and behind each. Whatever order
-/// late work is in, the bits are right.
+/// Copies around the host over both devices, with kernels and reuse of memory before and after each. The bits are right
+/// for every order of late work.
 TEST(CudaDevices, CopiesAreOrderedOnTheStreamsOfBothSides) {
   for (int repeat = 0; repeat < 40; ++repeat) {
     const auto value = static_cast<double>(repeat + 1);
     Tensor target = full({1000}, -1.0, {DType::f32, second});
-    target = target * target;  // queued on the target's stream, and its operand's memory free again
+    target = target * target;  // queued on the target's stream, and frees its operand
     Tensor there;
     {
       Tensor x = full({1000}, value, {DType::f32, first});
       x = x + x;
       there = to(x, second);
       target.copy_from(x);
-      x.fill(-7.0);  // behind the copies
+      x.fill(-7.0);  // after the copies
     }
     const Tensor reused = full({1000}, -9.0, {DType::f32, first});
     EXPECT_TRUE(bit_equal(to(there + target, first) + reused, full({1000}, 4 * value - 9))) << "repetition " << repeat;
@@ -111,7 +111,7 @@ TEST(CudaDevices, ACopyOnAnotherStreamIsSeenByTheRaceDetectorUnlessItIsOrdered) 
   }
 }
 
-/// Half of it on one device, half on the other: loss and gradients.
+/// Half of the layers on one device, half on the other; returns loss and gradients.
 std::vector<Tensor> pipeline(const Tensor& x, const Tensor& a, const Tensor& b, Device one, Device other) {
   const auto leaf = [](const Tensor& tensor, Device device) { return to(tensor, device).detach().set_requires_grad(); };
   const Tensor in = leaf(x, one), scale = leaf(a, one), shift = leaf(b, other);

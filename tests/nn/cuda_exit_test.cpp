@@ -1,5 +1,5 @@
-// Processes that end while their devices are in use: with tensors, tapes, streams, events, pinned memory and graphs in
-// static storage, and with work that nobody has waited for. Each test runs in a process of its own, which calls exit().
+// Processes that end while they use devices: with tensors, tapes, streams, events, pinned memory and graphs in static
+// storage, and with unfinished work. Each test runs in its own process, which calls exit().
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -29,8 +29,8 @@ constexpr Device gpu{DeviceType::cuda, 0}, other{DeviceType::cuda, 1};
   return true;
 }();
 
-/// What is static in the order of its making: `before` is destroyed when everything is gone that the first use of a
-/// device makes, `after` while it is there.
+/// Static objects. `before` is destroyed after the objects that the first use of a device makes, and `after` before
+/// them.
 struct Kept {
   std::vector<Tensor> tensors;
   std::optional<Linear> layer;
@@ -41,7 +41,7 @@ struct Kept {
 template <class Use>
 [[noreturn]] void use_and_exit(const Use& use) {
   std::fflush(stdout);
-  dup2(STDERR_FILENO, STDOUT_FILENO);  // where the test looks
+  dup2(STDERR_FILENO, STDOUT_FILENO);  // the test reads stderr
   static Kept before;
   zeros({1}, {DType::f32, gpu});
   zeros({1}, {DType::f32, other});
@@ -80,7 +80,7 @@ TEST_F(CudaExit, WithWorkThatNobodyHasWaitedFor) {
       pool.order(side, current_stream(gpu));
       const StreamGuard guard(side);
       kept->tensors.push_back(softmax(x, 0));
-      pool.use(x.view().data, side);  // x is given back here, and its block waits for an event
+      pool.use(x.view().data, side);  // x is freed here, and its block waits for an event
     }
     before.tensors.push_back(to(after.tensors[0], other));
     after.tensors.push_back(to(before.tensors[0], other));
@@ -115,7 +115,7 @@ TEST_F(CudaExit, WithGraphsOfWhichReplaysAreUnderWay) {
       });
       for (int i = 0; i < 3; ++i) kept->graph->replay();
     }
-    static Tensor last = before.tensors[0] + after.tensors[0];  // both graphs' values, when one of them is gone
+    static Tensor last = before.tensors[0] + after.tensors[0];  // values of both graphs, when one graph is destroyed
   });
 }
 

@@ -1,4 +1,4 @@
-// What a GPU would leave undefined in recorded steps, and the emulated device refuses.
+// Recorded steps with undefined behavior on a GPU, which the emulated device refuses.
 #include <gtest/gtest.h>
 
 #include <memory>

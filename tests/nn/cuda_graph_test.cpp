@@ -31,7 +31,7 @@ namespace {
 
 constexpr Device gpu{DeviceType::cuda, 0};
 
-/// Two layers, an optimiser of either kind, and data that are the device's.
+/// Two layers, an optimizer of either kind, and data on the device.
 struct Trained {
   Trained(std::uint64_t seed, bool adam, bool decays_all = true)
       : generator(seed),
@@ -89,7 +89,7 @@ TEST(Graph, ReplaysOfATrainingStepHaveTheBitsOfEagerSteps) {
       EXPECT_TRUE(bit_equal(eager.parameters[i].second, replayed.parameters[i].second))
           << eager.parameters[i].first << (adam ? ", adamw" : ", sgd");
     eager.step();
-    replayed.step();  // what was replayed goes on eagerly
+    replayed.step();  // the run continues eagerly after replays
     EXPECT_TRUE(bit_equal(eager.loss, replayed.loss));
   }
 }
@@ -122,7 +122,7 @@ TEST(Graph, ReplaysOfStepsOfMasterWeightsHaveTheirBits) {
   EXPECT_EQ(replayed.optimizer.steps(), 6);
 }
 
-/// Six steps, the first eager and five replays, have the bits of six eager steps.
+/// Six steps, one eager and five replayed, have the bits of six eager steps.
 template <class Optimizer, class Options>
 void expect_replays_of_eager_steps(const Options& options) {
   struct Run {
@@ -275,7 +275,7 @@ TEST(Graph, WhatTheStepLetsGoOfIsKeptForIt) {
     graph.capture([&] {
       if (++calls == 1) return;
       out.copy_from(x + x);
-      x = Tensor();  // which the graph reads
+      x = Tensor();  // the graph reads it
     });
     EXPECT_EQ(calls, 2);
     EXPECT_EQ(allocated(), before);
@@ -296,7 +296,7 @@ TEST(Graph, IsOrderedWithTheStreamThatReplaysIt) {
     Tensor(x).fill(repeat);
     graph.replay();
     graph.replay();
-    Tensor(x).fill(-1000);  // behind both
+    Tensor(x).fill(-1000);  // after both replays
     EXPECT_TRUE(bit_equal(y, full({1000}, 1 + 2.0 * repeat * repeat))) << "repetition " << repeat;
   }
 }
@@ -390,7 +390,7 @@ TEST(Graph, TakesBackTheCachedMemoryOfTheEagerStepForItsOwnPool) {
   shared.set_budget(live + (std::size_t{96} << 20));
   const Tensor out = zeros({1}, {DType::f32, gpu});
   Graph graph(gpu);
-  graph.capture([&] {  // 64 MiB, of which the budget has no two
+  graph.capture([&] {  // 64 MiB, and the budget holds only one such tensor
     const Tensor large = full({16 << 20}, 2.0, {DType::f32, gpu});
     Tensor(out).copy_from(slice(large, 0, 0, 1) * 3.0);
   });

@@ -1,4 +1,4 @@
-// Optimisers on cuda:0, the emulated device, take the steps of the CPU: those of one kernel bit for bit.
+// Optimizers on cuda:0, the emulated device, take the steps of the CPU: those of one kernel bit for bit.
 #include <gtest/gtest.h>
 
 #include "autograd/operators.h"
@@ -11,7 +11,7 @@ namespace {
 
 constexpr Device emulated{DeviceType::cuda, 0};
 
-/// Tables that are looked up, multiplied and dropped out of: every gradient has the bits of the CPU.
+/// Tables with lookup, product and dropout: every gradient has the bits of the CPU.
 struct Tables {
   Tables(DType dtype, Device device) {
     Generator start(11);
@@ -32,7 +32,7 @@ struct Tables {
     const Tensor out = dropout(rows, 0.25, generator);
     out.backward(out.detach());
     for (std::size_t i = 2; i < parameters.size(); ++i) {
-      if (i == 3 && step % 2) continue;  // a parameter without a gradient now and then
+      if (i == 3 && step % 2) continue;  // sometimes a parameter has no gradient
       const Tensor& p = parameters[i].second;
       const Tensor y = p * p;
       y.backward(y.detach());
@@ -79,7 +79,7 @@ TEST(CudaRMSprop, TakesTwentyStepsOfTheCpu) {
   expect_the_run_of_the_cpu<RMSprop>(RMSpropOptions{.epsilon = 0.1, .momentum = 0.9, .centered = true});
 }
 
-/// Put together from several kernels, whose products and sums are rounded in another order than the CPU's.
+/// The optimizer consists of several kernels, which round products and sums in another order than the CPU.
 template <class Optimizer, class Options>
 void expect_a_step_of_the_cpu(const Options& options) {
   Tables here(DType::f64, cpu), there(DType::f64, emulated);

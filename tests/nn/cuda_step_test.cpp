@@ -1,5 +1,5 @@
-// A training step without products, and one of a perceptron, on cuda:0, the emulated device: what they compute, against
-// the CPU, and what they ask the pool for, against the simulated device that stands for a GPU.
+// A training step without products, and one of a perceptron, on cuda:0, the emulated device. Results are compared with
+// the CPU's, and requests to the pool with those of the simulated device that models a GPU.
 #include <gtest/gtest.h>
 
 #include <optional>
@@ -22,7 +22,7 @@ namespace {
 
 constexpr std::int64_t batch = 3, length = 41, width = 64;
 
-/// Bytes to logits, with no product in it.
+/// Maps bytes to logits without a matrix product.
 class WithoutProducts : public Module {
  public:
   WithoutProducts(Generator& generator, Device device)

@@ -1,4 +1,4 @@
-// Averages of parameters: their definition, their use, their file.
+// Moving averages of parameters: definition, use and file.
 #include "nn/ema.h"
 
 #include <gmock/gmock.h>

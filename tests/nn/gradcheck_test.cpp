@@ -1,4 +1,4 @@
-// A module is checked with all its parameters at once, and the report names the one that is wrong.
+// Checks a module with all its parameters at once; the report names the wrong one.
 #include "autograd/gradcheck.h"
 
 #include <gmock/gmock.h>
@@ -25,7 +25,7 @@ Tensor input(const Shape& shape, std::uint64_t seed = 3) {
   return randn(shape, {.dtype = DType::f64}, generator).set_requires_grad();
 }
 
-/// a b, with a gradient of b that is twice what it ought to be.
+/// Computes a b, with a gradient of b that is twice the right one.
 struct CarelessProduct : Function {
   Tensor forward(FunctionContext& context, const std::vector<Tensor>& inputs) override {
     context.save(inputs[0]);
@@ -49,7 +49,7 @@ class Scale : public Layer {
   bool careless_;
 };
 
-/// Two inputs, two outputs, submodules, dropout, and a parameter that is used if asked to.
+/// Two inputs, two outputs, submodules, dropout, and an optional parameter.
 class Net : public Module {
  public:
   explicit Net(bool careless = false, bool uses_spare = true)

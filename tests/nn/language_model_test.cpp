@@ -19,7 +19,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using testing_support::error_of;
 
-/// Mixes by averaging all positions so far, which needs no attention.
+/// A mixer without attention: averages all positions so far.
 class RunningMean : public SequenceMixer {
  public:
   Tensor forward(const Tensor& x, SequenceState*) override {
@@ -101,7 +101,7 @@ TEST(LanguageModel, EveryParameterOfEveryKindGetsAGradientAfterOneStep) {
       config.norm = NormKind::layer_norm;
       config.dropout = 0.1;
       LanguageModel model(config, running_mean());
-      for (Tensor parameter : model.parameters()) {  // away from the zeros that it starts with
+      for (Tensor parameter : model.parameters()) {  // away from their initial zeros
         const NoGradGuard no_grad;
         parameter.copy_from(randn(parameter.shape()));
       }

@@ -1,4 +1,4 @@
-// Linear, Embedding, LayerNorm, RMSNorm, Dropout and FeedForward: what each adds to its operator.
+// Linear, Embedding, LayerNorm, RMSNorm, Dropout and FeedForward: each layer's additions to its operator.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

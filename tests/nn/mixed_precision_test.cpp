@@ -1,4 +1,4 @@
-// Training in half types: the loss scaler, master weights, and a model in f16 that learns what it learns in f32.
+// Training in half types: the loss scaler, master weights, and a model in f16 that learns as well as in f32.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -27,7 +27,7 @@ using testing_support::TemporaryFolder;
 
 constexpr double infinite = std::numeric_limits<double>::infinity();
 
-/// A parameter at 0 with gradient 1, under SGD at rate 1: its value counts the steps, with a minus.
+/// A parameter at 0 with gradient 1, under SGD at rate 1: its value is minus the number of steps.
 struct Counter {
   Tensor parameter = zeros({1}).set_requires_grad();
   SGD optimizer{{{"p", parameter}}, {.learning_rate = 1}};
@@ -155,12 +155,12 @@ TEST(MasterWeights, FollowWhatOthersWriteIntoAParameterElementByElement) {
     select(parameter, 0, 1).fill(4.0);
   }
   parameter.set_grad({});
-  optimizer.step();  // nothing to do: what was written is not forgotten
+  optimizer.step();  // no step is due; the written value is kept
   step();
   EXPECT_EQ(master(), (std::vector<double>{1 - 0x1p-9, 4 - 0x1p-10, 1 - 0x1p-9}));
 }
 
-/// A new parameter of one value, written as often as any other one.
+/// A new parameter of one value, written like any other.
 Tensor half_parameter(double value) { return full({4}, value, {.dtype = DType::bf16}).set_requires_grad(); }
 
 TEST(MasterWeights, FollowAParameterThatHasBecomeOtherMemory) {
@@ -199,7 +199,7 @@ TEST(MasterWeights, AreKeptForParametersThatAreViews) {
 
 // Training.
 
-/// Fits a linear map by tanh features; the loss is a mean over many small numbers, and so are its gradients.
+/// Fits a linear map by tanh features. The loss, and so its gradients, are means over many small numbers.
 struct Regression {
   static constexpr std::int64_t rows = 2048, inputs = 16, hidden = 32, outputs = 16;
 
@@ -224,7 +224,7 @@ struct Regression {
   Both model;
 };
 
-/// Gradients of all parameters in one row, divided by the scale.
+/// Returns the gradients of all parameters in one row, divided by the scale.
 Tensor gradients_of(std::optional<DType> low, double scale) {
   Regression regression;
   LossScaler scaler(cpu, {.initial = scale});

@@ -180,7 +180,7 @@ TEST(Module, SwitchesItsSubmodulesBetweenTrainingAndEvaluation) {
   EXPECT_TRUE(pair.dropout.training());
 }
 
-/// (x - mean) weight, with the running mean of what it has seen.
+/// (x - mean) weight, with a running mean of the inputs.
 struct Centre : Layer {
   explicit Centre(DType dtype = DType::f64) {
     weight = constant_parameter("weight", {2}, 3.0, {.dtype = dtype});
@@ -380,7 +380,7 @@ TEST(FunctionalCall, RunsAModuleWithOtherTensorsAndSendsGradientsToThem) {
   Linear layer(3, 2, {}, {.dtype = DType::f64});
   const Tensor x = randn({4, 3}, {.dtype = DType::f64}), before = layer.weight().copy();
   const Tensor source = randn({2, 3}, {.dtype = DType::f64}).set_requires_grad();
-  const Tensor weight = source * 2.0;  // a function of something
+  const Tensor weight = source * 2.0;  // the result of an operator
   const Tensor y = functional_call(layer, {{"weight", weight}}, x);
   EXPECT_TRUE(bit_equal(y, linear(x, weight, layer.bias())));
   EXPECT_TRUE(bit_equal(layer.weight(), before) && layer.weight().is_leaf());
@@ -446,7 +446,7 @@ TEST(FunctionalCall, RefusesTensorsThatDoNotFit) {
   EXPECT_EQ(centre.weight.to_vector<double>()[0], 3);
 }
 
-// The second run would find the module's own parameters, and the gradient would be wrong without a word.
+// The second run would use the module's own parameters, and the gradient would be silently wrong.
 TEST(FunctionalCall, RefusesToRunInsideWhatTheBackwardPassWouldRunAgain) {
   Linear layer(3, 3, {}, {.dtype = DType::f64});
   const Tensor x = randn({2, 3}, {.dtype = DType::f64});
@@ -459,7 +459,7 @@ TEST(FunctionalCall, RefusesToRunInsideWhatTheBackwardPassWouldRunAgain) {
     const NoGradGuard no_grad;
     EXPECT_TRUE(bit_equal(functional_call(layer, tensors, checkpointed), functional_call(layer, tensors, x)));
   }
-  // The other way round the second run substitutes again.
+  // In the other order, the second run substitutes again.
   sum(checkpoint([&](const Tensor& t) { return functional_call(layer, tensors, t); }, x)).backward();
   const Tensor found = tensors[0].second.grad().copy();
   Tensor(tensors[0].second).set_grad({});
@@ -467,7 +467,7 @@ TEST(FunctionalCall, RefusesToRunInsideWhatTheBackwardPassWouldRunAgain) {
   EXPECT_TRUE(bit_equal(found, tensors[0].second.grad()));
 }
 
-// Nor does it run again what is there for now only.
+// A run before the substitution must not be repeated with the substituted parameters.
 TEST(FunctionalCall, RefusesTheSecondRunOfWhatTheModuleItselfWasRunFor) {
   Linear layer(3, 3, {.bias = false}, {.dtype = DType::f64});
   const Tensor x = randn({2, 3}, {.dtype = DType::f64});
@@ -492,7 +492,7 @@ TEST(FunctionalCall, RefusesTheSecondRunOfWhatTheModuleItselfWasRunFor) {
   EXPECT_TRUE(bit_equal(found, layer.weight().grad()));
 }
 
-// A leaf that the function makes is a new one each time.
+// A leaf that the function makes is new in each run.
 TEST(FunctionalCall, LeavesAloneWhatACheckpointedFunctionMakesForItself) {
   const Tensor x = ones({2, 3}).set_requires_grad();
   sum(checkpoint([](const Tensor& t) { return tanh(Linear(3, 3)(t)); }, x)).backward();

@@ -196,7 +196,7 @@ TEST(Lion, MovesEveryElementByTheRateWhateverItsGradient) {
   EXPECT_EQ(optimizer.state()[0].first, "p.momentum");
 }
 
-/// Three steps of Muon on a matrix, as NumPy takes them.
+/// Compares three steps of Muon on a matrix with NumPy's.
 void expect_muon(const Shape& shape, bool nesterov, const std::vector<double>& expected) {
   Tensor p = Tensor::empty(shape, {.dtype = DType::f64}), sign = p.copy();
   for (std::int64_t i = 0; i < 6; ++i) {
@@ -253,7 +253,7 @@ TEST(Muon, LeavesVectorsAndWhatItIsToldToToAdamW) {
   EXPECT_EQ(muon.state().size(), reference.state().size());
 }
 
-/// A step that is tried with more and more memory, until there is enough of it, is one step.
+/// A step that is retried with more memory until it succeeds counts as one step.
 void expect_one_step_of_many_tries(bool nesterov) {
   CachingAllocator& pool = allocator_for(cpu);
   const std::size_t budget = pool.budget();
@@ -327,7 +327,7 @@ TEST(Muon, KeepsAMomentumForMatricesAndMomentsForTheRest) {
 }
 
 TEST(NewtonSchulz, BringsSingularValuesNearOne) {
-  const std::vector<double> values{1, 0.3, 0.05, 0.003};  // of a diagonal matrix, far apart
+  const std::vector<double> values{1, 0.3, 0.05, 0.003};  // singular values of a diagonal matrix, far apart
   Tensor x = zeros({4, 6}, {.dtype = DType::f64});
   double norm_of_x = 0;
   for (const double value : values) norm_of_x += value * value;

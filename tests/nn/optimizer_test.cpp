@@ -31,7 +31,7 @@ TEST(ParameterGroups, HaveARateAndADecayOfTheirOwn) {
   };
   const std::vector<ParameterGroup> groups{{.applies = is("slow"), .rate = 0.5},
                                            {.applies = is("free"), .weight_decay = 0.0},
-                                           {.applies = is("slow"), .rate = 100}};  // the first counts
+                                           {.applies = is("slow"), .rate = 100}};  // the first match counts
   const auto moved = [&](const auto& make) {
     std::vector<Tensor> p;
     for (int i = 0; i < 3; ++i) p.push_back(ones({2, 2}, {.dtype = DType::f64}).set_requires_grad());
@@ -96,8 +96,8 @@ TEST(Optimizer, LeavesParametersWithoutGradientAlone) {
   EXPECT_TRUE(bit_equal(p.detach(), vector({1.0, -2.0, 0.5})));
 }
 
-/// Three steps on `views` of tensors and on tensors of their own with the same values: equal bits, and nothing but the
-/// views is touched.
+/// Takes three steps on `views` of tensors and on separate tensors of equal values: the bits are equal, and only the
+/// views change.
 template <class Optimizer, class Options>
 void expect_steps_of_views_as_of_copies(const Options& options) {
   const Tensor whole = randn({4, 6}, {.dtype = DType::f64});
@@ -143,7 +143,7 @@ TEST(Optimizer, RefusesAParameterWhoseElementsShareAPlace) {
             "[optimizer] several elements of a parameter share one place: w (2, 3) f32 on cpu");
 }
 
-/// Four classes become eight: refused, with nothing written, and taken again once the old ones are back.
+/// Four classes become eight: the step is refused and writes nothing. It works again with the old parameters.
 template <class Optimizer, class Options>
 void expect_refusal_of_another_shape(const Options& options) {
   Tensor p = ones({4, 3}).set_requires_grad(), larger = ones({8, 3}).set_requires_grad();
@@ -188,7 +188,7 @@ TEST(Optimizer, RefusesAParameterThatHasBecomeABroadcastAndAGradientOfAnotherSha
   EXPECT_TRUE(bit_equal(before, ones({4, 3})));
 }
 
-/// Moves nothing, and fails at the update of that number.
+/// Leaves parameters unchanged, and fails at the update of that number.
 class Failing : public Optimizer {
  public:
   explicit Failing(NamedTensors parameters) : Optimizer(std::move(parameters), {.groups = none_}) {}
@@ -203,7 +203,7 @@ class Failing : public Optimizer {
 
 TEST(Optimizer, CountsNoStepThatCouldNotBegin) {
   Tensor p = start(), view = transpose(ones({2, 3}, {.dtype = DType::f64}), 0, 1).detach().set_requires_grad();
-  Failing optimizer({{"view", view}, {"p", p}});  // a view is updated by itself
+  Failing optimizer({{"view", view}, {"p", p}});  // a view is updated separately
   p.set_grad(gradient(0));
   view.set_grad(ones({3, 2}, {.dtype = DType::f64}));
   EXPECT_EQ(error_of<Error>([&] { optimizer.step(); }), "no room");
@@ -221,8 +221,8 @@ TEST(Optimizer, CountsNoStepThatCouldNotBegin) {
   EXPECT_THAT(optimizer.parameter_steps(), ElementsAre(1, 0));
 }
 
-/// A parameter that has a gradient only in later steps is updated as one that the optimiser meets then, and another
-/// one as by itself.
+/// A parameter without a gradient in the first steps is updated as if it were added later. Another parameter is updated
+/// as if it were alone.
 template <class Optimizer, class Options>
 void expect_own_steps(const Options& options) {
   Tensor late = start(), always = start(), fresh = start(), alone = start();
@@ -321,7 +321,7 @@ TEST(Optimizer, LoadsStateThatFitsAndRefusesOther) {
             "[optimizer] the state does not fit the optimiser: p.second_moment undefined, p.second_moment (3,) f64 on "
             "cpu");
   other[0].second = vector({7, 8, 9});
-  other[1].second = start();  // a parameter, as one of a module's
+  other[1].second = start();  // a parameter, like one of a module
   b.load(other, 1);
   EXPECT_THAT(b.state()[0].second.to_vector<double>(), ElementsAre(7, 8, 9));
   EXPECT_TRUE(bit_equal(b.state()[1].second, start().detach()));
@@ -392,7 +392,7 @@ TEST(GradientClipping, MeasuresAllGradientsTogether) {
   EXPECT_EQ(gradient_norm({}), 0.0);
 }
 
-/// The norm of one gradient, rounded to `dtype` first.
+/// Returns the norm of one gradient after rounding to `dtype`.
 double norm_of(const std::vector<double>& gradient, DType dtype) {
   const auto count = static_cast<std::int64_t>(gradient.size());
   Tensor parameter = zeros({count}, {.dtype = dtype}).set_requires_grad();
@@ -400,7 +400,7 @@ double norm_of(const std::vector<double>& gradient, DType dtype) {
   return gradient_norm({parameter});
 }
 
-// The squares are beyond the range of the gradients' type, or below the last digit of a sum of it.
+// The squares are beyond the range of the gradients' type, or below the last digit of a sum in it.
 TEST(GradientClipping, AddsUpInF64) {
   const auto f32 = [](double value) { return static_cast<double>(static_cast<float>(value)); };
   EXPECT_DOUBLE_EQ(norm_of({3e20, -4e20}, DType::f32), std::hypot(f32(3e20), f32(4e20)));
@@ -455,7 +455,7 @@ const std::pair<const char*, Make> every_rule[] = {
     {"lion", [](const NamedTensors& p) -> std::unique_ptr<Optimizer> { return std::make_unique<Lion>(p); }},
     {"muon", [](const NamedTensors& p) -> std::unique_ptr<Optimizer> { return std::make_unique<Muon>(p); }}};
 
-/// Two parameters and their state after three steps.
+/// Returns two parameters and their state after three steps.
 std::vector<Tensor> after_three_steps(Make make, const std::function<void(Optimizer&)>& step) {
   Generator generator(4);
   const NamedTensors parameters{{"matrix", randn({5, 3}, {}, generator).set_requires_grad()},

@@ -40,7 +40,7 @@ TEST(Schedule, StaysBeyondItsLastStepWhereverThatIs) {
       EXPECT_DOUBLE_EQ((Schedule{.kind = kind, .peak = 2.0, .warmup = 20, .steps = 10}.rate(step)), 1.0);
 }
 
-/// The rates of steps 1 to 11 of 10, of which 2 warm up, in units of a hundredth.
+/// Returns the rates of steps 1 to 11 in hundredths; the schedule has 10 steps, 2 of them warm-up.
 std::vector<int> rates(Schedule::Kind kind, double decay = 0.2) {
   const Schedule schedule{.kind = kind, .peak = 1.0, .warmup = 2, .steps = 10, .floor = 0.2, .decay = decay};
   std::vector<int> found;

@@ -1,5 +1,5 @@
-// An optimiser's step as part of the backward pass: each parameter is updated as soon as its gradient is complete, and
-// the gradient dropped, so that there is never more than one.
+// An optimizer's step as part of the backward pass: each parameter is updated and its gradient dropped once the
+// gradient is complete. So at most one gradient exists at a time.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::int64_t wide = 96;
 
-/// Eight layers, so that the parameters are most of the memory.
+/// Eight layers, so that parameters take most of the memory.
 struct Deep {
   Deep() {
     for (int i = 0; i < 8; ++i) {
@@ -37,7 +37,7 @@ std::unique_ptr<Optimizer> adamw(const NamedTensors& parameters) {
   return std::make_unique<AdamW>(parameters, AdamWOptions{.learning_rate = 0.01});
 }
 
-/// The most bytes alive during `action`, above those before.
+/// Returns the peak of live bytes during `action`, above those before.
 std::size_t peak_of(const std::function<void()>& action) {
   CachingAllocator& pool = allocator_for(cpu);
   pool.reset_peaks();

@@ -1,5 +1,5 @@
-// Ranks that are threads, each with a device: on two, GPUs or emulated ones, under a race detector, they train as ranks
-// on the CPU do.
+// Ranks are threads with a device each. On two GPUs or emulated devices, under a race detector, they train as ranks on
+// the CPU do.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -22,7 +22,7 @@ const std::vector<Device> both{{DeviceType::cuda, 0}, {DeviceType::cuda, 1}};
   return true;
 }();
 
-/// Losses, gradient norms and what is found of the held-out text, on both devices and on the CPU.
+/// Compares losses, gradient norms and validation losses of both devices with those of the CPU.
 void expect_what_the_cpu_finds(SharedRun run, const Grid& grid, Layout layout = Layout::zigzag) {
   run.steps = 3;
   const std::vector<double> here = history_of(run, grid, layout);

@@ -126,7 +126,7 @@ std::string FakeNccl::names_of(int rank) const {
   return names;
 }
 
-/// One kernel: its stream goes on when all of its exchanges are done.
+/// Acts as one kernel: its stream continues when all of its exchanges are done.
 void FakeNccl::launch(std::vector<Side>& sides) {
   const auto device = [](const Side& side) -> emulation::Device& { return emulation::device(side.handle->device); };
   for (Side& side : sides) {
@@ -140,7 +140,7 @@ void FakeNccl::launch(std::vector<Side>& sides) {
     const int rank = side.handle->rank;
     const std::pair key(side.handle->group, side.sends ? Ends(rank, side.peer) : Ends(side.peer, rank));
     std::deque<Side>& others = side.sends ? receives_[key] : sends_[key];
-    if (others.empty() || others.front().count != side.count) {  // of another size: both wait for ever
+    if (others.empty() || others.front().count != side.count) {  // sizes differ: both wait for ever
       (side.sends ? sends_[key] : receives_[key]).push_back(side);
       continue;
     }

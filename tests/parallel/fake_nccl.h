@@ -1,5 +1,5 @@
-// A stand-in for NCCL: keeps a record of the calls, and moves the bytes between emulated devices, late, as kernels on
-// the streams that it was given would that wait for each other.
+// A stand-in for NCCL. It records the calls and moves the bytes between emulated devices late, as kernels on the given
+// streams would that wait for each other.
 #pragma once
 
 #include <cstddef>
@@ -24,7 +24,7 @@ namespace testing_support {
 
 class FakeNccl {
  public:
-  /// As open_nccl() finds it; calls go to the one that was made last.
+  /// The result of open_nccl(). Calls go to the newest FakeNccl.
   static const NcclLibrary library;
   FakeNccl();
   ~FakeNccl();
@@ -37,15 +37,15 @@ class FakeNccl {
     int type = -1, peer = -1;
     std::uint64_t stream = 0;
   };
-  /// What a rank has called, in order, but for questions about errors. Groups are of whichever rank sends in them.
+  /// Returns the calls of a rank in order, without queries of errors. A group belongs to the rank that sends in it.
   std::vector<Call> calls_of(int rank) const;
   std::string names_of(int rank) const;  // "CommInitRank GroupStart Send"
 
   int version = 22809;
-  bool moves = true;                   // else calls are only noted
+  bool moves = true;                   // else calls are only recorded
   std::map<std::string, int> failing;  // results of calls by name
   std::map<int, int> asynchronous;     // errors by rank
-  std::map<int, bool> silent;          // ranks whose exchanges reach nobody
+  std::map<int, bool> silent;          // ranks whose exchanges reach no other rank
 
  private:
   struct Side {
@@ -64,7 +64,7 @@ class FakeNccl {
   using Ends = std::pair<int, int>;  // from, to
 
   static FakeNccl& one();
-  static Group& own_group();  // this thread's
+  static Group& own_group();  // of this thread
   int result_of(const std::string& name) const;
   void note(NcclHandle* handle, Call call);
   void launch(std::vector<Side>& sides);
@@ -76,7 +76,7 @@ class FakeNccl {
   int ids_ = 0;
   std::map<int, std::vector<Call>> calls_;
   std::vector<std::unique_ptr<NcclHandle>> handles_;
-  std::map<std::pair<int, Ends>, std::deque<Side>> sends_, receives_;  // by group, of those that nobody has met
+  std::map<std::pair<int, Ends>, std::deque<Side>> sends_, receives_;  // by group, unmatched
   std::vector<Side> met_;
 };
 

@@ -1,4 +1,4 @@
-// How ranks share the work, and what they have to agree on.
+// The division of work between ranks, and the values on which they must agree.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -70,7 +70,7 @@ TEST(TrainingRanks, SayWhatIsTooSmallToBeShared) {
 }
 
 TEST(TrainingRanks, AddUpInTheOrderOfTheRanks) {
-  const double parts[] = {1e16, 1.0, -1e16, 1.0};  // of which no other order makes 1
+  const double parts[] = {1e16, 1.0, -1e16, 1.0};  // no other order of the sum gives 1
   on_grid({1, 4}, [&](TrainingRanks& ranks) {
     double values[] = {parts[ranks.rank()], 2.0};
     ranks.sum(values);

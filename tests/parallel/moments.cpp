@@ -18,7 +18,7 @@ using attention::Communicator, attention::Message, attention::Transfer;
 
 namespace {
 
-/// Of the rank of this thread, while it writes.
+/// Set to the strikes of this thread's rank while it writes.
 thread_local const Strikes* watches_files = nullptr;
 
 bool fails(Moment moment, const std::string& path) {
@@ -30,7 +30,7 @@ std::string path_of(int descriptor) {
   return {path, static_cast<std::size_t>(length < 0 ? 0 : length)};
 }
 
-/// What the run has come to, and who is told.
+/// The phase of the run, and the function that is called at each moment.
 struct Watch {
   const Strikes& strikes;
   enum { aside, forward, backward } phase = aside;
@@ -171,7 +171,7 @@ std::int64_t steps_of(const std::string& path) {
 
 using poolgrad::parallel::testing_support::Moment;
 
-/// These take the place of those of the C library.
+/// Replaces the function of the C library.
 extern "C" ssize_t write(int descriptor, const void* data, std::size_t bytes) {
   using namespace poolgrad::parallel::testing_support;
   if (watches_files != nullptr && bytes > 1) {

@@ -1,5 +1,5 @@
-// A short training run that a rank may leave at any of eleven moments: by an exception, or killed. Files are watched
-// through the calls of the system that this replaces in the program.
+// A short training run that a rank may leave at any of eleven moments, by an exception or by a kill. The program
+// replaces system calls to watch its files.
 #pragma once
 
 #include <functional>
@@ -36,15 +36,16 @@ inline constexpr Moment all_moments[] = {Moment::start,
                                          Moment::end};
 std::string to_string(Moment moment);
 
-/// Whether this rank is to fail now. May kill the process in place of an answer.
+/// Returns whether this rank must fail now. May kill the process instead.
 using Strikes = std::function<bool(Moment)>;
 
-/// One rank: two steps, a checkpoint at `path`, a third step, the checkpoint again, and the held-out text. From the
-/// third step on, and at the start, it throws ValueError("out of luck") where `strikes` says so, or the file does as on
-/// a disk that is full.
+/// One rank: two steps, a checkpoint at `path`, a third step, the checkpoint again, and the validation. At the start,
+/// and from the third step on, it fails where `strikes` returns true. It then throws ValueError("out of luck"), or the
+/// write to the file fails as on a full disk.
 void train_until(const Strikes& strikes, const std::shared_ptr<attention::Communicator>& all, const Grid& grid,
                  const std::string& path);
-/// What `path` has: the steps that were done, 0 where there is no file. Throws FileError for one that is not whole.
+/// Returns the number of steps in the checkpoint `path`, 0 if there is no file. Throws FileError for an incomplete
+/// file.
 std::int64_t steps_of(const std::string& path);
 
 }  // namespace poolgrad::parallel::testing_support

@@ -1,4 +1,4 @@
-// The contract of communicators between processes, and what MpiWorld promises beside it.
+// The contract of communicators between processes, and the further guarantees of MpiWorld.
 #include <algorithm>
 #include <chrono>
 #include <thread>
@@ -17,7 +17,7 @@ std::unique_ptr<attention::Transfer> send_on(Communicator& c, Mailbox& mine, std
   return c.start({}, beyond(c, distance), message(mine.out), beyond(c, -distance), message(mine.in));
 }
 
-/// That a world works: every rank hears from the one behind.
+/// Expects that a world works: every rank receives from the previous one.
 void expect_to_work(MpiWorld& world) {
   world.run([&] {
     Communicator& c = *world.communicator();
@@ -86,7 +86,7 @@ TEST(MpiWorld, GroupsKeepTheirMessagesToThemselvesAndNameRanksByTheirNumberAmong
 
 TEST(MpiWorld, TouchesNoMemoryOfAnExchangeThatWasGivenUp) {
   NEEDS_RANKS(2);
-  constexpr std::size_t large = std::size_t{1} << 20;  // more than MPI buffers: it is on its way when it is given up
+  constexpr std::size_t large = std::size_t{1} << 20;  // more than MPI buffers: in transit when abandoned
   MpiWorld world;
   for (const int first : {0, 1}) {
     Mailbox mine;
@@ -154,7 +154,7 @@ TEST(MpiWorld, EveryRankThatFailsKeepsItsOwnException) {
                   Mailbox mine;
                   try {
                     mine.transfers.push_back(send_on(*world.communicator(), mine, 1000));
-                  } catch (const Error&) {  // another one was faster
+                  } catch (const Error&) {  // another rank failed first
                   }
                   throw ValueError(own);
                 });

@@ -1,4 +1,4 @@
-// Ways in which a rank leaves the others: mpi_endings WAY, under mpirun. Every rank says how it ended, if it lives.
+// mpi_endings WAY, under mpirun: one rank leaves the others in some way. Every surviving rank prints how it ended.
 #include <csignal>
 #include <cstdio>
 #include <string>

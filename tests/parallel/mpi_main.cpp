@@ -1,4 +1,4 @@
-// Runs the tests on every rank that mpirun has started; rank 0 prints, and the others what fails on them.
+// Runs the tests on every rank of mpirun. Rank 0 prints all output, the other ranks only their failures.
 #define OMPI_SKIP_MPICXX 1
 #include <mpi.h>
 

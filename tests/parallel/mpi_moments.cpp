@@ -1,5 +1,5 @@
-// A training run under mpirun in which one rank is killed at a moment: mpi_moments FILE RANK MOMENT. Alone, with FILEs,
-// it says which steps their checkpoints have, if they are whole.
+// mpi_moments FILE RANK MOMENT, under mpirun: a training run in which one rank is killed at a moment. Without mpirun,
+// mpi_moments FILE... prints the steps of the complete checkpoints.
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>

@@ -1,4 +1,4 @@
-// A ring between processes has the bits of a ring within one, and those differ from attend()'s by rounding.
+// A ring between processes has the bits of a ring within one process. Both differ from attend() by rounding only.
 #include "allocator/caching_allocator.h"
 #include "attention/modules/named.h"
 #include "attention/ring/outline.h"
@@ -12,7 +12,7 @@ namespace {
 
 using namespace attention;
 
-/// This rank's part of the results and gradients of ring_attend() on `device`.
+/// Returns this rank's part of the results and gradients of ring_attend() on `device`.
 RingOutcome part_of_ring(MpiWorld& world, const RingInputs& in, const Tensor& sinks, const Pattern& pattern,
                          RingOptions options, Device device = cpu) {
   const auto mine = [&](const Tensor& x, int dim = 1) {
@@ -41,7 +41,7 @@ RingOutcome part_of_ring(MpiWorld& world, const RingInputs& in, const Tensor& si
   return part;
 }
 
-/// The same part of what ring_attend_all() gives with as many ranks in this process.
+/// Returns the same part of ring_attend_all() with as many ranks in this process.
 RingOutcome part_of_one_process(const RingInputs& in, const Tensor& sinks, const Pattern& pattern,
                                 const RingOptions& options) {
   Generator numbers(3);
@@ -67,7 +67,7 @@ TEST_F(MpiRing, EveryPatternAndLayoutHasTheBitsOfARingWithinOneProcess) {
   for (const Case& one : pattern_cases())
     for (const Layout layout : layouts)
       for (const Exchange exchange : {Exchange::ring, Exchange::all_gather}) {
-        if (++number % 5 != 0 && ranks() > 4) continue;  // many ranks on few cores take their time
+        if (++number % 5 != 0 && ranks() > 4) continue;  // many ranks on few cores are slow
         const Case its = number % 4 < 2 ? one : causal(one);
         const RingOptions options{.layout = layout, .exchange = exchange};
         EXPECT_TRUE(same_bits(part_of_ring(world_, in, {}, its.pattern, options),

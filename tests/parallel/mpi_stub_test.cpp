@@ -1,4 +1,4 @@
-// poolgrad::mpi where it was built without MPI.
+// poolgrad::mpi in a build without MPI.
 #include <gtest/gtest.h>
 
 #include "parallel/mpi.h"

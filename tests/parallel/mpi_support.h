@@ -1,4 +1,4 @@
-// What the tests under mpirun share. Every rank runs every test, in the same order; what a test calls, all ranks call.
+// Shared by the tests under mpirun. Every rank runs every test in the same order, and all ranks make the same calls.
 #pragma once
 
 #include <gmock/gmock.h>
@@ -14,13 +14,13 @@ using namespace attention::testing_support;
 using attention::Communicator;
 using poolgrad::testing_support::error_of;
 
-/// How many ranks mpirun has started, and which this one is.
+/// The number of ranks that mpirun has started, and the number of this one.
 int ranks();
 int rank();
 #define NEEDS_RANKS(least) \
   if (ranks() < (least)) GTEST_SKIP() << "needs " << (least) << " ranks"
 
-/// A group of the first ranks, as one of the contract.
+/// A group of the first ranks, for the contract tests.
 struct Group {
   static int most_ranks() { return ranks(); }
   static int here(int size) { return rank() < size; }

@@ -1,4 +1,4 @@
-// Ranks that are processes train as one process does, and with the bits of ranks that are threads.
+// Ranks that are processes train like one process, and with the bits of ranks that are threads.
 #include <filesystem>
 
 #include "kernels/parallel.h"
@@ -14,7 +14,7 @@ class MpiTraining : public ::testing::Test {
  protected:
   void SetUp() override { kernels::set_num_threads(1); }
 
-  /// What this rank finds.
+  /// Returns this rank's history.
   std::vector<double> history_here(const SharedRun& run, const Grid& grid, Layout layout = Layout::zigzag) {
     std::vector<double> result;
     world_.run([&] {
@@ -23,7 +23,7 @@ class MpiTraining : public ::testing::Test {
     });
     return result;
   }
-  /// Every way to share the work that there is.
+  /// Returns every possible division of the work.
   std::vector<Grid> grids() const {
     std::vector<Grid> all;
     for (int ring = 1; ring <= ranks(); ++ring)

@@ -1,5 +1,5 @@
-// Messages by NCCL, whose place a stand-in takes, between emulated devices under a race detector: the contract of
-// communicators, exactly which calls are made, and what is said where one fails. No GPU has run this yet.
+// Messages by a stand-in for NCCL between emulated devices under a race detector: the contract of communicators, the
+// exact calls, and the messages of errors. No GPU has run this yet.
 #include "parallel/nccl.h"
 
 #include <dlfcn.h>
@@ -35,7 +35,7 @@ Device gpu(int rank) { return {DeviceType::cuda, static_cast<std::uint8_t>(rank)
 
 using Body = std::function<void(Communicator& nccl, Device own)>;
 
-/// Every rank on a device of its own, as threads that a LocalGroup has brought together.
+/// Runs `body` on every rank, each on a device of its own, as threads of a LocalGroup.
 void on_ranks(int ranks, const Body& body, const NcclOptions& options = {}) {
   LocalGroup group(ranks);
   group.run(1, [&](Communicator& one, int) {
@@ -48,7 +48,7 @@ Message message_of(const Tensor& x) {
   return {x.view().data, x.count() * static_cast<std::int64_t>(size_of(x.dtype()))};
 }
 
-/// Messages of the host, by way of a device: so the contract is that of NCCL's exchanges.
+/// Sends host messages through a device, so that the contract tests NCCL's exchanges.
 class ByDevice final : public Communicator {
  public:
   ByDevice(std::shared_ptr<Communicator> nccl, Device device) : nccl_(std::move(nccl)), device_(device) {}
@@ -244,7 +244,7 @@ TEST_F(Nccl, RefusesAnotherVersionOnAnotherRank) {
             "[nccl] ranks have different versions of NCCL: 22809 on rank 0, and 21000 on rank 1");
 }
 
-/// What ranks hear of an exchange with the next one, and then of another.
+/// Returns each rank's errors of an exchange with the next rank and of a second exchange.
 std::vector<std::vector<std::string>> heard(int ranks, const NcclOptions& options = {}) {
   std::vector<std::vector<std::string>> heard(static_cast<std::size_t>(ranks));
   try {

@@ -1,5 +1,4 @@
-// A rank that throws, at whatever moment of training, ends all of them with its reason, and leaves no file half
-// written.
+// A rank that throws at any moment of training ends all ranks with its reason, and leaves no incomplete file.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -16,7 +15,7 @@ using ::testing::AnyOf, ::testing::Each, ::testing::ElementsAre, ::testing::IsEm
 
 constexpr int ranks = 4;
 
-/// What every rank has heard where one of them throws then.
+/// Returns the error of every rank when one of them throws at `moment`.
 std::vector<std::string> heard_where(int culprit, Moment moment, const std::string& path) {
   std::vector<std::string> heard(ranks);
   LocalGroup group(ranks);
@@ -52,7 +51,7 @@ TEST_P(TrainingEndings, AllHearOfTheRankThatThrowsAndTheCheckpointIsWhole) {
     EXPECT_THAT(own, StartsWith(file_fails ? "[write] " + path + ": cannot " : "out of luck"));
     heard.erase(heard.begin() + culprit);
     const std::string told = "[exchange] rank " + std::to_string(culprit) + " failed: " + own;
-    if (moment == Moment::end)  // after it, nobody needs anybody
+    if (moment == Moment::end)  // at the end no rank depends on another
       EXPECT_THAT(heard, Each(AnyOf(told, "")));
     else
       EXPECT_THAT(heard, Each(told));

@@ -47,10 +47,10 @@ inline nn::Corpus text_of_ranks(std::uint8_t sixth = 'a') {
   return {train, train.part(100, 600)};
 }
 
-/// What the trainer is given in place of a rank.
+/// Returns the ranks that the trainer uses in place of the argument.
 using InPlaceOf = std::function<nn::Ranks*(TrainingRanks&)>;
 
-/// One rank of it, or the whole where there are no ranks.
+/// One rank of the run, or the whole run where there are no ranks.
 struct RankOfRun {
   explicit RankOfRun(const SharedRun& run, std::shared_ptr<attention::Communicator> all = {}, const Grid& grid = {},
                      Layout layout = Layout::zigzag, const InPlaceOf& other = {})
@@ -99,7 +99,7 @@ struct RankOfRun {
   nn::Trainer trainer;
 };
 
-/// Losses and norms of all steps, and what is found of the held-out text.
+/// Returns losses and norms of all steps, and the validation loss.
 inline std::vector<double> history(RankOfRun& rank) {
   std::vector<double> result = rank.losses(rank.trainer.options().steps);
   result.push_back(rank.trainer.validate(2).loss);
@@ -115,7 +115,7 @@ inline double largest_difference(const std::vector<double>& a, const std::vector
   return largest;
 }
 
-/// Calls body(rank) for every rank of a grid, each on its thread.
+/// Calls body(rank) for every rank of a grid, each on its own thread.
 inline void on_ranks(const SharedRun& run, const Grid& grid, Layout layout,
                      const std::function<void(RankOfRun&)>& body) {
   attention::LocalGroup group(grid.size());
@@ -125,7 +125,7 @@ inline void on_ranks(const SharedRun& run, const Grid& grid, Layout layout,
   });
 }
 
-/// What each rank has found, which is the same on all.
+/// Returns the history, which must be the same on all ranks.
 inline std::vector<double> history_of(const SharedRun& run, const Grid& grid, Layout layout = Layout::zigzag) {
   std::vector<std::vector<double>> all(static_cast<std::size_t>(grid.size()));
   on_ranks(run, grid, layout,

@@ -1,4 +1,4 @@
-// Ranks that are threads train as one process does.
+// Ranks that are threads train like one process.
 #include "tests/parallel/training_support.h"
 
 #include <gmock/gmock.h>
@@ -104,7 +104,7 @@ TEST(TrainingOnRanks, HasTheSameBitsEachTime) {
   EXPECT_EQ(history_of(run, {2, 2}), history_of(run, {2, 2}));
 }
 
-/// Counts the messages that are started.
+/// Counts the started messages.
 class Counting final : public Communicator {
  public:
   explicit Counting(std::shared_ptr<Communicator> ranks) : ranks_(std::move(ranks)) {}
@@ -184,7 +184,7 @@ TEST(TrainingOnRanks, SkipsAStepOnAllRanksWhereOneHasGradientsThatAreNotFinite) 
   });
 }
 
-/// The losses of the steps from 5 on.
+/// Returns the losses from step 5 on.
 std::vector<double> resumed(const SharedRun& run, const Grid& grid, const std::string& path) {
   std::vector<double> result;
   on_ranks(run, grid, Layout::zigzag, [&](RankOfRun& rank) {

@@ -19,7 +19,7 @@ constexpr std::array<std::string_view, 7> floors = {"allocator", "kernels",   "t
 constexpr std::array<std::string_view, 3> programs = {"examples", "benchmarks", "tests"};
 constexpr int unknown = -1;
 
-/// 1 to 7 for the floors, 8 for programs and the umbrella header.
+/// Returns 1 to 7 for the layers, 8 for programs and the umbrella header.
 int height(std::string_view path) {
   if (path == "poolgrad.h") return 8;
   const std::string_view folder = path.substr(0, path.find('/'));
@@ -50,7 +50,7 @@ std::vector<Include> includes(const SourceFile& file) {
   return result;
 }
 
-/// One violation for each line that the pattern is found in.
+/// Adds one violation for each line that contains the pattern.
 void find_in_lines(const SourceFile& file, const std::regex& pattern, const std::string& reason,
                    std::vector<std::string>& violations) {
   int number = 0;
@@ -173,7 +173,7 @@ std::vector<std::string> launch_violations(const std::vector<SourceFile>& files)
 }
 
 std::vector<std::string> unfinished_violations(const std::vector<SourceFile>& files) {
-  // Written in two parts, so that this file keeps the rule.
+  // The pattern is written in two parts, so that this file keeps the rule.
   static const std::regex promise(R"(\b(TO)"
                                   R"(DO|FIX)"
                                   R"(ME|XX)"

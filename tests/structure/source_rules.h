@@ -1,5 +1,5 @@
-// The rules that every source file keeps, as functions over a list of files, so that the rules can be tested too.
-// Each returns one line per violation, `path: reason`.
+// The rules of every source file, as functions of a list of files, so that tests can check the rules too. Each returns
+// one line per violation, `path: reason`.
 #pragma once
 
 #include <filesystem>
@@ -13,10 +13,10 @@ struct SourceFile {
   std::string text;
 };
 
-/// Every .h, .cpp, .cu and .cuh under the root, less build folders and hidden ones; sorted by path.
+/// Returns every .h, .cpp, .cu and .cuh file under the root, without build and hidden folders, sorted by path.
 std::vector<SourceFile> read_sources(const std::filesystem::path& root);
 
-/// A floor includes its own headers and those of lower floors, from the root of the tree.
+/// A layer includes only its own headers and those of lower layers, by their paths from the root of the tree.
 std::vector<std::string> floor_violations(const std::vector<SourceFile>& files);
 
 /// The headers that poolgrad.h includes are public and installed: they include no third-party header and no header that
@@ -36,7 +36,7 @@ std::vector<std::string> cuda_conditional_violations(const std::vector<SourceFil
 /// brackets.
 std::vector<std::string> launch_violations(const std::vector<SourceFile>& files);
 
-/// No promises left in the code: notes to finish it later, errors that say it is missing.
+/// The code contains no promises: no notes to finish it later, no errors that say a feature is missing.
 std::vector<std::string> unfinished_violations(const std::vector<SourceFile>& files);
 
 }  // namespace poolgrad::structure

@@ -1,4 +1,4 @@
-// What a trace says of memory that functions of tensors ask for themselves: the line of this file that called them.
+// A trace attributes the memory that tensor functions allocate themselves to the line of this file that called them.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -92,8 +92,8 @@ TEST(Generator, StartsAgainWithANewSeed) {
 }
 
 TEST(Generator, KindsOfNumbersShareNoBits) {
-  // The same elements of the same seed, drawn as three kinds: were they made of the same bits, the uniform numbers
-  // would give away the normal ones and what dropout keeps.
+  // Elements of the same seed and number, drawn as three kinds. If they came from the same bits, the uniform numbers
+  // would predict the normal ones and the elements that dropout keeps.
   constexpr std::int64_t n = 2000;
   const kernels::RandomKey key{1, 0, 0};
   const Tensor u = Tensor::empty({n}, {.dtype = DType::f64}), z = Tensor::empty({n}, {.dtype = DType::f64});
@@ -125,7 +125,7 @@ TEST(Generator, ACopyGoesOnByItself) {
   EXPECT_EQ(default_generator().state().offset, before);
 }
 
-/// What `body` does on a new thread.
+/// Runs `body` on a new thread.
 void elsewhere(const std::function<void()>& body) { std::thread(body).join(); }
 
 TEST(DefaultGenerator, DiffersBetweenThreadsAndIsSeededForAll) {
@@ -137,7 +137,7 @@ TEST(DefaultGenerator, DiffersBetweenThreadsAndIsSeededForAll) {
   std::thread other([&] {
     there = randn({8});
     step.arrive_and_wait();
-    step.arrive_and_wait();  // seeded again meanwhile
+    step.arrive_and_wait();  // seeded again in between
     key = default_generator().state();
     afterwards = randn({8});
   });

@@ -1,5 +1,5 @@
-// The laws of views, checked over all coordinates against plain index maps: element c of the view must be the element
-// of the original that the definition names.
+// The laws of views, checked over all coordinates against plain index maps: element c of the view is the original's
+// element by the definition.
 #include "tensor/geometry.h"
 
 #include <gtest/gtest.h>
@@ -23,7 +23,7 @@ std::int64_t pick(Random& random, std::int64_t low, std::int64_t high) {  // bot
   return std::uniform_int_distribution<std::int64_t>(low, high)(random);
 }
 
-/// A geometry that some chain of views could have made: permuted, sliced, with steps, broadcast and offset.
+/// A geometry that a chain of views could make: permuted, sliced, with steps, broadcast and offset.
 Geometry random_geometry(Random& random) {
   Shape shape;
   for (std::int64_t rank = pick(random, 0, 4); rank > 0; --rank) shape.append(pick(random, pick(random, 0, 1), 4));
@@ -208,7 +208,7 @@ TEST(Geometry, UnsqueezedAndSqueezedAreInverse) {
   });
 }
 
-/// A random shape of as many elements.
+/// A random shape with `elements` elements.
 Shape random_factors(Random& random, std::int64_t elements) {
   Shape shape;
   while (shape.rank() < 5 && (elements > 1 || pick(random, 0, 2) == 0)) {
@@ -235,8 +235,8 @@ TEST(Geometry, ReshapedKeepsRowMajorOrderOrAsksForACopy) {
       EXPECT_EQ(offsets_of(*view), offsets_of(x));
     } else {
       ++copies;
-      // No strides can do it: with the offsets fixed by row-major order, they are determined by one step along each
-      // dimension, and those do not reproduce the rest.
+      // No strides fit: the offsets in row-major order fix one step along each dimension, and these steps do not
+      // reproduce the other offsets.
       const std::vector<std::int64_t> all = offsets_of(x);
       Geometry only{wanted, contiguous_strides(wanted), all[0]};
       for (int d = 0; d < wanted.rank(); ++d)

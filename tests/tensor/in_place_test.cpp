@@ -1,5 +1,5 @@
-// In-place writes: copy_from across shapes, dtypes and overlapping memory, fill, version counters, and what gradients
-// forbid.
+// In-place writes: copy_from across shapes, dtypes and overlapping memory, fill, version counters, and the writes that
+// gradients forbid.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -17,7 +17,7 @@ using testing::ElementsAre;
 using testing_support::error_of;
 using testing_support::offsets_of;
 
-/// A record that only says what the tensor is.
+/// A record that only states the tensor's kind.
 class FixedRecord : public GradRecord {
  public:
   FixedRecord(bool requires_grad, bool leaf) : requires_grad_(requires_grad), leaf_(leaf) {}

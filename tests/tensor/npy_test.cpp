@@ -35,7 +35,7 @@ const std::string version_three =
     "\223NUMPY\003\000t\000\000\000{'descr': '<i8', 'fortran_order': False, 'shape': (), }"
     "                                                            \012\376\377\377\377\377\377\377\377"s;
 
-/// A version 1.0 file around any header.
+/// Returns a version 1.0 file with any header.
 std::string npy_file(const std::string& header, const std::string& data = "") {
   std::string bytes = "\223NUMPY\001\000"s;
   bytes += static_cast<char>(header.size() & 0xff);
@@ -49,7 +49,7 @@ class Npy : public testing::Test {
     write_bytes(path_, bytes);
     return load_npy(path_);
   }
-  /// The error's text after "[load_npy] <path>: ".
+  /// Returns the error's text after "[load_npy] <path>: ".
   std::string refusal(const std::string& bytes) {
     const std::string text = error_of<FileError>([&] { load(bytes); }), begin = "[load_npy] " + path_ + ": ";
     return text.starts_with(begin) ? text.substr(begin.size()) : text;

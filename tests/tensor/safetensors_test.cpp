@@ -43,7 +43,7 @@ class Safetensors : public testing::Test {
     write_bytes(path_, bytes);
     return load_safetensors(path_);
   }
-  /// The error's text after "[load_safetensors] <path>: ".
+  /// Returns the error's text after "[load_safetensors] <path>: ".
   std::string refusal(const std::string& bytes) {
     const std::string text = error_of<FileError>([&] { load(bytes); }), begin = "[load_safetensors] " + path_ + ": ";
     return text.starts_with(begin) ? text.substr(begin.size()) : text;
@@ -130,7 +130,7 @@ TEST_F(Safetensors, LeavesATensorOfAForeignDtypeOutAndLoadsTheOthers) {
             "tensor 'c': data_offsets [10, 13) outside the 12 bytes of data");
 }
 
-// The sizes that safetensors 0.8.0 for Python accepts.
+// These are the sizes that safetensors 0.8.0 for Python accepts.
 TEST_F(Safetensors, NamesEveryForeignDtypeOfTheFormatAndChecksItsSize) {
   struct Case {
     const char* dtype;

@@ -1,4 +1,4 @@
-// Tensors on a simulated device: memory is accounted to the byte, nothing is computed, what is read is zero.
+// Tensors on a simulated device: memory is counted to the byte, kernels compute nothing, and all reads return zero.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

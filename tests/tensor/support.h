@@ -1,5 +1,4 @@
-// What the tests of tensor/ share: texts of exceptions, folders that disappear, and plain index arithmetic to compare
-// the real one with.
+// Shared by the tests of tensor/: texts of exceptions, temporary folders, and plain index arithmetic as a reference.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -23,7 +22,7 @@ namespace poolgrad::testing_support {
 inline constexpr DType all_dtypes[] = {DType::f64, DType::f32, DType::f16, DType::bf16,
                                        DType::i64, DType::i32, DType::u8,  DType::boolean};
 
-/// The text of the exception of type E that `action` throws.
+/// Returns the text of the exception of type E that `action` throws.
 template <class E>
 std::string error_of(const std::function<void()>& action) {
   try {
@@ -36,7 +35,7 @@ std::string error_of(const std::function<void()>& action) {
   return "no exception";
 }
 
-/// An empty folder of this test; it disappears with everything in it.
+/// An empty folder for one test; the destructor removes it and its contents.
 class TemporaryFolder {
  public:
   TemporaryFolder() {
@@ -48,7 +47,7 @@ class TemporaryFolder {
   TemporaryFolder& operator=(const TemporaryFolder&) = delete;
 
   std::string file(const std::string& name) const { return (path_ / name).string(); }
-  /// Names of all files, sorted.
+  /// Returns the names of all files, sorted.
   std::vector<std::string> names() const {
     std::vector<std::string> names;
     for (const auto& entry : std::filesystem::directory_iterator(path_)) names.push_back(entry.path().filename());
@@ -61,7 +60,7 @@ class TemporaryFolder {
 };
 
 inline void write_bytes(const std::string& path, const std::string& bytes) {
-  std::filesystem::remove(path);  // some file systems flush a file that is truncated and rewritten: milliseconds
+  std::filesystem::remove(path);  // some file systems take milliseconds to flush a file that is truncated and rewritten
   std::ofstream(path, std::ios::binary | std::ios::trunc) << bytes;
 }
 
@@ -70,14 +69,14 @@ inline std::string read_bytes(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-/// What happened to damaged copies of a file.
+/// The number of damaged copies of a file that were accepted and refused.
 struct DamageCount {
   int accepted = 0;
   int refused = 0;
 };
 
 /// Calls read(copy, what) for copies of `whole` with each single bit flipped, and for `rounds` copies with `changes`
-/// random bytes; counts those that throw FileError. Any other exception is the test's failure.
+/// random bytes; counts the calls that throw FileError. Any other exception fails the test.
 template <class Read>
 void read_damaged(const std::string& whole, int rounds, int changes, Read read, DamageCount& count) {
   const auto attempt = [&](const std::string& bytes, const std::string& what) {
@@ -101,7 +100,7 @@ void read_damaged(const std::string& whole, int rounds, int changes, Read read, 
   }
 }
 
-/// All coordinates of a shape, in row-major order.
+/// Returns all coordinates of a shape, in row-major order.
 inline std::vector<std::vector<std::int64_t>> coordinates(const Shape& shape) {
   std::vector<std::vector<std::int64_t>> all{{}};
   for (const std::int64_t size : shape) {
@@ -122,7 +121,7 @@ inline std::int64_t offset_of(const Geometry& geometry, const std::vector<std::i
   return offset;
 }
 
-/// Where every element lies, in row-major order.
+/// Returns the offset of every element, in row-major order.
 inline std::vector<std::int64_t> offsets_of(const Geometry& geometry) {
   std::vector<std::int64_t> offsets;
   for (const auto& coordinate : coordinates(geometry.shape)) offsets.push_back(offset_of(geometry, coordinate));

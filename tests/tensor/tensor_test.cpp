@@ -1,4 +1,4 @@
-// What a Tensor is: a handle to storage, geometry and dtype, with clear errors.
+// A Tensor is a handle to storage, geometry and dtype, with clear errors.
 #include "tensor/tensor.h"
 
 #include <gmock/gmock.h>

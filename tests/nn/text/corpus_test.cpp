@@ -1,4 +1,4 @@
-// What is read and held out, with weights and without.
+// The training text and the held-out text, with weights and without.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -129,7 +129,7 @@ TEST(Corpus, ReadsNoMoreOfABinaryFileThanItsStart) {
   write_bytes(folder.file("a_text"), std::string(100, 'x') + "\n");
   for (const char* name : {"binary1", "binary2"}) {
     write_bytes(folder.file(name), std::string(1, '\0'));
-    std::filesystem::resize_file(folder.file(name), std::uintmax_t{1} << 32);  // no bytes of the disk
+    std::filesystem::resize_file(folder.file(name), std::uintmax_t{1} << 32);  // uses no disk space
   }
   const auto faults = [] {
     rusage usage{};
@@ -235,9 +235,9 @@ TEST(Corpus, IsTokenisedPartByPart) {
   EXPECT_EQ(corpus.texts[0].train.size(), 1000) << "the bytes stay";
 }
 
-#if !defined(POOLGRAD_ADDRESS_SANITIZER) && !defined(POOLGRAD_THREAD_SANITIZER)  // which take memory of their own
+#if !defined(POOLGRAD_ADDRESS_SANITIZER) && !defined(POOLGRAD_THREAD_SANITIZER)  // these use memory of their own
 
-/// In KiB: what the process has in memory now, or had at most.
+/// Returns KiB: the resident memory of the process, now or at its peak.
 std::int64_t resident(const std::string& name) {
   std::ifstream status("/proc/self/status");
   for (std::string line; std::getline(status, line);)

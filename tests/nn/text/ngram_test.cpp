@@ -1,4 +1,4 @@
-// What counting achieves.
+// The losses of baselines that count n-grams.
 #include <gtest/gtest.h>
 
 #include <cmath>

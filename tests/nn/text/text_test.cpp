@@ -1,4 +1,4 @@
-// Text in pieces: what is read of it is what was put together.
+// Text in pieces: reading returns the assembled bytes.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

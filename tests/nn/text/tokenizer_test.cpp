@@ -33,7 +33,7 @@ std::vector<std::string> pieces(const Tokenizer& tokenizer, const std::string& t
   return result;
 }
 
-/// Some text: words of a few letters, numbers, signs and white space, and bytes that are none of these.
+/// A text of words of a few letters, numbers, signs, white space and other bytes.
 std::string noise(std::uint32_t seed, std::size_t size) {
   std::mt19937 random(seed);
   std::string text;
@@ -48,7 +48,7 @@ std::string noise(std::uint32_t seed, std::size_t size) {
   return text;
 }
 
-/// Byte-pair encoding from its definition: every pair of every word counted anew for every merge.
+/// Byte-pair encoding by definition: counts every pair of every word again for every merge.
 std::vector<Tokenizer::Merge> merges_by_hand(const std::string& text, std::int64_t vocabulary) {
   std::vector<std::vector<std::int32_t>> words;
   for (const std::string& word : words_of(text)) {
@@ -65,7 +65,7 @@ std::vector<Tokenizer::Merge> merges_by_hand(const std::string& text, std::int64
       }
     std::pair<Tokenizer::Merge, std::int64_t> best{{}, 1};
     for (const auto& entry : counts)
-      if (entry.second > best.second) best = entry;  // of equals the smaller pair: it comes first
+      if (entry.second > best.second) best = entry;  // among equals the smaller pair, which comes first
     if (best.second < 2) break;
     const auto token = static_cast<std::int32_t>(256 + std::ssize(merges));
     merges.push_back(best.first);

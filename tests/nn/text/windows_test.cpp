@@ -1,4 +1,4 @@
-// Windows as tensors, and which of them a run trains on and is judged by.
+// Windows as tensors, and the choice of windows for training and validation.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -23,7 +23,7 @@ TEST(TextWindows, AreTheTextAndTheTextOneByteFurther) {
     EXPECT_THAT(error_of<IndexError>([&] { windows_of(text, {start}, 2); }), HasSubstr("leave the text of 5")) << start;
 }
 
-/// Texts of so many different tokens, and of these weights.
+/// Returns texts with these weights, each of one repeated token.
 Corpus weighted(const std::vector<double>& weights, std::int64_t train = 200, std::int64_t held_out = 41) {
   Corpus corpus;
   corpus.weighted = true;

@@ -1,4 +1,4 @@
-// The file that a run goes on from.
+// The file from which a run resumes.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -23,7 +23,7 @@ using ::testing::HasSubstr;
 using testing_support::error_of;
 using testing_support::TemporaryFolder;
 
-/// A model, its optimiser, and a run that can stop at any step.
+/// A model, its optimizer, and a run that can stop at any step.
 struct SmallRun {
   explicit SmallRun(std::uint64_t seed)
       : generator(seed), model(3, 2, {}, {.generator = &generator}), optimizer(model.named_parameters()) {}
@@ -46,7 +46,7 @@ struct SmallRun {
   std::int64_t done = 0;
 };
 
-/// The file with `name`, or another tensor more, of a dtype that poolgrad has none of.
+/// Gives the tensor `name` of the file, or an additional one, a dtype that poolgrad lacks.
 void make_foreign(const std::string& path, const std::string& name) {
   SafetensorsFile file = load_safetensors(path);
   file.unsupported.clear();
@@ -111,7 +111,7 @@ TEST(TrainingState, KeepsTheStepsOfEachParameterAndReadsFilesThatHaveNone) {
   EXPECT_THAT(loaded.optimizer.parameter_steps(), ElementsAre(3, 2));
 
   SafetensorsFile file = load_safetensors(path);
-  file.metadata.erase("poolgrad.parameter_steps");  // as files were before
+  file.metadata.erase("poolgrad.parameter_steps");  // as in older files
   save_safetensors(path, file);
   load_training_state(path, loaded.model, loaded.optimizer);
   EXPECT_THAT(loaded.optimizer.parameter_steps(), ElementsAre(3, 3));
@@ -222,7 +222,7 @@ TEST(TrainingState, ComparesAveragesBeforeAnythingChanges) {
   EXPECT_TRUE(bit_equal(own.tensors()[0].second, before));
 }
 
-/// The file with another number of its metadata.
+/// Changes a number in the file's metadata.
 void put_count(const std::string& path, const std::string& name, std::int64_t count) {
   SafetensorsFile file = load_safetensors(path);
   file.metadata.at("poolgrad." + name) = std::to_string(count);

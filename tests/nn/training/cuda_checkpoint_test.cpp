@@ -1,4 +1,4 @@
-// Files of what is on a CUDA device, through a little memory of the host.
+// Saves and loads CUDA tensors with little host memory.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -23,11 +23,11 @@ using testing_support::error_of;
 using testing_support::TemporaryFolder;
 
 constexpr Device first_device{DeviceType::cuda, 0};
-constexpr std::size_t little = std::size_t{3} << 20;  // bytes of the host
+constexpr std::size_t little = std::size_t{3} << 20;  // bytes of host memory
 
 std::size_t host_bytes() { return allocator_for(cpu).statistics().allocated_bytes.current; }
 
-/// Bytes of the CPU's pool that an action had at most, beside what was there.
+/// Returns the peak of the CPU pool's bytes during an action, above those before.
 template <class Action>
 std::size_t host_peak(const Action& action) {
   const std::size_t before = host_bytes();
@@ -36,7 +36,7 @@ std::size_t host_peak(const Action& action) {
   return allocator_for(cpu).statistics().allocated_bytes.peak - before;
 }
 
-/// Parameters of 5 MB and optimiser state of 10 MB.
+/// Parameters of 5 MB and optimizer state of 10 MB.
 struct RunOnDevice {
   RunOnDevice(std::uint64_t seed, Device device)
       : generator(seed),

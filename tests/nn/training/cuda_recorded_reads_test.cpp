@@ -1,4 +1,4 @@
-// How often the host reads what a recorded step computes, as the emulated device counts it.
+// Counts the host's reads of a recorded step's results on the emulated device.
 #include <gtest/gtest.h>
 
 #include "allocator/emulation/device.h"

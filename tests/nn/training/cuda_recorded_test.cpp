@@ -1,5 +1,5 @@
-// Training steps that are recorded once and replayed have the bits of eager ones, on a GPU or the emulated device: what
-// they clip, skip and draw, whatever the optimiser, and beside all that runs eagerly.
+// Training steps that are recorded once and replayed have the bits of eager ones, on a GPU or the emulated device. This
+// holds for clipping, skipped steps, random numbers and every optimizer, and beside eager work.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -62,7 +62,7 @@ TEST_P(RecordedStep, ThatDivergesUpdatesNothingAndCountsNothing) {
   const auto set_gain = [](Training& training, double gain) { training.model.gain.fill(gain); };
   Training eager(GetParam(), false), recorded(GetParam(), true);
   for (int i = 0; i < 3; ++i) eager.run(i), recorded.run(i);
-  // The loss is too large itself, or its gradient alone is.
+  // Either the loss overflows or only its gradient does.
   for (const double gain : {std::numeric_limits<double>::infinity(), 1e37}) {
     std::string said[2];
     for (Training* const each : {&eager, &recorded}) {
@@ -142,7 +142,7 @@ class OneBack : public SequenceMixer {
   }
 };
 
-/// Twelve steps of a small language model, with everything that a run may have.
+/// Twelve steps of a small language model, with all options of a run.
 struct Language {
   Language(OptimizerKind kind, bool graph, Checkpointing checkpointing = {})
       : trainer(
@@ -168,7 +168,8 @@ struct Language {
     const Text train(bytes);
     return {train, train.part(0, 300)};
   }
-  /// Losses, norms and rates up to step `last`, and held-out losses, which are computed eagerly in between.
+  /// Returns losses, norms and rates up to step `last`, and validation losses, which are computed eagerly between
+  /// steps.
   std::vector<double> run_to(std::int64_t last) {
     std::vector<double> found;
     while (trainer.steps_done() < last) {
@@ -201,7 +202,7 @@ TEST(RecordedTrainer, GoesOnFromACheckpointBitForBit) {
     const std::vector<double> then = rest.run_to(12);
     found.insert(found.end(), then.begin(), then.end());
     EXPECT_EQ(found, all) << to_string(kind);
-    // One that has been recorded already goes back to the checkpoint, too.
+    // A run that has already been recorded can return to the checkpoint too.
     half.run_to(9);
     half.trainer.resume(folder.file("half"));
     EXPECT_EQ(half.run_to(12), then) << to_string(kind);

@@ -113,7 +113,7 @@ TEST(ScopeStatus, PassesScopesOnToWhoWasToldBefore) {
 TEST(InterruptGuard, TakesAClosedTerminalForARequestUnlessToldToIgnoreIt) {
   {
     const InterruptGuard guard;
-    std::raise(SIGHUP);  // ends the process where nobody listens
+    std::raise(SIGHUP);  // ends the process unless a handler is set
     EXPECT_TRUE(InterruptGuard::interrupted());
   }
   const auto before = std::signal(SIGHUP, SIG_IGN);  // as nohup does
@@ -135,7 +135,7 @@ TEST(InterruptGuard, TakesOutputThatNobodyReadsForARequestAndAFullFileForAnError
   const auto before = std::signal(SIGPIPE, SIG_IGN);
   {
     const InterruptGuard guard;
-    std::raise(SIGXFSZ);  // each ends the process where nobody listens
+    std::raise(SIGXFSZ);  // each ends the process unless a handler is set
     EXPECT_FALSE(InterruptGuard::interrupted());
     for (int line = 0; line < 3; ++line) std::raise(SIGPIPE);
     EXPECT_TRUE(InterruptGuard::interrupted());
@@ -176,7 +176,7 @@ TEST(InterruptGuard, WithinAnotherSharesItsRequest) {
 TEST(InterruptGuard, StillListensAfterOneWithinItHasEnded) {
   const InterruptGuard outer;
   { const InterruptGuard inner; }
-  std::raise(SIGTERM);  // ends the process where nobody listens
+  std::raise(SIGTERM);  // ends the process unless a handler is set
   EXPECT_TRUE(InterruptGuard::interrupted());
   InterruptGuard::forget();
   EXPECT_FALSE(InterruptGuard::interrupted());
@@ -184,7 +184,7 @@ TEST(InterruptGuard, StillListensAfterOneWithinItHasEnded) {
   EXPECT_TRUE(InterruptGuard::interrupted()) << "as the first one";
 }
 
-/// A terminal as standard output, as long as it lives.
+/// While alive, standard output is a terminal.
 class Terminal {
  public:
   Terminal() : terminal_(posix_openpt(O_RDWR | O_NOCTTY)) {
@@ -224,7 +224,7 @@ TEST(Progress, CutsTheLiveLineToTheTerminal) {
     Progress progress(out, true);
     terminal.set_columns(8);
     progress.status("step 1/2 and more");
-    terminal.set_columns(5);  // as its window is made smaller
+    terminal.set_columns(5);  // as when its window shrinks
     progress.status("\u00e4\u00f6\u00fc\u2581\u2588");
     progress.line("a whole line");
   }

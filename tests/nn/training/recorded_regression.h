@@ -28,7 +28,7 @@ inline std::unique_ptr<Optimizer> optimizer_of(OptimizerKind kind, const NamedTe
   return std::make_unique<AdamW>(parameters, AdamWOptions{.decay_matrices_only = true});
 }
 
-/// Two layers with dropout between them on a batch that is fixed tensors; `gain` multiplies the loss.
+/// Two layers with dropout between them on a batch of fixed tensors; `gain` multiplies the loss.
 struct Regression : Module {
   explicit Regression(OptimizerKind kind, bool half = false)
       : half_(half),

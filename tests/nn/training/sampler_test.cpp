@@ -1,4 +1,4 @@
-// The rules of drawing against their definitions, and a writer that keeps what it has read against one that does not.
+// Compares the sampling rules with their definitions, and a writer with a cache with one without.
 #include "nn/training/sampler.h"
 
 #include <gmock/gmock.h>
@@ -22,7 +22,7 @@ using testing_support::error_of;
 
 constexpr double infinity = std::numeric_limits<double>::infinity();
 
-/// Whether a comes before b among the most probable.
+/// Returns whether a precedes b in the order of probability.
 bool comes_first(const std::vector<double>& values, std::size_t a, std::size_t b) {
   return values[a] > values[b] || (values[a] == values[b] && a < b);
 }
@@ -35,8 +35,8 @@ std::vector<double> softmax_of(const std::vector<double>& logits) {
   return result;
 }
 
-/// Each rule by itself, as it is written down: a token stays if its rank is below k, and if those before it have less
-/// than p between them.
+/// Applies each rule by its definition: a token stays if its rank is below k and the tokens before it have a total
+/// probability below p.
 std::vector<double> by_definition(std::vector<double> logits, const std::vector<std::int64_t>& recent,
                                   const SamplerOptions& o) {
   for (std::size_t token = 0; token < logits.size(); ++token) {
@@ -191,7 +191,7 @@ TEST(Sampler, SaysWhereALogitIsNoNumber) {
   }
 }
 
-/// The mean of all positions so far: what comes next depends on everything. Fails when it is told to.
+/// The mean of all positions so far, so every output depends on all inputs. `fails_in` makes a later call fail.
 class MeanSoFar : public SequenceMixer {
  public:
   Tensor forward(const Tensor& x, SequenceState* state) override {
@@ -211,7 +211,7 @@ class MeanSoFar : public SequenceMixer {
   inline static int fails_in = 0;  // calls
 };
 
-/// Two blocks of it, with an untied head that says something.
+/// Two blocks of this mixer, with an untied head of nonzero weights.
 struct WritingModel {
   explicit WritingModel(Positions positions = Positions::rope)
       : model({.context = 24, .layers = 2, .width = 16, .positions = positions},
@@ -226,7 +226,8 @@ struct WritingModel {
   LanguageModel model;
 };
 
-/// The text that follows, everything read again for every byte; the newer half of it where the context is full.
+/// Returns the continuation without a cache: it reads the whole context again for every byte, and its newer half when
+/// the context is full.
 std::string without_a_cache(LanguageModel& model, const std::string& prompt, std::int64_t bytes) {
   const NoGradGuard no_grad;
   const std::int64_t context = model.config().context;
@@ -264,7 +265,7 @@ TEST(TextWriter, WritesWhatReadingEverythingAgainWouldBeyondTheContextToo) {
     }
 }
 
-/// The same, of whole sequences alone.
+/// The same mixer for whole sequences only.
 class MeanOfWhole : public SequenceMixer {
  public:
   Tensor forward(const Tensor& x, SequenceState* state) override {
@@ -312,7 +313,7 @@ TEST(TextWriter, ReadsOnInTheMiddleAndStartsAnew) {
 
 TEST(TextWriter, PenalisesTheLastTokensAlsoWhereTheContextIsFull) {
   WritingModel writing;
-  constexpr int window = 20;  // more than what is left of a context of 24 when it is read again
+  constexpr int window = 20;  // more than the space left in a context of 24 after it is read again
   TextWriter writer(writing.model, {.repetition_penalty = 1e6, .penalty_window = window, .temperature = 0});
   const std::string text = "ab" + written(writer, "ab", 60);
   ASSERT_GT(writer.restarts(), 1);

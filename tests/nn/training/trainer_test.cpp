@@ -1,4 +1,4 @@
-// The step that trainers share, and training by the library alone; examples/train tests the rest.
+// The step of all trainers, and training with the library alone; examples/train tests the rest.
 #include "nn/training/trainer.h"
 
 #include <gmock/gmock.h>
@@ -29,7 +29,7 @@ using testing_support::read_bytes;
 using testing_support::TemporaryFolder;
 using testing_support::WorkingFolder;
 
-/// A layer with its optimiser; both runs begin alike.
+/// A layer with its optimizer; both runs start from equal values.
 struct SmallModel {
   Generator generator{7};
   Linear layer{3, 2, {}, {.dtype = DType::f64, .generator = &generator}};
@@ -97,7 +97,7 @@ Corpus small_text() {
   return {train, train.part(0, 300)};
 }
 
-/// Twelve steps of a small model, on a generator of its own.
+/// Twelve steps of a small model with its own generator.
 struct SmallTraining {
   explicit SmallTraining(OptimizerKind by = OptimizerKind::adamw, Corpus learned = small_text(), double decay = 0)
       : optimizer(by), corpus(std::move(learned)), ema(decay) {}
@@ -439,7 +439,7 @@ TEST(Trainer, IsAsItWasAfterAStepThatFailedAndGoesOnBitForBit) {
             [](const auto&...) { return std::make_unique<Failing>(); }, ParameterOptions{.generator = &generator}),
         small_text(), {.batch = 2, .steps = 12, .generator = &generator});
     for (int tries = 0; trainer.steps_done() < 4; ++tries) {
-      if (fails && tries == 1)  // the pass of the second layer, when dropout of the first has been drawn
+      if (fails && tries == 1)  // the second layer fails after the first has drawn its dropout mask
         EXPECT_THROW(trainer.step(), std::runtime_error);
       else
         losses[fails].push_back(trainer.step().loss);
@@ -493,7 +493,7 @@ TEST(Trainer, GoesOnFromItsCheckpointBitForBit) {
   EXPECT_EQ(resumed.sample, expected.sample);
 }
 
-/// In tokens of two bytes each.
+/// A text in tokens of two bytes each.
 Corpus text_of_pairs() {
   std::vector<std::uint8_t> text;
   for (int i = 0; i < 3000; ++i) text.push_back(static_cast<std::uint8_t>("abcaca"[i % 6]));
@@ -507,7 +507,7 @@ Corpus text_of_pairs() {
 TEST(Trainer, SaysLossesInNatsPerByteWhateverTheTokensAre) {
   SmallTraining small(OptimizerKind::adamw, text_of_pairs());
   ASSERT_EQ(small.trainer.corpus().texts[0].train_tokens.size(), 1500);
-  // The head is 0 at first: all 260 tokens are as likely.
+  // The head is 0 at first, so all 260 tokens have equal probability.
   const double expected = std::log(260.0) / 2;
   const HeldOutLoss at_once = small.trainer.validate(2), by_position = small.trainer.loss_by_position(2);
   EXPECT_NEAR(at_once.loss, expected, 1e-6);
