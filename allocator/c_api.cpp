@@ -141,7 +141,7 @@ std::string describe_code(void* address) {
   return text.str();
 }
 
-// Adds the caller in C to a pool's report, which knows only callers in C++.
+// Adds the caller in C to a pool's report, which names only callers in C++.
 std::string asked_for_by(void* caller, std::string report) {
   const std::string line = "\n  asked for by ";
   const std::size_t begin = report.find(line);

@@ -53,10 +53,10 @@ struct AllocatorConfig {
   /// Pack the records of live blocks once they take more than a 64th of the reserved bytes (and 64 KiB). Changes no
   /// address.
   bool packing = true;
-  /// Map scattered free pages to one range of addresses where the device gives no new ones, if it supports that.
+  /// If new pages are unavailable, map scattered free pages to one range of addresses, if the device supports it.
   bool stitch = true;
-  /// Also where new pages are available, if more than 64 MiB and a 32nd of the reserved bytes lie idle. Uses less
-  /// memory after fragmentation, at the price of more device calls.
+  /// Stitch even if new pages are available, while more than 64 MiB and a 32nd of the reserved bytes are idle. Uses
+  /// less memory after fragmentation, at the price of more device calls.
   bool stitch_idle = false;
   /// Never reuse another stream's memory because its work happens to be finished, which differs between runs.
   bool deterministic = false;

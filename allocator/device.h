@@ -1,4 +1,4 @@
-// Where tensors live: `cpu`, `cuda:N`, or `sim:N` (a device with a capacity and a clock, but no bytes and no
+// The devices of tensors: `cpu`, `cuda:N`, or `sim:N` (a device with a capacity and a clock, but no bytes and no
 // arithmetic).
 #pragma once
 

@@ -25,7 +25,7 @@ ForkMutexes& fork_mutexes() {
 }
 
 // A shared lock suffices: readers change nothing, and a reader may wait for a lock that the forking thread holds. In
-// the child, which has no other reader, unlock() constructs the mutex anew.
+// the child, which has no other reader, unlock() constructs a new mutex.
 void lock(std::shared_mutex& mutex) { mutex.lock_shared(); }
 void unlock(std::shared_mutex& mutex, bool in_child) {
   mutex.unlock_shared();

@@ -1,7 +1,7 @@
 // An asymmetric lock, free for its owner: one thread enters and leaves with plain stores, and others occasionally
-// revoke the state. They pay with a system call that makes every running thread pass a memory barrier (membarrier(2),
-// as in "asymmetric Dekker synchronisation", Dice, Huang and Yang 2001). Without that call, and under the thread
-// sanitizer, which does not know it, the owner's store is sequentially consistent instead.
+// revoke the state. They pay with a system call that makes every running thread execute a memory barrier
+// (membarrier(2), as in "asymmetric Dekker synchronisation", Dice, Huang and Yang 2001). Without that call, and under
+// the thread sanitizer, which does not know it, the owner's store is sequentially consistent instead.
 #pragma once
 
 #include <atomic>

@@ -1,4 +1,4 @@
-// The thread caches of a pool. The parts behind them see them only during a Standstill.
+// The thread caches of a pool. Other parts of the pool access them only while all threads are stopped (Standstill).
 #pragma once
 
 #include <cstddef>

@@ -45,8 +45,8 @@ class Arena : public Tiling {
   bool fills_pages(std::size_t size) const;
   /// At least `alignment`, and a page for blocks that fill their pages. A preference, not a requirement.
   std::size_t preferred_alignment(std::size_t size, std::size_t alignment) const;
-  /// The last free block of a window counts as the largest of all from now on, whatever its size: then earlier growth
-  /// has no influence on places.
+  /// If `ignored`, the last free block of a window counts as the largest of all, so that earlier growth does not affect
+  /// addresses.
   void ignore_growth(bool ignored) { last_is_largest_ = ignored; }
   /// Best fit among the free blocks of `stream`, cut to `size`; busy. nullptr if none fits.
   Block* take(std::size_t size, std::size_t alignment, std::uint64_t stream);

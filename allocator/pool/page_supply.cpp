@@ -23,7 +23,7 @@ constexpr std::size_t most_addresses = std::size_t{1} << 42;
 // For less, a release and a commit cost no more than a move.
 constexpr std::size_t least_stitched = std::size_t{8} << 20;
 
-// While idle memory is below both limits, commits are preferred to moves, which have to wait for streams.
+// While idle memory is below the larger limit, commits are preferred to moves, which have to wait for streams.
 constexpr std::size_t most_idle = std::size_t{64} << 20;
 constexpr std::size_t most_idle_share = 32;  // of the reserved bytes
 
@@ -36,7 +36,7 @@ constexpr std::size_t most_ahead_share = 64;  // of the reserved bytes
 constexpr std::size_t near_budget = 512;      // at most 1 / this of it, or
 constexpr std::size_t far_from_budget = 256;  // 1 / this for extra pages of long-lived blocks, and for handles until
 constexpr std::size_t far_share = 7;          // 1 / this of the budget is reserved.
-// A handle of the long-lived arena is at most 1 / this: its blocks are rarely freed, but may be.
+// A handle of the long-lived arena is at most 1 / this of it: its blocks are rarely freed, but may be.
 constexpr std::size_t long_lived_share = 64;
 
 }  // namespace

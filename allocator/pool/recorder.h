@@ -19,7 +19,7 @@ namespace poolgrad {
 
 struct PoolSettings;
 
-/// TraceEvent::flags in a ring: a free_completed follows at the same time. One record stands for both.
+/// TraceEvent::flags in a ring: a free_completed follows at the same time. One record represents both.
 inline constexpr std::uint8_t completed_at_once = 128;
 
 /// Guarded by the pool's mutex unless noted.

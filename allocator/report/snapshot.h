@@ -16,7 +16,7 @@ enum class BlockState : std::uint8_t {
   live,         // allocated
   pending,      // freed, but another stream may still use it
   busy,         // owned by a thread in a device call for it
-  magazine      // cached by the thread that gave it back; joins its neighbours only when the magazine is drained
+  magazine      // cached by the thread that freed it; merges with neighbors only when the magazine is drained
 };
 
 inline std::string_view to_string(BlockState state) {

@@ -86,7 +86,7 @@ struct Statistics {
 
   double hit_rate() const { return requests ? static_cast<double>(pool_hits) / static_cast<double>(requests) : 1.0; }
   std::uint64_t cached_bytes() const { return reserved_bytes.current - active_bytes.current; }
-  /// Peak of active over peak of reserved bytes; 1 where nothing was reserved.
+  /// Peak of active over peak of reserved bytes; 1 if nothing was reserved.
   double utilisation() const { return share(active_bytes.peak, reserved_bytes.peak, 1.0); }
   /// Rounding: the part of the allocated bytes that was not requested.
   double internal_fragmentation() const {
@@ -105,7 +105,7 @@ struct Statistics {
   }
 };
 
-/// Every figure under PyTorch's name where it has one ("allocated_bytes.all.current", "num_ooms"), else under its own
+/// Every value under PyTorch's name if it has one ("allocated_bytes.all.current", "num_ooms"), else under its own
 /// ("category_bytes.gradient.peak", "rung.commit.runs", "stream.7.live_bytes"). Always the same order.
 std::vector<std::pair<std::string, std::uint64_t>> named_statistics(const Statistics& statistics);
 

@@ -52,7 +52,7 @@ std::uint64_t zigzag(std::uint64_t difference) {
 }
 std::uint64_t unzigzag(std::uint64_t coded) { return (coded >> 1) ^ (~(coded & 1) + 1); }
 
-// The event that the next one of a kind is compared with.
+// For each kind, the reference event of the next difference.
 class References {
  public:
   Fields& of(TraceKind kind) {
@@ -142,7 +142,7 @@ class Loader {
   }
 
   void events(Trace& trace) {
-    // Index 0 means "none" and is allowed where there is no table.
+    // Index 0 means "none" and is valid for an empty table.
     const auto last = [](const auto& table) -> std::uint64_t { return table.empty() ? 0 : table.size() - 1; };
     constexpr std::uint64_t any = UINT64_MAX;
     const Fields limits = {any,

@@ -69,7 +69,7 @@ class SnapshotReader {
     return entry->second;
   }
 
-  // A few bytes of the file can refer to a long text again and again.
+  // Limits memory: a few bytes of the file can refer to a long text repeatedly.
   std::string copy(std::string_view text) {
     if (text.size() > text_budget_) in_.fail("texts that are repeated too often");
     text_budget_ -= text.size();
@@ -264,7 +264,7 @@ class SnapshotReader {
     }
   }
 
-  // Steps stand before what happened in the same microsecond.
+  // Inserts steps before other events of the same microsecond.
   void insert_steps(DeviceTrace& on) {
     if (on.steps.empty()) return;
     std::ranges::stable_sort(on.steps);

@@ -150,8 +150,8 @@ class SnapshotWriter {
     out_.end_list();
   }
 
-  /// Viewers know numbers up to 2^53. What is left of a destroyed stream, and a thread's own, has a larger name:
-  /// instead they get small ones that no stream of the trace has.
+  /// Viewers support numbers up to 2^53. Remains of destroyed streams, and streams of threads, have larger ids: they
+  /// get small unused ones instead.
   static std::vector<std::uint64_t> names_of_streams(const Trace& trace) {
     std::vector<std::uint64_t> names = trace.streams;
     const SaltedNumbers taken(names.begin(), names.end());

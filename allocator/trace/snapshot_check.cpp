@@ -24,13 +24,13 @@ struct LiveSegment {
   std::uint64_t stream = 0;
 };
 
-// One device, from the end of its entries to their beginning.
+// The state of one device, from the last entry to the first.
 struct Device {
   std::map<std::uint64_t, LiveSegment> segments;
   std::map<std::uint64_t, HeldBlock> blocks;
 };
 
-/// The range of `map` that touches [begin, end), or its end.
+/// A range of `map` that overlaps [begin, end), or map.end().
 template <typename Map>
 typename Map::iterator overlapping(Map& map, std::uint64_t begin, std::uint64_t end) {
   auto at = map.lower_bound(end);
@@ -66,7 +66,7 @@ class SnapshotChecker {
   void add(std::string line) {
     if (violations_.size() < most_violations) violations_.push_back(std::move(line));
   }
-  // An element that cannot be read is a violation; the next ones are looked at all the same.
+  // Reports an unreadable element as a violation, and continues with the next ones.
   template <typename Action>
   void guarded(Action action) {
     try {

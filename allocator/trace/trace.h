@@ -22,7 +22,7 @@ enum class TraceKind : std::uint8_t {
   free_completed,  // reusable; follows free_requested at once unless another stream still used the block
   segment_map,     // pages were committed: `address`, `size`
   segment_unmap,   // pages were released to the device: `address`, `size`
-  rung,            // a rung of the emergency ladder ran for a request on `stream`: `rung` is its id, `size` its yield,
+  rung,            // a stage of the emergency ladder ran for a request on `stream`: `rung` is its id, `size` its yield,
                    // `address` its nanoseconds
   out_of_memory,   // a request of `size` on `stream` failed; `address` is the device's free memory
   stream_use,      // `stream` uses the block beyond the stream it was allocated on

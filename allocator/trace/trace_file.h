@@ -74,12 +74,12 @@ std::string save_trace(const std::string& path, const Trace& trace, TraceFormat 
 //           time      signed varint, from the event before
 //           for each bit of the mask, lowest first, the difference of that field as a signed varint modulo 2^64:
 //           allocation, address, size, ticket, location, scope, stream, slack, category, rung, flags
-/// Any trace whose indices are in range comes back equal, field by field.
+/// Lossless for any trace with indices in range.
 /// `path` is for error texts. Throws FileError that names the offset, for any bytes that encode_pgt() does not make.
 
 inline constexpr std::string_view pgt_magic{"\x89PGT\r\n\x1a\n", 8};
 
-/// Any trace whose indices are in range comes back equal, field by field.
+/// Lossless for any trace with indices in range.
 std::string encode_pgt(const Trace& trace);
 /// Throws FileError that names the offset, for any bytes that encode_pgt() does not make.
 Trace decode_pgt(std::string_view bytes, const std::string& path);
@@ -88,7 +88,7 @@ Trace decode_pgt(std::string_view bytes, const std::string& path);
 //
 // Mapping of a trace:
 //   committed pages     `segments`, one for each run of committed addresses inside a window, with is_expandable; their
-//                       stream is always 0, since a window serves all streams (and viewers join neighbours of one
+//                       stream is always 0, since a window serves all streams (and viewers join neighbors of one
 //                       stream only)
 //   segment_map/unmap   entries of the same name, allocate is `alloc`, out_of_memory is `oom`
 //   scope, location     `frames`, innermost first: the location, then the names of the scope in file "scope", line 0

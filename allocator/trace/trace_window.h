@@ -18,8 +18,8 @@ struct TraceWindow {
 
 struct WindowedTrace {
   Trace trace;
-  std::vector<BlockSnapshot> before;  // live and pending blocks at the begin, by address
-  std::uint64_t reserved_before = 0;  // committed bytes at the begin
+  std::vector<BlockSnapshot> before;  // live and pending blocks at the start, by address
+  std::uint64_t reserved_before = 0;  // committed bytes at the start
   std::size_t contradictions = 0;     // events that were left out
 };
 

@@ -2,7 +2,7 @@
 //
 //   char_rnn [FILE]
 //
-// Expected without a file: the loss falls from 5.5 to about 0.1, and the rhyme comes back.
+// Expected without a file: the loss falls from 5.5 to about 0.1, and the network reproduces the rhyme.
 #include <exception>
 #include <fstream>
 #include <iostream>

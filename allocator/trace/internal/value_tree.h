@@ -91,9 +91,9 @@ class SnapshotElements {
 
   /// A dictionary with a limited number of keys, because it may be referred to often.
   Value dictionary(Value value) const;
-  /// The items of a list that nothing else refers to.
+  /// The items of a list that has no other references.
   std::span<const Value> list(Value value, const char* what);
-  /// The frames of an element, which many may share; null where it has none.
+  /// The frames of an element, which elements may share; null if it has none.
   const Value* frames(Value dict) const;
   /// Calls visit(item, index) for each item of a list, with `at` set to the item; then restores it.
   template <class Visit>
@@ -106,12 +106,12 @@ class SnapshotElements {
     }
     at = {name};
   }
-  /// A whole number of 0 or more; `otherwise` where the key is missing or None.
+  /// An integer of at least 0; `otherwise` if the key is missing or None.
   std::uint64_t number(Value dict, const char* key, std::optional<std::uint64_t> otherwise = {}) const;
   std::string_view text(Value dict, const char* key, std::optional<std::string_view> otherwise = {}) const;
-  /// Null where the key is missing or None.
+  /// Null if the key is missing or None.
   const Value* find(Value dict, const char* key) const;
-  /// An error where it is.
+  /// The same, but a missing key is an error.
   Value need(Value dict, const char* key) const;
 
  private:
