@@ -1,4 +1,4 @@
-// Anomaly mode names the operator that made the first number that is none.
+// Anomaly mode names the operator that made the first number that is not finite.
 #include "autograd/engine/engine.h"
 
 #include <gmock/gmock.h>

@@ -1,5 +1,5 @@
-// Autocast: which operators compute in which dtype, over the whole operator table, and what a scope keeps and for how
-// long.
+// Autocast: the compute dtype of every operator in the operator table, and the lifetime of the casts that a scope
+// keeps.
 #include "autograd/autocast.h"
 
 #include <gmock/gmock.h>
@@ -29,19 +29,20 @@ namespace {
 
 using testing_support::error_of;
 
-/// Whether what an operator was given, after all casts, is what its class promises in a scope of bf16.
+/// Checks that the operands of each operator, after casts, have the dtypes of its class in a bf16 scope.
 class ClassWatcher : public SavedTensorPolicy {
  public:
   std::shared_ptr<NodeNote> recorded(const RecordedCall& call) override {
     const bool attends = call.operation.find("attend") != std::string::npos;
-    const std::size_t checked = attends ? 3 : call.inputs.size();  // bias and sinks of scores are f32
+    const std::size_t checked = attends ? 3 : call.inputs.size();  // bias and sinks of attention scores are f32
     std::set<DType> dtypes;
     for (std::size_t i = 0; i < checked; ++i)
       if (call.inputs[i].defined() && is_floating(call.inputs[i].dtype())) dtypes.insert(call.inputs[i].dtype());
     ++calls_;
     switch (autocast_class(call.operation)) {
       case AutocastClass::low:
-        if (call.operation == "linear_cross_entropy") break;  // casts inside, and gives gradients like its inputs
+        if (call.operation == "linear_cross_entropy")
+          break;  // casts inside, and returns gradients in the dtypes of its inputs
         EXPECT_EQ(dtypes, std::set<DType>{DType::bf16}) << call.operation;
         break;
       case AutocastClass::wide: EXPECT_EQ(dtypes, std::set<DType>{DType::f32}) << call.operation; break;
@@ -62,7 +63,7 @@ class AutocastTest : public ::testing::TestWithParam<std::size_t> {
   const Operator& entry() const { return operator_table()[GetParam()]; }
 };
 
-/// The floating inputs in these dtypes in turn.
+/// Casts the floating inputs to these dtypes in turn.
 Tensors in_turn(const Tensors& inputs, std::array<DType, 2> dtypes) {
   Tensors result;
   std::size_t next = 0;
@@ -126,7 +127,7 @@ TEST(AutocastTable, HasAClassForEveryOperatorThatTheSourcesRecord) {
             "[autocast] no class is known of the operator transmogrify");
 }
 
-/// The names in the last cell of a row of docs/nn.md: | `low` | what becomes of operands | `matmul`, `linear` |
+/// The names in the last cell of a row of docs/nn.md: | `low` | effect on operands | `matmul`, `linear` |
 std::set<std::string> operators_in_row(const std::string& class_name) {
   std::ifstream page(POOLGRAD_SOURCE_DIR "/docs/nn.md");
   std::string line;
@@ -148,7 +149,7 @@ TEST(AutocastTable, IsThatOfThePage) {
     const std::set<std::string> said = operators_in_row(name);
     EXPECT_FALSE(said.empty()) << name;
     for (const std::string& op : said) EXPECT_EQ(autocast_class(op), kind) << op << " is not " << name;
-    if (kind == AutocastClass::as_given) continue;  // most of which the page does not name
+    if (kind == AutocastClass::as_given) continue;  // the page names few of them
     for (const std::string& op : all_recorded())
       EXPECT_TRUE(autocast_class(op) != kind || said.contains(op)) << op << " is missing in the row of " << name;
   }
@@ -206,7 +207,7 @@ TEST(AutocastScope, SaysWhatDoesNotFitAsOperatorsDo) {
               ::testing::HasSubstr("operands differ in dtype"));
 }
 
-/// Which storages casts gave.
+/// Records the storages of cast results.
 class CastLog : public SavedTensorPolicy {
  public:
   std::shared_ptr<NodeNote> recorded(const RecordedCall& call) override {
@@ -246,7 +247,7 @@ TEST(AutocastScope, DoesNotMistakeAParameterForOneThatIsGone) {
   const Tensor x = to(ones({1, 64}), DType::bf16);
   const AutocastScope scope(DType::bf16);
   for (const double value : {1.0, 2.0, 3.0}) {
-    const Tensor weight = full({1, 64}, value).set_requires_grad();  // as a rule at the address of the one before
+    const Tensor weight = full({1, 64}, value).set_requires_grad();  // usually at the address of the previous one
     EXPECT_EQ(linear(x, weight).item(), 64 * value);
   }
 }
@@ -263,7 +264,7 @@ TEST(AutocastScope, RecordsGradientsOfAParameterThatWasFirstCastWithoutThem) {
 }
 
 TEST(AutocastScope, AddsTheGradientsOfAParametersUsesInF32) {
-  // 1 + 2^-10 is no bf16: one use alone gives 1, the other 2^-10.
+  // bf16 cannot represent 1 + 2^-10: one use alone gives 1, the other 2^-10.
   const Tensor weight = zeros({1, 1}).set_requires_grad(), x = full({1, 1}, 1.0), y = full({1, 1}, 0x1p-10);
   {
     const AutocastScope scope(DType::bf16);

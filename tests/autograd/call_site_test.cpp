@@ -1,5 +1,4 @@
-// Where memory runs out and where streams race, the message names the operator that asked and the line of the program
-// that called it.
+// Errors for exhausted memory and for stream races name the operator and the line of the program that called it.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -20,7 +19,7 @@ using ::testing::HasSubstr;
 using testing_support::error_of;
 
 constexpr std::size_t mebibyte = std::size_t{1} << 20;
-constexpr std::int64_t side = 1024;  // a square of f32 of 4 MiB, whose product takes 16 MiB of scratch
+constexpr std::int64_t side = 1024;  // a square f32 matrix of 4 MiB; its product takes 16 MiB of scratch
 
 /// "call_site_test.cpp:123".
 std::string at_line(unsigned line) { return "call_site_test.cpp:" + std::to_string(line); }
@@ -45,7 +44,7 @@ TEST(CallSiteOfAnOperator, InsideAnotherIsTheLineOfTheOuterOne) {
   const Device small = device_of(10 * mebibyte, 81);
   const Tensor a = square(small), b = square(small);
   const unsigned line = __LINE__ + 1;
-  const std::string report = error_of<OutOfMemoryError>([&] { mse_loss(a, b); });  // of which a - b is a part
+  const std::string report = error_of<OutOfMemoryError>([&] { mse_loss(a, b); });  // calls a - b inside
   EXPECT_THAT(report, AllOf(HasSubstr("\n  asked for by poolgrad::"), HasSubstr("/" + at_line(line) + "\n")));
 }
 
@@ -86,7 +85,7 @@ TEST(CallSiteOfAnOperator, WithoutOneOfItsOwnIsTheOneThatIsDeclared) {
   EXPECT_THAT(report, AllOf(HasSubstr("\n  asked for by poolgrad::"), HasSubstr("/" + at_line(line) + "\n")));
 }
 
-/// A device whose pool hears of everything that is used, by streams 0 and 7.
+/// A device whose pool checks every access, on streams 0 and 7.
 class CallSiteOfARace : public ::testing::Test {
  protected:
   static Device racing_device() {
@@ -117,7 +116,7 @@ TEST_F(CallSiteOfARace, IsThatOfTheOperatorThatCameLater) {
   {
     const Tensor product = matmul(row, b_);
     pool_.order(other_, {device_, 0});
-    // The pool is not told that stream 7 reads, so it gives the memory out again.
+    // The pool does not know that stream 7 reads the block, so it reuses it.
     pool_.memory().touch(product.storage()->data(), sizeof(float) * side, other_, std::source_location::current(),
                          Access::reads);
   }

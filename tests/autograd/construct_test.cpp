@@ -1,4 +1,4 @@
-// Tensors put together from others, norms over dimensions, losses: values worked out by hand or by plain loops.
+// Tensors built from others, norms over dimensions, losses: values worked out by hand or in plain loops.
 #include "autograd/operators/construct.h"
 
 #include <gtest/gtest.h>
@@ -89,7 +89,7 @@ TEST(Unfold, ShowsWindowsWithoutACopy) {
 
 TEST(Unfold, AddsTheGradientsOfHalfTypesUpBeforeItRounds) {
   const Tensor x = ones(150, {.dtype = DType::bf16}).set_requires_grad();
-  const Tensor windows = unfold(pad(x, 0, 299, 299), 0, 300);  // each element is in 300 of them
+  const Tensor windows = unfold(pad(x, 0, 299, 299), 0, 300);  // each element is in 300 windows
   EXPECT_EQ(elements_of(grad({windows}, {x}, {ones(windows.shape(), x.options())})[0]), Doubles(150, 300.0))
       << "bf16 stops counting at 256";
 }

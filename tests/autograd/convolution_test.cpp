@@ -1,4 +1,4 @@
-// Convolutions and pooling against seven plain loops, over chunks of images, and what they hold.
+// Convolutions and pooling compared with seven plain loops, over chunks of images, and their live memory.
 #include "autograd/operators/convolution.h"
 
 #include <gtest/gtest.h>
@@ -100,7 +100,8 @@ TEST(Convolution, MayBeCausal) {
   EXPECT_FALSE(all_close(before[{ellipsis, 6}], after[{ellipsis, 6}]));
 }
 
-TEST(Convolution, GivesEachImageWhatItGivesAlone) {  // 512 K elements of windows an image: nine come in two chunks
+TEST(Convolution,
+     GivesEachImageWhatItGivesAlone) {  // 512 K window elements for each image: nine images take two chunks
   Generator generator(4);
   const Tensor x = randn({9, 8, 64, 64}, {}, generator).set_requires_grad();
   const Tensor w = randn({3, 8, 4, 4}, {}, generator).set_requires_grad();

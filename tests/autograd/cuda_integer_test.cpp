@@ -1,4 +1,4 @@
-// Operators on integers and bools on cuda:0: the CPU's results, bit for bit.
+// Operators on integers and bools on cuda:0 give the CPU's results, bit for bit.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// A fused operator passes over memory once: the kernels that it launches, counted on the emulated device, and the bytes
-// of their operands, each read or written once.
+// Kernel launches of fused operators, counted on the emulated device, and the bytes of their operands. Each operand is
+// read or written once.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -23,14 +23,14 @@ using Names = std::vector<std::string>;
 
 constexpr Device device{DeviceType::cuda, 0};
 constexpr std::int64_t rows = 64, columns = 512;
-constexpr double matrix = rows * columns * 4, row = columns * 4, column = rows * 4;  // bytes, in f32
+constexpr double matrix = rows * columns * 4, row = columns * 4, column = rows * 4;  // bytes in f32
 
 struct Work {
   Names launches;
   double bytes = 0;
 };
 
-/// What `action` makes the device do.
+/// Launches and bytes of `action` on the device.
 Work work_of(const std::function<void()>& action) {
   synchronize(device);
   const emulation::LaunchLog log;
@@ -44,7 +44,7 @@ Work work_of(const std::function<void()>& action) {
 
 Tensor numbers(const Shape& shape) { return to(randn(shape), device).set_requires_grad(); }
 
-/// The operator's work forwards and backwards, for all inputs that want a gradient.
+/// The operator's work in forward and backward, for all inputs that require a gradient.
 struct BothWays {
   Work forward, backward;
 };

@@ -1,4 +1,4 @@
-// The suite of the operator table on cuda:0, a GPU or the emulated device, and that nothing is left out of it.
+// The suite of the operator table on cuda:0, a GPU or the emulated device, and a check that it covers all operators.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// Tensors on cuda:0, the emulated device: made, filled, viewed, moved, computed with, differentiated, and given back to
-// the pool as on the CPU.
+// Tensors on cuda:0, the emulated device: creation, fills, views, copies, arithmetic, gradients and release to the
+// pool, as on the CPU.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -51,13 +51,13 @@ TEST(CudaTensor, ViewsAreCopiedInAnyLayout) {
   const Tensor there = moved(x, gpu);
   const auto turned = [](const Tensor& tensor) { return tensor.alias({{5, 4}, {1, 5}, 20}); };
   EXPECT_TRUE(bit_equal(turned(there).copy(), turned(x)));
-  EXPECT_TRUE(bit_equal(turned(there), turned(x)));  // reads from the device what is not row-major there
+  EXPECT_TRUE(bit_equal(turned(there), turned(x)));  // copies a view that is not row-major from the device
   Tensor into = zeros({4, 5}, {DType::f32, gpu});
   into.alias({{5, 4}, {1, 5}, 0}).copy_from(turned(x));
   EXPECT_TRUE(bit_equal(into, x.alias({{4, 5}, {5, 1}, 20})));
 }
 
-/// Elementwise forward and backward, with no reduction but by views: the tensor and the gradients.
+/// Elementwise operators forward and backward, without reductions: the result and the gradients.
 std::vector<Tensor> expression(const Tensor& x, const Tensor& y) {
   Tensor a = x.detach(), b = y.detach();
   a.set_requires_grad();
@@ -129,7 +129,7 @@ TEST(CudaTensor, WhatCannotBeDoneIsOneSentenceAndTheNextCallWorks) {
   EXPECT_TRUE(bit_equal(x + x, full({4}, 2.0)));
 }
 
-// Lookups, scatters, masks and dropout: values and gradients have the bits of the CPU.
+// Lookups, scatters, masks and dropout: values and gradients have the CPU's bits.
 
 Tensor there_of(const Tensor& x) { return moved(x, gpu); }
 Tensor leaf(const Tensor& x) {
@@ -141,7 +141,8 @@ Tensor indices(const Shape& shape, std::int64_t below, Generator& generator) {
   return randint(0, below, shape, {DType::i64}, generator);
 }
 
-/// run(leaves, index) gives a tensor, whose gradient is itself: both devices find the same tensor and gradients.
+/// run(leaves, index) returns a tensor, which serves as its own gradient. Both devices give the same tensor and
+/// gradients.
 template <class Run>
 void expect_same_gradients(const std::vector<Tensor>& leaves, const Tensor& index, const Run& run) {
   const auto found = [&](const std::vector<Tensor>& given, const Tensor& at) {

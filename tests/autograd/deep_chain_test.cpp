@@ -1,4 +1,4 @@
-// A chain of 100,000 operators: nothing in the tape may recurse. The build runs this under a stack of 1 MiB.
+// A chain of 100,000 operators: the tape must not recurse. The build runs this test with a stack of 1 MiB.
 #include <gtest/gtest.h>
 
 #include "tests/autograd/local_operators.h"
@@ -35,7 +35,7 @@ TEST(DeepChain, DiesThroughSavedTensors) {
   const std::int64_t nodes = live_node_count();
   Tensor x = leaf({1});
   Tensor y = x;
-  // Each node keeps the tensor before it, which keeps its node, and so on; the edge to it is cut by the constant.
+  // Each node keeps the tensor before it, which keeps its node, and so on. The constant cuts the edge to that node.
   for (int i = 0; i < length; ++i) {
     Tensor out = y.copy();
     record("keeps", {x}, {out},
@@ -50,7 +50,7 @@ TEST(DeepChain, DiesThroughSavedTensors) {
 TEST(DeepChain, DiesThroughTheGradientsOfLeaves) {
   const std::int64_t nodes = live_node_count();
   Tensor head = leaf({1});
-  // The gradient of each leaf has a graph that leads to the leaf before it.
+  // The gradient of each leaf has a graph that leads to the previous leaf.
   for (int i = 0; i < length; ++i) {
     Tensor next = leaf({1});
     next.set_grad(scaled(head, 1.0));

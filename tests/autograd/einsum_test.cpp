@@ -1,4 +1,4 @@
-// einsum against its definition: a sum over all values of all letters, term by term.
+// einsum compared with its definition: a sum over all values of all letters, term by term.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -20,7 +20,7 @@ namespace {
 using testing_support::error_of;
 constexpr TensorOptions precise{.dtype = DType::f64};
 
-/// An equation without "...", and what it means in plain loops.
+/// An equation without "...", and its result in plain loops.
 struct Story {
   std::vector<std::string> terms;
   std::string output;

@@ -1,4 +1,4 @@
-// What the engine computes: sums over paths, accumulation, grad(), second derivatives.
+// Results of the engine: sums over paths, accumulation, grad(), second derivatives.
 #include "autograd/engine/engine.h"
 
 #include <gmock/gmock.h>
@@ -393,7 +393,7 @@ TEST(SecondDerivative, AccumulatingDoesNotRewriteWhatTheGraphStillNeeds) {
   Tensor x = leaf({2});
   times(x, x).backward({}, false, true);       // x.grad() = 2 x, with a graph
   Tensor squared = times(x.grad(), x.grad());  // 4 x^2, keeps x.grad()
-  times(x, x).backward();                      // must not write into it
+  times(x, x).backward();                      // must not write into x.grad()
   EXPECT_THAT(values(x.grad()), ElementsAre(8));
   x.set_grad({});
   squared.backward();

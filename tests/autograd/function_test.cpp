@@ -1,4 +1,4 @@
-// Operators that users write.
+// Custom operators.
 #include "autograd/engine/function.h"
 
 #include <gmock/gmock.h>
@@ -41,7 +41,7 @@ struct Growth : Function {
   double rate_;
 };
 
-/// a * b where b is wanted only sometimes.
+/// a * b, with a gradient of b only if it is required.
 struct Product : Function {
   Tensor forward(FunctionContext& context, const std::vector<Tensor>& inputs) override {
     context.save(inputs[0]);
@@ -56,14 +56,14 @@ struct Product : Function {
   }
 };
 
-/// 2 x, of which it keeps its last result, as a cache would.
+/// 2 x; keeps its last result, as a cache would.
 struct Remembering : Function {
   Tensor forward(FunctionContext&, const std::vector<Tensor>& inputs) override { return last_ = scaled(inputs[0], 2); }
   Gradients backward(FunctionContext&, const Tensor& gradient) override { return {scaled(gradient, 2)}; }
   Tensor last_;
 };
 
-/// a + b; writes down what it was told about its inputs.
+/// a + b; records needs() of its inputs.
 struct Asking : Function {
   Asking(std::vector<bool>* forwards, std::vector<bool>* backwards) : forwards_(forwards), backwards_(backwards) {}
   Tensor forward(FunctionContext& context, const std::vector<Tensor>& inputs) override {
@@ -78,7 +78,7 @@ struct Asking : Function {
   std::vector<bool>*forwards_, *backwards_;
 };
 
-/// Returns its input, and as many gradients as it is told.
+/// Returns its input, and the given number of gradients.
 struct Odd : Function {
   explicit Odd(std::size_t gradients) : gradients_(gradients) {}
   Tensor forward(FunctionContext&, const std::vector<Tensor>& inputs) override { return inputs[0]; }
@@ -107,7 +107,7 @@ struct GrowthAndSum : MultiFunction {
   std::vector<bool>* contributed_;
 };
 
-/// Returns what it is told to.
+/// Returns the given outputs.
 struct Returning : MultiFunction {
   explicit Returning(std::vector<Tensor> outputs) : outputs_(std::move(outputs)) {}
   std::vector<Tensor> forward(FunctionContext&, const std::vector<Tensor>&) override { return outputs_; }

@@ -1,4 +1,4 @@
-// Derivatives of functions: against closed forms, against differences, and against each other.
+// Derivatives of functions, compared with closed forms, with differences and with each other.
 #include "autograd/functional.h"
 
 #include <gmock/gmock.h>
@@ -24,7 +24,7 @@ Tensor numbers(std::initializer_list<double> values, const Shape& shape = {}) {
   return from_data<double>(values, shape.rank() == 0 ? Shape{count} : shape);
 }
 
-/// Two tensors to two: smooth, mixed, of unequal shapes.
+/// Two tensors to two: smooth, with mixed terms, of unequal shapes.
 std::vector<Tensor> mixed(const std::vector<Tensor>& in) {
   const Tensor product = matmul(in[0], in[1]);  // (2, 3) x (3) -> (2)
   return {tanh(product) * sum(in[0]), exp(in[1] * 0.3)};
@@ -85,7 +85,7 @@ TEST(Jacobian, HasARowForEveryOutputElement) {
   EXPECT_EQ(j[0][1].shape(), Shape({2, 3}));
   EXPECT_EQ(j[1][1].shape(), Shape({3, 3}));
   EXPECT_TRUE(bit_equal(j[1][0], zeros({3, 2, 3}, {.dtype = DType::f64}))) << "no influence";
-  for (std::int64_t k = 0; k < 6; ++k) {  // a column at a time
+  for (std::int64_t k = 0; k < 6; ++k) {  // one column at a time
     std::vector<Tensor> v{zeros({2, 3}, {.dtype = DType::f64}), zeros({3}, {.dtype = DType::f64})};
     v[0].alias({.shape = {}, .strides = {}, .offset = k}).fill(1);
     const Tensor column = directional_difference(mixed, x, v)[0];
@@ -237,7 +237,7 @@ TEST(Functional, WorksWithGradModeOff) {
   EXPECT_FALSE(grad_enabled());
 }
 
-// A gradient penalty: the norm of a Jacobian is trained.
+// A gradient penalty minimizes the norm of a Jacobian.
 TEST(Functional, ResultsAreDifferentiableWhereAsked) {
   const auto penalty = [](const std::vector<Tensor>& in) {
     const auto layer = [&](const Tensor& t) { return tanh(matmul(in[1], t)); };

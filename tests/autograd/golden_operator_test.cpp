@@ -1,5 +1,5 @@
-// Results and gradients of operators against numbers made by an independent framework in f64; the script that made
-// them, golden_operators.py, lies beside this file.
+// Results and gradients of operators, compared with f64 numbers of an independent framework. golden_operators.py in
+// this folder made them.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -45,7 +45,7 @@ const std::vector<Golden>& golden() {
   return all;
 }
 
-// At position 1 a vector of ones becomes m (cos f - sin f, sin f + cos f), for every pair's frequency f.
+// At position 1 a vector of ones becomes m (cos f - sin f, sin f + cos f), for the frequency f of every pair.
 TEST(GoldenOperators, TurnByTheYarnFrequenciesOfHuggingFace) {
   static const std::vector<GoldenYarn> yarns = {
 #include "tests/autograd/golden_yarn.inc"

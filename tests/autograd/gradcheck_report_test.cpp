@@ -1,4 +1,4 @@
-// gradcheck follows the scale of a function, and its report says how a gradient is wrong and in which operator.
+// gradcheck adapts to the scale of a function. Its report describes a wrong gradient and names the operator.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -18,7 +18,7 @@ using testing::Not;
 using testing::StartsWith;
 using Tensors = std::vector<Tensor>;
 
-/// x with `factor` times its gradient.
+/// Returns x, with `factor` times its gradient.
 Tensor times_gradient(const Tensor& x, double factor, const std::string& name = "odd") {
   return with_backward(
       x, [factor](const BackwardCall& call) -> Gradients { return {call.gradient() * factor}; }, name);

@@ -1,4 +1,4 @@
-// gradcheck passes what is right, and says where and how what is wrong is wrong.
+// gradcheck passes right gradients, and locates and describes wrong ones.
 #include "autograd/gradcheck.h"
 
 #include <gmock/gmock.h>
@@ -26,7 +26,7 @@ Tensor random(const Shape& shape, std::uint64_t seed) {
   return randn(shape, {.dtype = DType::f64}, generator).set_requires_grad();
 }
 
-/// |x| with the derivative of the right at 0.
+/// |x| with the right derivative at 0.
 Tensor absolute(const Tensor& x) {
   Tensor out = Tensor::empty_like(x);
   kernels::unary({}, kernels::UnaryOp::abs, out.view(), x.view());
@@ -40,7 +40,7 @@ Tensor absolute(const Tensor& x) {
   return out;
 }
 
-/// x in f64.
+/// Casts x to f64.
 Tensor to_f64(const Tensor& x) {
   Tensor out = Tensor::empty(x.shape(), {.dtype = DType::f64}).copy_from(x.detach());
   if (wants_gradient({x}))
@@ -133,7 +133,7 @@ TEST(Gradcheck, RefusesStepsAndTolerancesThatAreNone) {
   EXPECT_EQ(refusal({.absolute = NAN}), "[gradcheck] a tolerance must not be negative, but is nan");
 }
 
-/// Of f(x[0], ...), with the gradient of x[0] times `factor`.
+/// Checks f(x[0], ...) with the gradient of x[0] times `factor`.
 GradcheckReport check_times(double factor, const TensorFunction& function, const Tensors& points,
                             const GradcheckOptions& options = {}) {
   return gradcheck(
@@ -200,7 +200,7 @@ TEST(Gradcheck, RefusesLowPrecisionUnlessAllowed) {
             "[gradcheck] no input requires a gradient: set_requires_grad() says which to check");
 }
 
-/// Takes x, and holds a weight of its own, as modules do; its weight's gradient is `factor` times the right one.
+/// Maps x with a weight of its own, as modules do; the weight's gradient is `factor` times the right one.
 struct Layer {
   Tensor weight = random({3}, 21);
   double factor = 1.0;
@@ -288,7 +288,7 @@ TEST(Gradcheck, TakesOneTensorTwiceAndViewsOfOneMemory) {
   const TensorFunction product = [](const Tensors& inputs) { return Tensors{times(inputs[0], inputs[1])}; };
   const Tensor x = random({4}, 24), line = random({5}, 25).detach();
   Tensor front = line.alias({{4}, {1}, 0}), back = line.alias({{4}, {1}, 1});
-  const Tensor made = scaled(x, 3);  // no leaf
+  const Tensor made = scaled(x, 3);  // not a leaf
   for (const Tensors& inputs : {Tensors{x, x}, Tensors{x, x.detach()}, Tensors{made, made}, Tensors{x, made},
                                 Tensors{front.set_requires_grad(), back.set_requires_grad()}}) {
     const GradcheckReport first = gradcheck(product, inputs), second = gradgradcheck(product, inputs);
@@ -315,7 +315,7 @@ TEST(Gradcheck, FailsWhereItWouldCompareNothing) {
   }
 }
 
-/// tanh(a) b with a backward that is `factor` times the right one.
+/// tanh(a) b with a backward of `factor` times the right one.
 Tensors scaled_backward(const Tensors& inputs, double factor) {
   const Tensor &a = inputs[0], &b = inputs[1];
   Tensor t = Tensor::empty_like(a);
@@ -377,7 +377,7 @@ TEST(Gradcheck, InLowPrecisionTellsRightFromWrongWhereRoundingHidesWhatMoves) {
   struct Operator {
     const char* name;
     std::size_t inputs;
-    double wide;  // how far from zero: differences of such steps need functions that do not bend too much
+    double wide;  // distance from zero: wide differences need functions of small curvature
     TensorFunction run;
   };
   const std::vector<Operator> operators = {
@@ -421,7 +421,7 @@ TEST(Gradcheck, InLowPrecisionTellsRightFromWrongWhereRoundingHidesWhatMoves) {
       }
 }
 
-// What a function rounds on its way is far more than its outputs show, and it bends.
+// The functions round intermediate results far more coarsely than their outputs show, and are nonlinear.
 TEST(Gradcheck, InLowPrecisionTellsRightFromWrongWhereManyRoundingsMeet) {
   struct Composite {
     const char* name;
@@ -464,7 +464,7 @@ TEST(Gradcheck, InLowPrecisionTellsRightFromWrongWhereManyRoundingsMeet) {
 }
 
 TEST(Gradcheck, InLowPrecisionSaysThatItCannotTellAGradientFromZero) {
-  // One element of 3000 moves the mean of bf16 numbers near 1 by less than their distance.
+  // One of 3000 elements moves the mean of bf16 numbers near 1 by less than their spacing.
   const Tensor x = full({3000}, 1.0, {.dtype = DType::bf16}).set_requires_grad();
   const auto check = [&](double factor, bool allow_unused) {
     return gradcheck([=](const Tensors& inputs) { return Tensors{scaled_mean(inputs[0], factor)}; }, {x},
@@ -478,7 +478,7 @@ TEST(Gradcheck, InLowPrecisionSaysThatItCannotTellAGradientFromZero) {
 }
 
 TEST(Gradcheck, DividesByTheStepThatTheTypeCouldTake) {
-  // Near 1000 the numbers of bf16 are 4 apart: a step of 5 is one of 4.
+  // Near 1000, bf16 numbers are 4 apart: a step of 5 becomes 4.
   const Tensor x = full({2}, 1000, {.dtype = DType::bf16}).set_requires_grad();
   const GradcheckReport report = gradcheck([](const Tensors& inputs) { return Tensors{to_f64(inputs[0])}; }, {x},
                                            {.epsilon = 0.005, .relative = 1e-12, .allow_low_precision = true});
@@ -538,7 +538,7 @@ TEST(Gradcheck, NoticesABackwardThatTakesItsGradientToBeDense) {
       [](const Tensors& inputs) {
         return Tensors{with_backward(inputs[0], [](const BackwardCall& call) -> Gradients {
           Tensor dx = Tensor::empty_like(call.gradient());
-          std::copy_n(call.gradient().data<double>(), dx.count(), dx.data<double>());  // reads past the strides
+          std::copy_n(call.gradient().data<double>(), dx.count(), dx.data<double>());  // ignores the strides
           return {dx};
         })};
       },

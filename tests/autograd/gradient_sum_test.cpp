@@ -1,4 +1,4 @@
-// Gradients of half types are added in f32: of several passes, and of several uses in one graph.
+// Gradients of half types are summed in f32, over several passes and over several uses in one graph.
 #include "autograd/engine/gradient_sum.h"
 
 #include <gmock/gmock.h>
@@ -142,7 +142,7 @@ TEST(GradientSum, IsDifferentiableWithCreateGraph) {
     std::vector<Tensor> uses;
     for (int i = 0; i < 3; ++i) uses.push_back(square(x));
     backward(uses, std::vector<Tensor>(3, ones({2}, {.dtype = dtype})), {.create_graph = true});
-    sum(square(x)).backward({}, true, true);  // added to that of the first pass
+    sum(square(x)).backward({}, true, true);  // adds to the gradient of the first pass
     EXPECT_THAT(numbers(x.grad()), Each(24));
     EXPECT_EQ(x.grad().dtype(), dtype);
     EXPECT_THAT(numbers(grad({sum(x.grad())}, {x}, {}, {.retain_graph = true})[0]), Each(8));

@@ -1,4 +1,4 @@
-// Hooks on tensors and nodes: when they run, what they see, what they may change, how long they live.
+// Hooks on tensors and nodes: their order, arguments, allowed changes and lifetime.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -117,7 +117,7 @@ TEST(Hooks, MayRunAnotherBackwardOverAnotherGraph) {
   Tensor x = leaf({2}), other = leaf({5});
   Tensor y = scaled(x, 3);
   register_hook(y, [&other](const Tensor&) {
-    EnableGradGuard guard;  // off inside backward
+    EnableGradGuard guard;  // backward() disables gradients
     times(other, other).backward();
     return Tensor();
   });

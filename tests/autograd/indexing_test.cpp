@@ -1,5 +1,5 @@
-// Elements that tensors name: x[index], x[mask], index_put and scatter_reduce, with the shapes, ties and kinks of
-// PyTorch 2.15 where the headers say nothing else.
+// Elements selected by tensors: x[index], x[mask], index_put and scatter_reduce. Shapes, ties and kinks are those of
+// PyTorch 2.15 unless the headers differ.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -150,7 +150,7 @@ TEST(ScatterReduce, LeavesXOutWhereAnythingIsSent) {
   EXPECT_EQ(without(ScatterReduction::sum), (All{{1, 10, 2}, {1, 0, 0}, {1, 1, 1, 1}}));
   EXPECT_EQ(without(ScatterReduction::prod), (All{{1, 25, 0}, {1, 0, 0}, {5, 5, 0, 2}}));
   EXPECT_EQ(without(ScatterReduction::mean), (All{{1, 5, 1}, {1, 0, 0}, {0.5, 0.5, 0.5, 0.5}}));
-  // PyTorch counts x among the winners here, and loses its part: 1/3 each.
+  // PyTorch counts x among the winners here and drops its share: 1/3 each.
   EXPECT_EQ(without(ScatterReduction::amax), (All{{1, 5, 2}, {1, 0, 0}, {0.5, 0.5, 1, 0}}));
   EXPECT_EQ(without(ScatterReduction::amin), (All{{1, 5, 0}, {1, 0, 0}, {0.5, 0.5, 0, 1}}));
 }
@@ -172,7 +172,7 @@ TEST(ScatterReduce, CombinesHalfTypesInF32) {
     const Tensor nowhere = zeros({4096}, {.dtype = DType::i64}), ones_sent = ones({4096}, {.dtype = dtype});
     const Tensor one = ones({1}, {.dtype = dtype});
     EXPECT_EQ(scatter_reduce(one, 0, nowhere, ones_sent, ScatterReduction::mean).item(), 1.0) << to_string(dtype);
-    const double factor = 1.0078125;  // 1 + 2^-7: a product of 32 is 1.2828, and each step rounds in bf16
+    const double factor = 1.0078125;  // 1 + 2^-7: the product of 32 factors is 1.2828, but each step in bf16 rounds
     const Tensor many = full({32}, factor, {.dtype = dtype});
     EXPECT_EQ(scatter_reduce(one, 0, slice(nowhere, 0, 0, 32), many, ScatterReduction::prod).item(),
               to(scalar(std::pow(factor, 32)), dtype).item())

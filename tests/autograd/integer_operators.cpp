@@ -10,14 +10,14 @@ namespace {
 
 using Tensors = std::vector<Tensor>;
 
-/// Beside x, on its device.
+/// Indices on x's device.
 Tensor places(const Tensor& x, std::initializer_list<std::int64_t> values) {
   return to(from_data<std::int64_t>(values, {static_cast<std::int64_t>(values.size())}), x.device());
 }
-/// An index, or what chooses, made of y.
+/// y as an index or a condition.
 Tensor as_index(const Tensor& y) { return to(y, DType::i64); }
 Tensor as_truth(const Tensor& y) { return to(y, DType::boolean); }
-/// Of x's dtype, on its device.
+/// Three values of x's dtype, on its device.
 Tensor from_values(const Tensor& x) {
   switch (x.dtype()) {
     case DType::i64: return from_data<std::int64_t>({1, 0, 2}, 3, x.device());
@@ -26,7 +26,7 @@ Tensor from_values(const Tensor& x) {
     default: return from_data<bool>({true, false, true}, 3, x.device());
   }
 }
-/// So few elements that their product does not overflow.
+/// Three rows: their product does not overflow.
 Tensor three_rows(const Tensor& x) { return slice(x, 0, 0, 3); }
 Tensor changed(const Tensor& x, const std::function<void(Tensor&)>& change) {
   Tensor copy = clone(x);

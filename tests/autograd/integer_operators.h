@@ -1,4 +1,4 @@
-// What operators make of integers and bools: every row of docs/operators.md whose dtypes are not the floating ones.
+// Integer and bool results of operators: every row of docs/operators.md that accepts other dtypes than floating ones.
 #pragma once
 
 #include <functional>
@@ -15,8 +15,8 @@ enum class Takes { numbers, everything, bools, indices };
 struct IntegerOperators {
   std::vector<std::string> names;  // of the row
   Takes takes;
-  /// Each of them once. x and y are matrices of one shape and dtype, of at least 3 rows and 4 columns, whose elements
-  /// are small: y's are 0 to 2.
+  /// Runs each operator once. x and y are matrices of one shape and dtype, with at least 3 rows and 4 columns and small
+  /// elements: those of y are 0 to 2.
   std::function<std::vector<Tensor>(const Tensor& x, const Tensor& y)> run;
 };
 

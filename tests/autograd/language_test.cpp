@@ -1,5 +1,4 @@
-// What one writes with tensors: numbers beside them, comparisons, assignment, indexing, one dimension in place of a
-// list.
+// Notation for tensors: numbers as operands, comparisons, assignment, indexing, one dimension in place of a list.
 #include <gtest/gtest.h>
 
 #include <limits>
@@ -278,7 +277,7 @@ TEST(Assignment, OnTheTapeRefusesWhatAViewOrABackwardWouldNotSee) {
   }
   x += 1.0;
   EXPECT_EQ(numbers_of(x), (Doubles{3, 5}));
-  Tensor y = exp(w);  // its backward reads y
+  Tensor y = exp(w);  // exp's backward reads y
   EXPECT_EQ(error_of<Error>([&] { y += 1.0; }), text);
   EXPECT_EQ(error_of<Error>([&] { x[0] += 1.0; }),
             "[+=] a view or a backward shares the memory of the left side; write x = x + y instead: lhs () f64 on cpu");

@@ -1,4 +1,4 @@
-// Graphs die when their tensors do, whatever went wrong on the way.
+// Graphs are freed with their tensors, also after errors.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -114,7 +114,7 @@ TEST_F(Lifetime, OfWhatABackwardThatThrowsHadYetToReach) {
       with_backward(total(y), [](const BackwardCall&) -> Gradients { throw std::runtime_error("on purpose"); });
   y = Tensor();
   EXPECT_GE(live_bytes(), before + 3 * (1 << 14)) << "the outputs of exponential()";
-  EXPECT_THROW(loss.backward(), std::runtime_error);  // in the first node of all
+  EXPECT_THROW(loss.backward(), std::runtime_error);  // in the first node of the backward pass
   EXPECT_LE(live_bytes(), before + 64) << "only the loss";
 }
 
@@ -148,7 +148,7 @@ TEST(OutOfMemoryInBackward, FreesTheGraphAndASmallerBatchWorks) {
     Tensor x = ones({megabytes << 18}, {.device = device}).set_requires_grad();
     Tensor y = x;
     for (int i = 0; i < 3; ++i) y = times(y, y);
-    // A gradient of something far larger than the graph so far.
+    // Allocates far more in its backward than the graph so far.
     y = with_backward(y, [megabytes](const BackwardCall& call) -> Gradients {
       Tensor workspace = Tensor::empty({megabytes << 18, 8}, call.gradient().options());
       return {call.gradient()};

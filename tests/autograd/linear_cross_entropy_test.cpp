@@ -1,4 +1,4 @@
-// linear_cross_entropy in half types: logits and sums of gradients are f32.
+// linear_cross_entropy in half types: logits and gradient sums are f32.
 #include <gtest/gtest.h>
 
 #include <vector>
@@ -19,7 +19,7 @@ TEST(LinearCrossEntropy, KeepsTheLossOfLargeLogitsInHalfTypes) {
     const Tensor x = to(randn({70, 8}, {.dtype = DType::f64}, generator) * 6.0, dtype);
     const Tensor weight = to(randn({5, 8}, {.dtype = DType::f64}, generator) * 6.0, dtype);
     const double exact = linear_cross_entropy(to(x, DType::f64), to(weight, DType::f64), targets).item();
-    // Logits near 100 have 2^-18 in f32. A half type would round them to 2^-2 or 2^-5.
+    // Logits near 100 have an f32 spacing of 2^-18. A half type would round them to 2^-2 or 2^-5.
     EXPECT_NEAR(linear_cross_entropy(x, weight, targets).item(), exact, 1e-4) << to_string(dtype);
   }
 }

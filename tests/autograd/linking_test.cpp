@@ -1,4 +1,4 @@
-// A program that never calls an operator still has gradients: the linker must not drop the tape.
+// Gradients work in a program that calls no operator: the linker must keep the tape.
 #include <gtest/gtest.h>
 
 #include "tensor/creation.h"

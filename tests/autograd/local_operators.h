@@ -1,4 +1,4 @@
-// A handful of operators written on the spot, so that the tape is tested by itself, apart from the operator families.
+// Operators for tests of the tape alone, independent of the operator families.
 #pragma once
 
 #include <functional>
@@ -45,7 +45,7 @@ inline Tensor plus(const Tensor& a, const Tensor& b) {
   return out;
 }
 
-/// factor * x: keeps nothing.
+/// factor * x; keeps no tensor.
 inline Tensor scaled(const Tensor& x, double factor) {
   Tensor out = Tensor::empty_like(x);
   kernels::unary(current_stream(x.device()), kernels::UnaryOp::affine, out.view(), x.view(), factor, 0.0);
@@ -55,7 +55,7 @@ inline Tensor scaled(const Tensor& x, double factor) {
   return out;
 }
 
-/// exp(x): keeps its output.
+/// exp(x); keeps its output.
 inline Tensor exponential(const Tensor& x) {
   Tensor out = Tensor::empty_like(x);
   kernels::unary(current_stream(x.device()), kernels::UnaryOp::exp, out.view(), x.view());
@@ -87,7 +87,7 @@ inline Tensor total(const Tensor& x) {
   return out;
 }
 
-/// x and -x at once: two outputs.
+/// x and -x: two outputs.
 inline std::pair<Tensor, Tensor> both_signs(const Tensor& x) {
   Tensor same = x.copy();
   Tensor negative = scaled(x.detach(), -1.0);
@@ -100,7 +100,7 @@ inline std::pair<Tensor, Tensor> both_signs(const Tensor& x) {
   return {same, negative};
 }
 
-/// x unchanged, with a backward of the test's choice.
+/// Returns x with the given backward.
 inline Tensor with_backward(const Tensor& x, BackwardFunction backward, std::string name = "odd") {
   Tensor out = x.copy();
   if (wants_gradient({x})) record(std::move(name), {x}, {out}, std::move(backward));
@@ -116,7 +116,7 @@ inline Tensor leaf(std::initializer_list<double> values) {
 
 inline std::vector<double> values(const Tensor& x) { return x.to_vector<double>(); }
 
-/// What `body` throws, as text; "" if it throws nothing.
+/// The text of the exception that `body` throws; "" without one.
 template <class E = Error>
 std::string message_of(const std::function<void()>& body) {
   try {

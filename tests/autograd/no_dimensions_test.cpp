@@ -1,5 +1,5 @@
-// A tensor without dimensions has dimensions 0 and -1, as a vector of its one element has, wherever PyTorch 2.15 says
-// so.
+// A tensor without dimensions accepts dimensions 0 and -1, like a vector of one element, for the operators that allow
+// it in PyTorch 2.15.
 #include <gtest/gtest.h>
 
 #include <functional>

@@ -1,4 +1,4 @@
-// What the table's differences cannot see: kinks, ties, infinities, integers, memory.
+// Cases that finite differences do not cover: kinks, ties, infinities, integers, memory.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -31,7 +31,7 @@ Doubles slopes(const Function& function, std::initializer_list<double> at) {
   return grad({sum(function(x))}, {x})[0].template to_vector<double>();
 }
 
-// Of a vector of ones at position p the pair d becomes m (cos a - sin a, sin a + cos a), a = p f_d.
+// At position p, pair d of a vector of ones becomes m (cos a - sin a, sin a + cos a), a = p f_d.
 TEST(Rope, FitsLongerContexts) {
   const std::int64_t size = 32, half = size / 2, positions = 40;
   const double base = 500, factor = 8;
@@ -53,7 +53,7 @@ TEST(Rope, FitsLongerContexts) {
   expect({base, RopeScaling::none, factor}, plain, 1);
   expect(
       {base, RopeScaling::linear, factor}, [&](double f, std::int64_t) { return f / factor; }, 1);
-  // The fastest pair keeps its frequency, the slowest is divided by the factor.
+  // The fastest pair keeps its frequency; the slowest is divided by the factor.
   expect(
       {base, RopeScaling::ntk, factor},
       [&](double f, std::int64_t d) {
@@ -62,7 +62,7 @@ TEST(Rope, FitsLongerContexts) {
       1);
   expect(
       {base, RopeScaling::yarn, factor, 64},
-      [&](double f, std::int64_t d) {  // pair 5.98 turns once in 64 positions, and none 32 times
+      [&](double f, std::int64_t d) {  // pair 5.98 turns once in 64 positions, and no pair 32 times
         const double kept = 1 - std::min(static_cast<double>(d) / 6, 1.0);
         return (1 - kept) * f / factor + kept * f;
       },
@@ -168,7 +168,7 @@ TEST(HalfTypes, HaveTheirGradientsWhereSquaresAndProductsOverflow) {
 }
 
 TEST(Variance, OfHalfTypesHasSquaresThatTheyCannotHold) {
-  for (const double spread : {3.0, 300.0}) {  // a variance that f16 holds, and one that it does not
+  for (const double spread : {3.0, 300.0}) {  // one variance fits f16, the other does not
     const Tensor signs = repeat(f64({1, -1}), 40'000, 0), x = to(signs * spread, DType::f16).set_requires_grad();
     const double deviation = stddev(x, {}, false, 0.0).item();
     EXPECT_EQ(deviation, spread);
@@ -222,7 +222,7 @@ TEST(RunningLogSumExp, IsStableAndStartsFromNothing) {
     EXPECT_EQ(grad({logcumsumexp(nothing, 0)}, {nothing}, {ones_like(nothing)})[0].to_vector<double>(),
               Doubles(static_cast<std::size_t>(n), 0.0));
   }
-  // 0, 1, 2, ... in f16: the sum of exp is e^n / (1 - 1/e), and e^20 no longer fits.
+  // 0, 1, 2, ... in f16: the sum of exp is e^n / (1 - 1/e), and e^20 exceeds f16.
   const Tensor ramp = to(arange(0, 20), DType::f16);
   EXPECT_NEAR(to(logcumsumexp(ramp, 0), DType::f64).to_vector<double>()[19], 19.458675, 0.01);
 }
@@ -273,7 +273,7 @@ TEST(Norm, OfRowsTakesSquaresThatTheDtypeCannotHold) {
   }
 }
 
-/// One rounding of the true quotient, which x * (1 / b) is not.
+/// Rounds the true quotient once; x * (1 / b) does not.
 TEST(Division, ByANumberRoundsOnce) {
   Generator generator(12);
   for (const double divisor : {3.0, 10.0, -7.0, 49.0}) {
@@ -385,7 +385,7 @@ TEST(LinearCrossEntropy, TagsTheGradientsThatItMakesInTheForwardPass) {
   }
 }
 
-/// What backward of `loss` needs at most, in tensors of `count` f32.
+/// Peak memory of loss.backward(), in tensors of `count` f32.
 double peak_of_backward(const Tensor& loss, std::int64_t count) {
   CachingAllocator& pool = allocator_for(cpu);
   pool.reset_peaks();
@@ -463,7 +463,7 @@ TEST(LinearCrossEntropy, GivesItsGradientsToOneOfTheThreadsThatAsk) {
   std::atomic<int> ready = 0;
   const auto run = [&](std::size_t thread) {
     for (int round = 0; round < rounds; ++round) {
-      for (++ready; ready < 2 * (round + 1);) continue;  // both at once: who yields comes later
+      for (++ready; ready < 2 * (round + 1);) continue;  // spins: a yield would delay one thread
       found[thread].push_back(gradients_of(losses[static_cast<std::size_t>(round)]));
     }
   };
@@ -475,7 +475,7 @@ TEST(LinearCrossEntropy, GivesItsGradientsToOneOfTheThreadsThatAsk) {
       for (std::size_t i = 0; i < 2; ++i) ASSERT_TRUE(bit_equal(each[i], expected[i]));
 }
 
-/// Bytes that `call` asks the pool for, its results apart.
+/// Bytes that `call` requests from the pool, without workspaces.
 template <class Call>
 std::uint64_t bytes_asked_for(const Call& call) {
   const auto asked = [] {
@@ -674,7 +674,7 @@ TEST(Views, ShareTheirStorage) {
   EXPECT_EQ(select(select(slice(y, 2, 1, 4, 2), 0, 1), 0, 2).to_vector<double>(), (Doubles{21, 23}));
 }
 
-// 256 + 1 is no bf16.
+// bf16 cannot represent 256 + 1.
 TEST(OperatorEdges, SumsOfHalfTypesLoseNoSmallNumber) {
   for (const DType dtype : {DType::bf16, DType::f16}) {
     const Tensor many = ones({5000}, {.dtype = dtype}), nowhere = zeros({5000}, {.dtype = DType::i64});

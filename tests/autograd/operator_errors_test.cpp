@@ -1,4 +1,4 @@
-// What operators say when they are called wrongly: the same text on every device, before anything is allocated.
+// Error messages of operators: the same text on every device, before any allocation.
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -1,4 +1,4 @@
-// What operators make of integers and bools: dtypes of sums, bounds, exactness.
+// Integer and bool results of operators: dtypes of sums, bounds, exactness.
 #include <gtest/gtest.h>
 
 #include <limits>
@@ -60,7 +60,7 @@ TEST(Clamp, OfIntegersMayHaveASideWithoutABound) {
     EXPECT_EQ(clamp(x, -4e9, -3e9).to_vector<std::int64_t>(), (Integers{first, first, first})) << to_string(dtype);
     EXPECT_EQ(clamp(x, 4, infinity).to_vector<std::int64_t>(), (Integers{4, 5, last})) << to_string(dtype);
   }
-  constexpr auto largest = std::numeric_limits<std::int64_t>::max();  // which no double is
+  constexpr auto largest = std::numeric_limits<std::int64_t>::max();  // no double has this value
   Tensor x = zeros({1}, {.dtype = DType::i64});
   *x.data<std::int64_t>() = largest;
   EXPECT_EQ(clamp(x, 0, infinity).to_vector<std::int64_t>(), Integers{largest});

@@ -1,4 +1,4 @@
-// docs/operators.md names every operator that the public headers declare, and none that they do not.
+// docs/operators.md names exactly the operators that the public headers declare.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -28,7 +28,7 @@ std::string text_of_file(const std::filesystem::path& path) {
   return text.str();
 }
 
-/// The functions that a header declares at the start of a line, operators as "operator+".
+/// The functions that a header declares at the start of a line; operators as "operator+".
 std::set<std::string> functions_in(const std::string& header) {
   static const std::regex declaration(R"(\n(?:[A-Z]\w*|std::vector<Tensor>) (operator[^\s(]+|\w+)\()");
   std::set<std::string> names;
@@ -43,7 +43,7 @@ std::set<std::string> rows_in(const std::string& page) {
   std::set<std::string> names;
   for (std::sregex_iterator match(page.begin(), page.end(), row), end; match != end; ++match) {
     std::string cell = (*match)[1];
-    std::erase(cell, '\\');  // of `operator\|`: a bar would end the cell
+    std::erase(cell, '\\');  // in `operator\|`, where a bar would end the cell
     for (std::sregex_iterator name(cell.begin(), cell.end(), quoted); name != end; ++name)
       EXPECT_TRUE(names.insert((*name)[1]).second) << (*name)[1] << " has two rows";
   }
@@ -82,7 +82,7 @@ TEST(OperatorReference, ReadsDeclarationsAndRows) {
 
 using Call = std::function<Tensor(const Tensor&)>;
 
-/// The third column of the row that names the operator.
+/// The third column of the operator's row.
 std::string dtypes_of(const std::string& page, const std::string& name) {
   const std::size_t at = page.find("`" + name + "`"), end = page.find('\n', at);
   std::string line = page.substr(at, end - at);

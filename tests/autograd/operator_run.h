@@ -1,4 +1,4 @@
-// An entry of the operator table, run forwards and backwards.
+// Runs an entry of the operator table forward and backward.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +13,7 @@ namespace poolgrad::testing {
 
 using Tensors = std::vector<Tensor>;
 
-/// The same inputs as leaves that require grad where they are floating.
+/// The same inputs; the floating ones as leaves that require grad.
 inline Tensors leaves_of(const Tensors& inputs) {
   Tensors leaves;
   for (const Tensor& input : inputs) {
@@ -31,7 +31,7 @@ inline Tensor weights_like(const Tensor& output) {
 }
 
 struct Results {
-  Tensors outputs, gradients;  // a gradient for each floating input, zeros where it did not contribute
+  Tensors outputs, gradients;  // a gradient for each floating input; zeros if it did not contribute
 };
 
 inline Results run(const Operator& entry, const Tensors& inputs) {
@@ -54,8 +54,8 @@ inline Tensors converted(const Tensors& inputs, DType dtype) {
   return result;
 }
 
-/// What rounding errors are measured by: the largest magnitude in all of `tensors`, since a sum may cancel, and at
-/// least 1 where there is only one number, for the same reason.
+/// Scale of rounding errors: the largest magnitude in all of `tensors`, because sums may cancel. At least 1 if one of
+/// them is a single number.
 inline double scale_of(const Tensors& tensors) {
   double largest = 1e-30;
   for (const Tensor& tensor : tensors) {

@@ -1,4 +1,4 @@
-// What holds for every operator wherever it runs; see operator_suite.h.
+// Properties of every operator on every device; see operator_suite.h.
 #include "tests/autograd/operator_suite.h"
 
 #include <gmock/gmock.h>
@@ -46,7 +46,7 @@ std::string name_of_entry(const ::testing::TestParamInfo<std::size_t>& info) {
 
 namespace {
 
-/// Takes all that is saved out of the pool; what comes back is in fresh memory.
+/// Moves all saved tensors out of the pool, and unpacks them into new memory.
 class Evacuation : public SavedTensorPolicy {
  public:
   std::unique_ptr<PackedTensor> pack(const Tensor& tensor, const SavedUse&) override {
@@ -69,7 +69,7 @@ class Evacuation : public SavedTensorPolicy {
 
 std::uint64_t live_bytes() { return allocator_for(suite.device).statistics().requested_bytes.current; }
 
-/// What the storages of `tensors` take that are not among those of `others`.
+/// Bytes of the storages of `tensors` that are not storages of `others`.
 std::uint64_t bytes_apart(const Tensors& tensors, const Tensors& others) {
   std::set<const Storage*> counted;
   for (const Tensor& other : others) counted.insert(other.storage().get());
@@ -102,7 +102,7 @@ TEST_P(OperatorTest, HasTheSecondDerivativeThatDifferencesGiveOrRefusesIt) {
 TEST_P(OperatorTest, KeepsNothingThatAPolicyCannotTake) {
   for (const OperatorCase& example : some_cases()) {
     const Tensors inputs = on_device(example.inputs, suite.device);
-    const Results expected = run(entry(), inputs);  // also makes what programs are kept for the next call
+    const Results expected = run(entry(), inputs);  // also fills the program caches
     const Evacuation policy;
     const Tensors leaves = leaves_of(inputs);
     const std::uint64_t before = live_bytes();
@@ -141,7 +141,7 @@ class RecipeFollower : public SavedTensorPolicy {
   std::set<std::string> without_;
 };
 
-/// Views, and what takes too long or too many to be done again.
+/// Views, and operators that run too long or need too many ranks to run again.
 const std::set<std::string> operations_without_recipe{
     "diagonal", "unfold", "reshape",      "transpose",     "permute",     "slice",           "select",
     "expand",   "split",  "split_heads",  "cross_entropy", "ring_attend", "ring_attend_all", "linear_cross_entropy",
@@ -158,14 +158,14 @@ TEST_P(OperatorTest, IsComputedAgainByItsRecipeBitForBit) {
     }
 }
 
-/// Another order in memory, the same numbers.
+/// The same numbers in another memory order.
 Tensor backwards_in_memory(const Tensor& x) {
   if (x.rank() < 2) return x;
   const Tensor swapped = transpose(x, 0, -1).copy();
   return transpose(swapped, 0, -1);
 }
 
-/// Every second place of a wider memory.
+/// Every second element of a wider tensor.
 Tensor with_gaps(const Tensor& x) {
   if (x.rank() == 0) return x;
   Shape wide = x.shape();

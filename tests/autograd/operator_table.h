@@ -1,6 +1,5 @@
-// The operator table: every differentiable operator once, with inputs worth trying. The tests of gradients, of dtypes,
-// of layouts and of simulated devices are generated from it, and a test fails when an operator that the sources put on
-// the tape is missing here.
+// The operator table: every differentiable operator once, with useful inputs. It generates the tests of gradients,
+// dtypes, layouts and simulated devices. A test fails if the sources record an operator that the table lacks.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +15,7 @@
 
 namespace poolgrad::testing {
 
-/// Inputs of one call: f64 on the CPU, row-major; integers and bools are passed on as they are.
+/// Inputs of one call: f64 on the CPU, row-major; integers and bools keep their dtypes.
 struct OperatorCase {
   std::string label;
   std::vector<Tensor> inputs;
@@ -24,15 +23,15 @@ struct OperatorCase {
 
 struct Operator {
   std::string name;               // unique
-  std::set<std::string> records;  // the names it puts on the tape, forwards or backwards
+  std::set<std::string> records;  // the names that it records, in forward or backward
   TensorFunction run;
   std::vector<OperatorCase> cases;
-  /// Multiplies what rounding may cost in f32, f16 and bf16: 1 for a single rounding of a well-conditioned result.
+  /// Multiplies the tolerance of f32, f16 and bf16: 1 for a single rounding of a well-conditioned result.
   double rounding = 1.0;
   GradcheckOptions gradcheck = {};
-  /// Where not empty: why there are no numbers to compare.
+  /// If not empty: the reason why there are no numbers to compare.
   std::string no_numbers = {};
-  /// Where not empty: the sentence that a second derivative is refused with.
+  /// If not empty: the error message of a second derivative.
   std::string no_second_derivative = {};
 };
 
@@ -42,9 +41,9 @@ const Operator& find_operator(const std::string& name);
 
 /// The names recorded by the sources of `folders` (record("name", ...), record_unary("name", ...)).
 std::set<std::string> recorded_names(const std::vector<std::string>& folders);
-/// Names that are recorded by the sources but claimed by no operator of the table.
+/// Names that the sources record and no operator of the table claims.
 std::set<std::string> missing_from(const std::vector<Operator>& table, const std::set<std::string>& recorded);
-/// Names that the table claims but no source records.
+/// Names that the table claims and no source records.
 std::set<std::string> unknown_in(const std::vector<Operator>& table, const std::set<std::string>& recorded);
 
 /// Reproducible inputs.
@@ -77,7 +76,7 @@ using Tensors = std::vector<Tensor>;
 Operator one_input(std::string name, std::set<std::string> records, std::function<Tensor(const Tensor&)> function,
                    const std::vector<Shape>& shapes);
 
-// The families; each adds its operators.
+// Each family adds its operators.
 void add_unary(std::vector<Operator>& table);
 void add_binary(std::vector<Operator>& table);
 void add_views(std::vector<Operator>& table);

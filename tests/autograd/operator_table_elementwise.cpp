@@ -11,7 +11,7 @@ namespace {
 using UnaryFunction = std::function<Tensor(const Tensor&)>;
 using BinaryFunction = std::function<Tensor(const Tensor&, const Tensor&)>;
 
-/// Where an operator is defined: random points are drawn from [low, high].
+/// The domain of an operator: random points are drawn from [low, high].
 struct Range {
   double low, high;
 };
@@ -122,7 +122,7 @@ void add_unary(std::vector<Operator>& table) {
   add(unary("contiguous", "clone",
             [](const Tensor& x) { return x.rank() ? contiguous(transpose(x, 0, -1)) : clone(x); }, anywhere, {0, 1}));
 
-  // f64 -> f32 -> f64 is the identity but for f32's rounding, which differences must not see: a wide step.
+  // f64 -> f32 -> f64 is the identity except for f32's rounding. A wide step hides the rounding from differences.
   Operator cast =
       unary("cast", [](const Tensor& x) { return to(to(x, DType::f32), DType::f64); }, anywhere, {0, 1, -1});
   cast.gradcheck = {.epsilon = 1.0 / 16, .relative = 1e-5, .absolute = 1e-5};

@@ -63,7 +63,7 @@ void add_views(std::vector<Operator>& table) {
   add(one_input("tril", {"masked_fill"}, [](const Tensor& x) { return tril(x); }, {{3, 4}, {2, 4, 3}, {0, 2}}));
   add(one_input("triu", {"masked_fill"}, [](const Tensor& x) { return triu(x, 1); }, {{3, 4}, {2, 4, 3}}));
   add(one_input("roll", {"cat", "slice"}, [](const Tensor& x) { return roll(x, -2, 0); }, {{5}, {3, 2}, {0, 2}}));
-  table.back().cases.pop_back();  // of an empty tensor there is nothing to do
+  table.back().cases.pop_back();  // an empty tensor has no element to move
   add(one_input("flip", {"index_select"},
                 [](const Tensor& x) {
                   return flip(x, {0, -1});
@@ -210,7 +210,8 @@ void add_indexing(std::vector<Operator>& table) {
        .records = {"embedding", "index_add", "masked_fill"},
        .run = [](const auto& in) -> Tensors { return {embedding(in[0], in[1], 2)}; },
        .cases = {}});
-  // The forward pass reads the padding row, its gradient is withheld: only a row that nobody reads can be differenced.
+  // The forward reads the padding row, but its gradient is masked. Differences therefore need a padding row that no
+  // index reads.
   table.back().cases = {{"unread", {numbers.normal({5, 3}), Numbers::integers({0, 4, 4, 1})}}};
 }
 

@@ -1,4 +1,4 @@
-// The suite of the operator table on the CPU, and what is asked of the table itself; sim devices are held to the CPU.
+// The suite of the operator table on the CPU, and tests of the table itself. Sim devices must match the CPU.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -17,11 +17,11 @@ constexpr Suite suite{.device = cpu, .all_cases = true};
 
 namespace {
 
-/// What a device's pool was asked for while the operator ran forwards and backwards, and the shapes that came out.
+/// Requests to a device's pool while the operator ran forward and backward, and the shapes of the results.
 struct Trace {
   std::uint64_t sequence = 0;                         // hash of all requests and frees
-  std::array<std::uint64_t, category_count> bytes;    // asked for, by category
-  std::array<std::uint64_t, category_count> at_most;  // alive at one time
+  std::array<std::uint64_t, category_count> bytes;    // requested, by category
+  std::array<std::uint64_t, category_count> at_most;  // peak of live bytes, by category
   std::vector<std::string> results;
 };
 
@@ -54,7 +54,7 @@ TEST_P(OperatorTest, AsksASimulatedDeviceForTheSameMemoryInTheSameOrder) {
     EXPECT_EQ(simulated.results, real.results) << where(example);
     if (simulated.bytes[workspace] == real.bytes[workspace]) {
       EXPECT_EQ(simulated.sequence, real.sequence) << where(example);
-    } else {  // the CPU's matrix products and attention have scratch of their own, by thread
+    } else {  // matrix products and attention on the CPU have scratch for each thread
       EXPECT_LT(simulated.bytes[workspace], real.bytes[workspace]) << where(example);
       real.bytes[workspace] = simulated.bytes[workspace] = real.at_most[workspace] = simulated.at_most[workspace] = 0;
     }
@@ -63,7 +63,7 @@ TEST_P(OperatorTest, AsksASimulatedDeviceForTheSameMemoryInTheSameOrder) {
   }
 }
 
-/// The names of all nodes from which `outputs` came.
+/// The names of all nodes behind `outputs`.
 std::set<std::string> names_behind(const Tensors& outputs) {
   std::set<std::string> names;
   std::set<const Node*> seen;

@@ -1,4 +1,4 @@
-// What a node keeps: versions, policies, and when it lets go.
+// Saved tensors: versions, policies, and the time of their release.
 #include "autograd/engine/saved_tensor.h"
 
 #include <gmock/gmock.h>
@@ -121,7 +121,7 @@ TEST(SavedTensor, IsLetGoAsSoonAsItsNodeHasRun) {
     EXPECT_LE(seen[i] + 2 * n * sizeof(float), seen[i - 1]) << "after " << i << " nodes";
 }
 
-/// Counts what is saved.
+/// Counts saved tensors.
 class CountingPolicy : public SavedTensorPolicy {
  public:
   std::unique_ptr<PackedTensor> pack(const Tensor& tensor, const SavedUse& use) override {
@@ -135,7 +135,7 @@ class CountingPolicy : public SavedTensorPolicy {
   std::vector<SavedUse> uses;
 };
 
-/// Moves what is saved out of the pool.
+/// Moves saved tensors out of the pool.
 class OffloadingPolicy : public SavedTensorPolicy {
  public:
   class Offloaded : public PackedTensor {
@@ -155,7 +155,7 @@ class OffloadingPolicy : public SavedTensorPolicy {
 TEST(SavedTensorPolicy, SeesEverySavedTensorOfItsThreadWhileAlive) {
   Tensor x = leaf({1, 2});
   CountingPolicy outer;
-  const Tensor square = times(x, x);  // twice the same
+  const Tensor square = times(x, x);  // saves x twice
   EXPECT_EQ(outer.tensors, 1);
   EXPECT_EQ(outer.bytes, 16);
   {
@@ -197,7 +197,7 @@ TEST(SavedTensorPolicy, PacksAStorageOnceForAllNodesAndViewsThatKeepIt) {
   CountingPolicy policy;
   const Tensor first = times(head, tail), second = times(tail, doubled.detach());
   EXPECT_EQ(policy.tensors, 1);
-  EXPECT_EQ(policy.bytes, 32);  // all of it, though no node keeps more than a half
+  EXPECT_EQ(policy.bytes, 32);  // the whole storage, though no node keeps more than a half
 }
 
 TEST(SavedTensorPolicy, PacksAStorageAnewOnceItWasWrittenOrItsMemoryUsedAgain) {

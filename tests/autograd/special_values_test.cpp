@@ -21,7 +21,7 @@ Tensor leaf(const Doubles& values, DType dtype = DType::f64) {
 }
 Doubles values_of(const Tensor& x) { return to(to(x.detach(), cpu), DType::f64).to_vector<double>(); }
 
-/// NaN is NaN; others are within `relative` of each other.
+/// Compares NaN with NaN, and other numbers within `relative`.
 void expect_values(const Doubles& found, const Doubles& expected, double relative, const std::string& where) {
   ASSERT_EQ(found.size(), expected.size()) << where;
   for (std::size_t i = 0; i < found.size(); ++i) {
@@ -35,7 +35,7 @@ void expect_values(const Doubles& found, const Doubles& expected, double relativ
 }
 double rounding_of(DType dtype) { return std::ldexp(8.0, -significant_bits(dtype)); }
 
-/// The gradient of <weights, function(x)> by x, with and without create_graph.
+/// The gradient of <weights, function(x)> with respect to x, with and without create_graph.
 void expect_gradient(const std::function<Tensor(const Tensor&)>& function, const Doubles& at, const Doubles& weights,
                      const Doubles& expected, const std::string& where, std::initializer_list<DType> dtypes = {}) {
   for (const DType dtype :
@@ -211,7 +211,7 @@ TEST(SpecialValues, NormsNeitherOverflowNorVanish) {
   for (const int exponent : {0, 70, 120, -70, -120}) check(DType::f32, std::ldexp(1.0, exponent));
   for (const int exponent : {0, 120, -120}) check(DType::bf16, std::ldexp(1.0, exponent));
   for (const int exponent : {0, 10, -10}) check(DType::f16, std::ldexp(1.0, exponent));
-  // Subnormal numbers, and the largest.
+  // Subnormal numbers and the largest numbers.
   expect_values(values_of(norm(leaf({3e-310, 4e-310}))), {5e-310}, 1e-12, "subnormal");
   expect_gradient([](const Tensor& x) { return norm(x); }, {3e-310, 4e-310}, {1}, {0.6, 0.8}, "subnormal",
                   {DType::f64});
@@ -266,7 +266,7 @@ TEST(SpecialValues, DeviationsNeitherOverflowNorVanish) {
   expect_gradient([](const Tensor& x) { return stddev(x); }, {2, 2, 2}, {1}, {0, 0, 0}, "no deviation");
 }
 
-// Second derivatives of fused norms come from their definition, which must hold where they do.
+// Second derivatives of fused norms use their definition, which must be valid at the same scales.
 TEST(SpecialValues, GradientsOfNormalizedRowsDoNotDependOnTheirScale) {
   for (const bool centered : {false, true})
     for (const auto& [dtype, exponent] :

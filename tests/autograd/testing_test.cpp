@@ -1,4 +1,4 @@
-// What a test of one's own prints: each tool passes what is right, and shows a reader what is wrong.
+// Output of the public test tools: each passes right results, and describes wrong ones.
 #include "autograd/testing.h"
 
 #include <gmock/gmock.h>
@@ -172,7 +172,7 @@ TEST(Property, MakesANumberAsSmallAsItFails) {
                                       "too many\nrepeat with POOLGRAD_TEST_SEED=1 or .seed = 1: "));
 }
 
-/// Reads its input as if it were dense, as the first draft of a kernel does.
+/// Reads its input as if it were dense, a typical mistake in new kernels.
 Tensor doubled_as_if_dense(const Tensor& x) {
   Tensor out = Tensor::empty(x.shape(), x.options());
   for (std::int64_t i = 0; i < x.count(); ++i) out.data<double>()[i] = 2.0 * x.data<double>()[i];
@@ -194,7 +194,7 @@ TEST(Property, FindsAnOperatorThatForgetsStridesAndShowsTheSmallestInput) {
 }
 
 TEST(Property, FindsAGradientThatIsWrongWhereNumbersTie) {
-  // The larger of two; where they tie, both are given the whole gradient.
+  // The larger of two; on a tie, both get the whole gradient.
   const auto larger = [](const Tensor& a, const Tensor& b) {
     const Tensor of_a = to(greater_equal(a, b), DType::f64), of_b = to(greater_equal(b, a), DType::f64);
     return tensors_near(of_a + of_b, ones_like(a));

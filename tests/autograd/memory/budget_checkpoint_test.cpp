@@ -1,4 +1,4 @@
-// checkpoint() and checkpoint_tiled() within a memory budget: what their second runs supply can be dropped, too.
+// checkpoint() and checkpoint_tiled() within a memory budget: tensors from their second runs can be dropped too.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -77,7 +77,7 @@ class Stack {
   std::vector<Tensor> parameters_;
 };
 
-/// The least budget, in bytes beyond what stands, to 8 KiB, that gives these bits.
+/// The smallest budget that gives these bits, to 8 KiB, in bytes beyond the memory reserved before.
 std::size_t least_budget(Stack& blocks, const Wrap& wrap, const std::vector<Tensor>& expected) {
   CachingAllocator& pool = allocator_for(cpu);
   pool.trim();
@@ -173,8 +173,8 @@ TEST(CheckpointInABudget, OfALongChainDoesNotRecurse) {
   EXPECT_EQ(policy.statistics().held_bytes, 0u);
 }
 
-/// Random operators, some of them functions of others, to any depth: some take gradients of what they do. The same for
-/// the same seed. `squeeze` is called here and there, in each run and in the backward.
+/// Random operators and nested functions of any depth, some with gradients of their own results. The same seed gives
+/// the same program. Calls `squeeze` at random places, in each run and in the backward.
 class Program {
  public:
   Program(Wrap wrap, std::function<void()> squeeze) : wrap_(std::move(wrap)), squeeze_(std::move(squeeze)) {}
@@ -207,7 +207,7 @@ class Program {
         case 2: made = matmul(a, b) * 0.3; break;
         case 3: made = softmax(a) + a; break;
         case 4: made = dropout(a, 0.2, masks_) + b; break;
-        case 5: made = embedding(rms_norm(a, {}), rows_); break;  // its recipe has what it saved
+        case 5: made = embedding(rms_norm(a, {}), rows_); break;  // its recipe holds a tensor that it saved
         case 6:
           if (depth < 2) {
             const Tensor slope = grad({sum(tanh(a) * a)}, {a}, {}, {.create_graph = true}, true)[0];

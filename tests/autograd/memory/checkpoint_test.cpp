@@ -1,5 +1,4 @@
-// Checkpointing gives the bits that a graph without it gives, runs functions as often as it says, and lets go of
-// everything.
+// Checkpoints give the bits of a graph without them, run functions as often as documented, and free all their memory.
 #include "autograd/memory/checkpoint.h"
 
 #include <gmock/gmock.h>
@@ -33,7 +32,7 @@ Tensor parameter(const Shape& shape, std::uint64_t seed = 3) {
   return randn(shape, {.dtype = DType::f64}, generator).set_requires_grad();
 }
 
-/// A function of some depth with a parameter of its own and dropout, which counts how often it was begun.
+/// A function of several operators with a parameter and dropout. It counts its calls.
 class Checkpoint : public testing::Test {
  protected:
   void TearDown() override {
@@ -50,7 +49,7 @@ class Checkpoint : public testing::Test {
   std::function<Tensor(const Tensor&)> function() {
     return [this](const Tensor& x) { return deep(x); };
   }
-  /// Gradients of x and weight, from the same random numbers each time.
+  /// Gradients of x and weight, with the same random numbers each time.
   Tensors gradients(const std::function<Tensor(const Tensor&)>& loss) {
     generator_.set_seed(1);
     sum(loss(x_)).backward();
@@ -77,7 +76,7 @@ TEST_F(Checkpoint, GivesTheSameBitsByRunningTheFunctionOnceMore) {
   EXPECT_EQ(calls_, 1);
   expect_same(gradients([&](const Tensor& x) { return checkpoint(function(), x); }), expected);
   EXPECT_EQ(calls_, 3);
-  EXPECT_EQ(generator_.state().offset, after.offset);  // the second run draws nothing
+  EXPECT_EQ(generator_.state().offset, after.offset);  // the second run takes no random numbers
 }
 
 TEST_F(Checkpoint, KeepsTheInputsAlone) {
@@ -98,7 +97,7 @@ TEST_F(Checkpoint, StopsAsSoonAsEverythingIsThere) {
       [&](const Tensor& x) {
         const Tensor squared = x * x;
         ++ends;
-        return squared + 1.0;  // saves nothing
+        return squared + 1.0;  // saves no tensor
       },
       x_);
   EXPECT_EQ(ends, 1);
@@ -145,7 +144,7 @@ TEST_F(Checkpoint, NestedMayCaptureAViewOfItsInput) {
   }
 }
 
-// The input of the outer one is a leaf in the second run alone, where the inner one then keeps nothing.
+// The outer input is a leaf only in the second run, in which the inner checkpoint then keeps no tensor.
 TEST_F(Checkpoint, NestedMayCaptureTheInputOfTheOuterOne) {
   const auto outer = [](const std::function<Tensors(const Definition&, const Tensors&)>& inner) {
     return [inner](const Tensor& hidden) {
@@ -177,7 +176,7 @@ TEST_F(Checkpoint, ASecondBackwardRunsTheFunctionAgain) {
   const std::uint64_t before = requested_bytes();
   const Tensor first = grad({y}, {x_}, {}, {.retain_graph = true})[0];
   EXPECT_EQ(calls_, 2);
-  EXPECT_EQ(requested_bytes(), before + 4 * 8 * sizeof(double));  // what was recomputed has gone
+  EXPECT_EQ(requested_bytes(), before + 4 * 8 * sizeof(double));  // the recomputed tensors are freed
   const Tensor second = grad({y}, {x_})[0];
   EXPECT_EQ(calls_, 3);
   EXPECT_TRUE(bit_equal(first, second));
@@ -233,7 +232,7 @@ TEST_F(Checkpoint, TheFunctionMayTakeGradientsItself) {
   const Tensors expected = gradients(penalty);
   calls_ = 0;
   expect_same(gradients([&](const Tensor& x) { return checkpoint(penalty, x); }), expected);
-  EXPECT_EQ(calls_, 3);  // forward, once for the gradient inside it, once for the outer one
+  EXPECT_EQ(calls_, 3);  // forward, once for the inner gradient, once for the outer one
 }
 
 TEST_F(Checkpoint, HooksOfTheFunctionRunOnce) {
@@ -319,7 +318,7 @@ TEST_F(Checkpoint, InputsThatShareMemoryStillDoInTheSecondRun) {
   EXPECT_TRUE(bit_equal(run(true), run(false)));
 }
 
-/// Moves what is saved out of the pool.
+/// Moves saved tensors out of the pool.
 class Elsewhere : public SavedTensorPolicy {
  public:
   struct Moved : PackedTensor {
@@ -348,7 +347,7 @@ TEST_F(Checkpoint, MayHaveInputsThatAPolicyAroundItDropsAndComputesAgain) {
   const Rematerialisation policy({.drop_below = 1e9});
   calls_ = 0;
   expect_same(gradients(around), expected);
-  EXPECT_EQ(calls_, 3);  // forward, once for its result, once for what its nodes saved
+  EXPECT_EQ(calls_, 3);  // forward, once for its result, once for the saved tensors of its nodes
 }
 
 TEST_F(Checkpoint, LeavesNothingBehindWhenTheFunctionThrows) {

@@ -1,4 +1,4 @@
-// Tiles give what the whole gives, in the memory of a tile.
+// Tiles give the results of the whole, in the memory of one tile.
 #include "autograd/memory/checkpoint_tiled.h"
 
 #include <gmock/gmock.h>
@@ -95,7 +95,7 @@ TEST_F(Tiled, NestsInACheckpoint) {
   const std::vector<Tensor> expected = gradients(over_tiles(x_));
   calls_ = 0;
   const std::vector<Tensor> found = gradients(checkpoint(over_tiles, x_));
-  EXPECT_EQ(calls_, 3 + 3);  // the outer function's second run ends when it has what it gave to the first tile
+  EXPECT_EQ(calls_, 3 + 3);  // the outer function's second run ends at the tensor that it passed to the first tile
   for (std::size_t i = 0; i < found.size(); ++i) EXPECT_TRUE(bit_equal(found[i], expected[i]));
 }
 
@@ -127,7 +127,7 @@ TEST_F(Tiled, NeedsTheMemoryOfATile) {
   EXPECT_EQ(kept, positions * (8 + 2 * hidden) * row);
   EXPECT_EQ(kept_tiled, positions * 8 * row);  // the result
   EXPECT_GT(whole, positions * (8 + 3 * hidden) * row);
-  // Result, its gradient being the same memory; gradient of x in tiles, then in one; weights' gradients; tiles.
+  // Result, whose gradient shares its memory; gradient of x in tiles, then joined; weights' gradients; tiles.
   EXPECT_LT(tiled_peak, (positions * 8 * 3 + 4 * 8 * hidden + tile * 6 * hidden) * row);
 }
 

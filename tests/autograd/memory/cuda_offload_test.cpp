@@ -1,4 +1,4 @@
-// Saved tensors of a CUDA device that are moved to a file.
+// Saved tensors of a CUDA device offloaded to a file.
 #include <gtest/gtest.h>
 
 #include "allocator/caching_allocator.h"
@@ -53,7 +53,7 @@ TEST(CudaOffload, LeavesMemoryOfAnotherStreamInOrderToo) {
       pool.order(other, {device, 0});
       for (int i = 0; i < 3; ++i) y = tanh(y * 1.1) + sin(y);
     }
-    EXPECT_GT(policy.client()->reclaim(SIZE_MAX), 0u);  // on stream 0, which nobody has ordered
+    EXPECT_GT(policy.client()->reclaim(SIZE_MAX), 0u);  // on stream 0, which is not ordered after `other`
     EXPECT_GT(policy.statistics().offloaded, 0u);
     pool.order({device, 0}, other);
     EXPECT_TRUE(bit_equal(grad({sum(y)}, {x})[0], expected)) << "repetition " << repeat << "; seed " << test_seed();

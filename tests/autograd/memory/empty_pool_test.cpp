@@ -1,5 +1,5 @@
-// Where blocks lie depends on what the pool held before, and what fits a budget on where they lie: every test of the
-// program begins with an empty pool, and leaves one.
+// Block addresses depend on earlier allocations, and the budget that suffices depends on block addresses. So every test
+// of this program starts with an empty pool and leaves it empty.
 #include <gtest/gtest.h>
 
 #include "allocator/caching_allocator.h"
@@ -16,7 +16,7 @@ class EmptyPool : public ::testing::EmptyTestEventListener {
 };
 
 [[maybe_unused]] const bool listens = [] {
-  ::testing::UnitTest::GetInstance()->listeners().Append(new EmptyPool);  // which deletes it
+  ::testing::UnitTest::GetInstance()->listeners().Append(new EmptyPool);  // listeners() owns it
   return true;
 }();
 

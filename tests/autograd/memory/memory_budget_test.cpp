@@ -1,4 +1,4 @@
-// Saved tensors that are dropped and computed again, and the budget that asks for it.
+// Saved tensors that a memory budget drops and computes again.
 #include "autograd/memory/memory_budget.h"
 
 #include <gmock/gmock.h>
@@ -77,7 +77,7 @@ void expect_equal_bits(const std::vector<Tensor>& found, const std::vector<Tenso
   for (std::size_t i = 0; i < found.size(); ++i) EXPECT_TRUE(bit_equal(found[i], expected[i])) << "gradient " << i;
 }
 
-/// What the pool reserves at most while `body` runs, from an empty cache.
+/// Peak of reserved bytes while `body` runs, from an empty cache.
 std::size_t peak_of(const std::function<void()>& body) {
   CachingAllocator& pool = allocator_for(cpu);
   pool.trim();
@@ -109,7 +109,7 @@ TEST(MemoryBudget, GivesTheSameBitsAtEverySizeDownToTheInfeasible) {
     }
     EXPECT_LE(peak, bytes) << percent << " %";
   }
-  EXPECT_GE(feasible, 15u);  // down to 40 % of what can be saved at all
+  EXPECT_GE(feasible, 15u);  // down to 40 % of the savable bytes
   EXPECT_GE(infeasible, 1u);
   expect_equal_bits(blocks.gradients(), expected);
 }
@@ -125,7 +125,8 @@ TEST(MemoryBudget, DropsNothingWhereItIsNotNeeded) {
 }
 
 TEST(MemoryBudget, SaysThatItIsTooSmallWhereTheSameThingsAreComputedWithoutEnd) {
-  // Each of 1000 gradients wants a tensor at the end of a chain of its own length, and nothing of a chain can stay.
+  // Each of 1000 gradients needs the last tensor of a chain of its own length, and no tensor of a chain fits the
+  // budget.
   CachingAllocator& pool = allocator_for(cpu);
   const Tensor x = uniform({1 << 12}, 0.5, 1.0).set_requires_grad();
   const auto run = [&] {
@@ -150,15 +151,15 @@ TEST(MemoryBudget, SaysThatItIsTooSmallWhereTheSameThingsAreComputedWithoutEnd) 
 }
 
 TEST(MemoryBudget, OfAFeedForwardLayerHoldsTwoOfItsHiddenTensors) {
-  // What its second product multiplied is computed again before the gradient of it is there, and gelu's gradient takes
-  // the place of the one that it is made of.
+  // The input of the second product is computed again before its gradient exists, and gelu's gradient overwrites the
+  // gradient of its result.
   const std::int64_t rows = 4096, hidden = 256;
   const Tensor x = uniform({rows, 8}, -1, 1).set_requires_grad(), in = uniform({hidden, 8}, -1, 1).set_requires_grad(),
                out = uniform({8, hidden}, -1, 1).set_requires_grad();
   const auto loss = [&] { return sum(linear(gelu(linear(x, in)), out)); };
   const auto run = [&] {
     const Tensor y = loss();
-    Tensor::empty({9 * rows * hidden / 4});  // has all of the forward dropped
+    Tensor::empty({9 * rows * hidden / 4});  // drops all tensors of the forward
     return grad({y}, {x, in, out});
   };
   const std::vector<Tensor> expected = run();
@@ -201,8 +202,8 @@ TEST(Rematerialisation, DropsWhatIsCheapAndKeepsProducts) {
   const std::vector<Tensor> expected = blocks.gradients();
   const Rematerialisation selective({.drop_below = 1.0});
   expect_equal_bits(blocks.gradients(), expected);
-  // Of each block: the norm's and gelu's results (both cheap); the product before gelu stays, and so do the sums on the
-  // residual stream, which stand on a product that nobody keeps.
+  // Of each block, the results of the norm and of gelu are dropped: both are cheap. The product before gelu stays. So
+  // do the sums on the residual stream, which depend on a product that is not kept.
   EXPECT_EQ(selective.statistics().dropped, 12u);
   EXPECT_EQ(selective.statistics().recomputed, 12u);
 }
@@ -213,8 +214,8 @@ TEST(Rematerialisation, ComputesEverythingAgainFromTheInputsAlone) {
   const Rematerialisation all({.drop_below = everything});
   const std::uint64_t before = live_in_pool();
   const Tensor loss = blocks.loss();
-  // The loss, the statistics of six norms (256 rows in f32), and what the last operator saved, about which it is
-  // decided when the next one comes.
+  // The loss, the statistics of six norms (256 rows in f32), and the tensor that the last operator saved. The policy
+  // decides about that tensor at the next operator.
   EXPECT_LE(live_in_pool() - before, 4u + 6u * 1024u + 256u * 32u * 4u);
   expect_equal_bits(grad({loss}, blocks.parameters()), expected);
   EXPECT_LE(all.statistics().recomputed, 6u * 6u) << "each operator once";
@@ -276,7 +277,7 @@ TEST(Rematerialisation, RefusesAnInputThatWasWrittenSinceAndThatTheRecipeAloneRe
   const Tensor x = uniform({64}, 0.5, 1.5).set_requires_grad();
   Tensor shift = ones({64});
   const Rematerialisation all({.drop_below = everything});
-  const Tensor loss = sum(exp(x + shift));  // the sum is saved by nobody, and computed again for exp
+  const Tensor loss = sum(exp(x + shift));  // no node saves the sum; it is computed again for exp
   shift.fill(2.0);
   EXPECT_THAT(testing_support::error_of<Error>([&] { grad({loss}, {x}); }),
               HasSubstr("[add] cannot be computed again: an input (64,) f32 on cpu was written in place"));
@@ -302,7 +303,7 @@ TEST(Rematerialisation, ComputesFromWhatWasWrittenIntoAResultBeforeItWasRead) {
 TEST(Rematerialisation, DoesNotSeeWhatWasWrittenIntoAResultThatNobodySaved) {
   const Tensor x = uniform({64}, 0.5, 1.5).set_requires_grad();
   const auto run = [&](bool write) {
-    Tensor y = x * 2.0;  // saves nothing, and nobody saves it
+    Tensor y = x * 2.0;  // no node saves its input or its result
     const Tensor z = exp(y + 1.0);
     if (write) {
       const NoGradGuard guard;
@@ -369,7 +370,7 @@ TEST(Rematerialisation, DoesNotRecurseHoweverLongTheChain) {
 TEST(Rematerialisation, ServesAnyNumberOfPassesOverOneGraph) {
   const Tensor x = uniform({32}, 0.5, 1.5).set_requires_grad();
   const auto jacobian = [&](ReclaimClient* client) {
-    const Tensor y = exp(sin(x)) * 2.0;  // nobody holds what exp saved
+    const Tensor y = exp(sin(x)) * 2.0;  // no variable holds the tensor that exp saved
     std::vector<Tensor> rows;
     for (std::int64_t i = 0; i < 200; ++i) {
       rows.push_back(grad({select(y, 0, i % 32)}, {x}, {}, {.retain_graph = true})[0]);
@@ -411,20 +412,20 @@ TEST(MemoryBudget, IsKeptForOtherThreadsToo) {
   std::atomic<bool> stop{false};
   std::thread other([&] {
     for (std::int64_t size = 1000; !stop; size = (size * 7 + 13) % 100'000) try {
-        zeros({size});  // may ask for saved tensors of the first thread
+        zeros({size});  // may reclaim saved tensors of the first thread
       } catch (const OutOfMemoryError&) {
       }
   });
   for (int step = 0; step < 20; ++step) try {
       expect_equal_bits(blocks.gradients(), expected);
-    } catch (const OutOfMemoryError&) {  // the other one has it
+    } catch (const OutOfMemoryError&) {  // the other thread holds the memory
     }
   stop = true;
   other.join();
   EXPECT_EQ(budget.statistics().held_bytes, 0u);
 }
 
-/// Ends the process, with what it says so far, where a test waits for ever.
+/// Ends the process if a test hangs; its output so far remains.
 struct Watchdog {
   explicit Watchdog(unsigned seconds) { ::alarm(seconds); }
   ~Watchdog() { ::alarm(0); }
@@ -441,7 +442,7 @@ TEST(Rematerialisation, OfEachOfTwoThreadsComputesAgainWhileTheOtherDoes) {
     pool.add_client(policy.client());
     const Recipe again{[&](const std::vector<Tensor>& in) {
       both.arrive_and_wait();
-      EXPECT_THROW(zeros({std::int64_t{1} << 50}), OutOfMemoryError);  // once everybody has been asked
+      EXPECT_THROW(zeros({std::int64_t{1} << 50}), OutOfMemoryError);  // after all clients have been asked
       return std::vector<Tensor>{tanh(in[0])};
     }};
     const Tensor x = full({1000}, 0.5).set_requires_grad();
@@ -501,7 +502,7 @@ TEST(MemoryBudget, ThatEndsABackwardPassInTheMiddleSpoilsNothing) {
       expect_equal_bits(grad({loss}, blocks.parameters(), {}, {.retain_graph = true}), expected);
     } catch (const OutOfMemoryError&) {
       ++ended;
-    } catch (const ValueError&) {  // what lives is more
+    } catch (const ValueError&) {  // the budget is below the live bytes
     }
     pool.set_budget(before);
     expect_equal_bits(grad({loss}, blocks.parameters()), expected);
@@ -516,7 +517,7 @@ TEST(Rematerialisation, LetsAGraphEndWithItsThread) {
     struct Late {
       Tensor loss;
     };
-    thread_local Late late;  // made first, so it ends last
+    thread_local Late late;  // constructed first, so destroyed last
     late.loss = {};
     const Rematerialisation all({.drop_below = everything});
     Blocks blocks(2);
@@ -529,14 +530,14 @@ TEST(Rematerialisation, LetsAGraphEndWithItsThread) {
 TEST(Rematerialisation, MayTakeThePlaceOfAnotherInOnePointer) {
   const Tensor x = uniform({64}, 0.5, 1.5).set_requires_grad();
   auto policy = std::make_unique<Rematerialisation>();
-  policy = std::make_unique<Rematerialisation>();  // made before the first one ends
+  policy = std::make_unique<Rematerialisation>();  // constructed before the first one is destroyed
   const Tensor y = tanh(x);
   EXPECT_EQ(policy->statistics().saved, 1u);
   policy.reset();
   EXPECT_NO_THROW(grad({sum(tanh(y))}, {x}));
 }
 
-/// A program of random operators over (rows, width) tensors; the same for the same seed.
+/// A program of random operators over (rows, width) tensors; the same seed gives the same program.
 std::vector<Tensor> random_program(std::uint64_t seed) {
   std::mt19937_64 random(seed);
   const auto below = [&](std::size_t n) { return static_cast<std::size_t>(random() % n); };

@@ -1,4 +1,4 @@
-// Saved tensors that are moved to a file.
+// Saved tensors offloaded to a file.
 #include "autograd/memory/offload.h"
 
 #include <gmock/gmock.h>
@@ -41,7 +41,7 @@ using ::testing::ThrowsMessage;
 
 std::string offload_folder() { return ::testing::TempDir(); }
 
-/// No file of this process grows beyond `bytes` while it lives.
+/// Limits the files of this process to `bytes` while it exists.
 class FullDisk {
  public:
   explicit FullDisk(std::uint64_t bytes) {
@@ -142,7 +142,7 @@ Tensor bytes_tensor(std::int64_t count, std::uint64_t salt) {
   return tensor;
 }
 
-/// The bytes of `extent` in a tensor that held something else.
+/// The bytes of `extent`, read into a tensor with other contents.
 Tensor back(const OffloadFile& file, const OffloadFile::Extent& extent, std::int64_t count) {
   Tensor tensor = Tensor::empty({count}, {.dtype = DType::u8});
   tensor.fill(255.0);
@@ -225,7 +225,7 @@ TEST(OffloadTensor, AChildLeavesTheFileToItsParent) {
 
 // Saved tensors.
 
-/// A chain with saved tensors of every kind; the gradients of its leaves.
+/// The gradients of the leaves of a chain with saved tensors of every kind.
 std::vector<Tensor> chain_gradients(std::vector<Tensor>& leaves) {
   Generator generator(3);
   if (leaves.empty()) {
@@ -334,7 +334,7 @@ TEST(Offload, ServesABudgetThatComputingAgainCannot) {
   pool.trim();
   const std::size_t standing = pool.statistics().reserved_bytes.current;
   const std::size_t bytes = standing + (unlimited - standing) * 55 / 100;
-  // Computing is made dear, so that the file is always cheaper.
+  // A high price of computing makes the file always cheaper.
   const MemoryBudget budget(bytes, cpu, {.offload_folder = offload_folder(), .prices = ComputePrices{1e-3, 1e-3, 1.0}});
   pool.reset_peaks();
   expect_equal_gradients(chain_gradients(leaves), expected);
@@ -346,7 +346,7 @@ TEST(Offload, ServesABudgetThatComputingAgainCannot) {
 TEST(Offload, FallsBackToComputingAgainWhereTheDiskIsFull) {
   std::vector<Tensor> leaves;
   const std::vector<Tensor> expected = chain_gradients(leaves);
-  const FullDisk limit(100'000);  // three of the chain's tensors
+  const FullDisk limit(100'000);  // holds three of the chain's tensors
   const Rematerialisation policy(
       {.drop_below = 1e9, .offload_folder = offload_folder(), .prices = ComputePrices{1e-3, 1e-3, 1.0}});
   expect_equal_gradients(chain_gradients(leaves), expected);
@@ -367,7 +367,7 @@ Tensor times_without_recipe(const Tensor& x, const Tensor& a) {
   return out;
 }
 
-/// Reading from the file is cheaper than anything else.
+/// Prices that make a read from the file cheaper than recomputing.
 RematerialisationOptions cheap_file() {
   return {.offload_folder = offload_folder(), .prices = ComputePrices{1e-3, 1e-3, 1e3}};
 }
@@ -436,7 +436,7 @@ TEST(Offload, ServesPassesOnSeveralThreadsWhileAnotherAsksForMemory) {
 
 constexpr std::uint64_t copies = std::uint64_t{1} << 32;
 
-/// A simulated device of its own, whose pool knows who uses what.
+/// A simulated device of its own, whose pool tracks the streams of each access.
 Device racing_device(std::uint8_t index) {
   const Device device{DeviceType::sim, index};
   ::setenv("POOLGRAD_ALLOCATOR", "races:on", 1);
@@ -457,7 +457,8 @@ TEST(OffloadStream, ReusesNoBlockUnderACopy) {
     const Rematerialisation policy({.offload_folder = offload_folder(), .offload_all = true, .device = device});
     for (int step = 0; step < 3; ++step) {
       Tensor y = x;
-      for (int i = 0; i < 40; ++i) y = tanh(y * 1.1) + sin(y);  // saves 120 MiB in all: 64 hold them only if reused
+      for (int i = 0; i < 40; ++i)
+        y = tanh(y * 1.1) + sin(y);  // saves 120 MiB in all, more than 64 MiB unless blocks are reused
       grad({sum(y)}, {x});
     }
     EXPECT_GT(policy.statistics().offloaded, 3u * 75u);
@@ -487,7 +488,7 @@ TEST(OffloadStream, LeavesMemoryOfAnotherStreamInOrderToo) {
     allocator_for(device).order({device, 9}, {device, 0});
     for (int i = 0; i < 10; ++i) y = tanh(y);
   }
-  policy.client()->reclaim(SIZE_MAX);  // asked from a thread on stream 0
+  policy.client()->reclaim(SIZE_MAX);  // on a thread with stream 0
   allocator_for(device).order({device, 0}, {device, 9});
   std::vector<Tensor> next;
   for (int i = 0; i < 20; ++i) next.push_back(Tensor::empty({512, 512}, {DType::f32, device}));
