@@ -178,7 +178,7 @@ TEST_F(CInterface, KeepsTheBudget) {
 }
 
 TEST_F(CInterface, OrdersStreams) {
-  int handles[2] = {};  // a stream is a pointer that is never followed
+  int handles[2] = {};  // a stream is a pointer that is never dereferenced
   void* first = &handles[0];
   void* second = &handles[1];
   ASSERT_EQ(CALL(poolgrad_configure_sim)(5, 2 << 20), 0);

@@ -203,7 +203,7 @@ TEST_P(CachingAllocatorTest, TrimsOnlyAsManyPagesAsAsked) {
   EXPECT_EQ(pool.trim(page + 1), 2 * page);
   EXPECT_EQ(pool.statistics().reserved_bytes.current, 6 * page);
   EXPECT_EQ(pool.statistics().num_device_free, 1u);
-  // The lower pages stayed: the block grows back in place.
+  // The lower pages are still committed, so the block returns to its address.
   EXPECT_EQ(allocate(pool, 8 * page), block);
   EXPECT_EQ(pool.statistics().num_device_alloc, 2u);
 }
@@ -246,7 +246,7 @@ TEST_P(CachingAllocatorTest, ReleasesCachedPagesToMakeRoomForALargerBlock) {
     walls[i] = allocate(pool, page);
   }
   for (void* block : blocks) deallocate(pool, block, page);
-  // Three scattered free pages become one run of three: the memory moves, the addresses do not have to.
+  // Three scattered free pages become one range of three; reserved bytes do not grow.
   void* large = allocate(pool, 3 * page);
   EXPECT_EQ(pool.statistics().reserved_bytes.current, 6 * page);
   EXPECT_EQ(pool.statistics().num_device_free, 3u);
@@ -275,7 +275,7 @@ TEST_P(CachingAllocatorTest, StopsAtTheCapacityOfTheDevice) {
   void* other = allocate(pool, 2 * page);
   EXPECT_THAT([&] { allocate(pool, page); }, ThrowsMessage<OutOfMemoryError>(HasSubstr("free on the device 0 B")));
   deallocate(pool, block, 2 * page);
-  // The device has no page left, but the pool has cached ones to trade.
+  // The device has no free page, but the pool can release cached ones.
   void* third = allocate(pool, 2 * page);
   EXPECT_EQ(pool.statistics().reserved_bytes.current, 4 * page);
   deallocate(pool, other, 2 * page);

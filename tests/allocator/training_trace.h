@@ -39,7 +39,7 @@ class TrainingTrace {
     for (const std::size_t bytes : shapes_) parameters_.push_back(make(bytes, Category::parameter));
   }
 
-  /// Events since the last call (construction of the parameters first).
+  /// Returns the events since the last call; the first call returns the allocation of the parameters.
   std::vector<TraceEvent> take() { return std::exchange(events_, {}); }
 
   void step() {

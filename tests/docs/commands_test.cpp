@@ -235,7 +235,7 @@ TEST(CommandLines, AreRightForTheirPrograms) {
   int read = 0;
   for (auto [place, words] : all_command_lines()) {
     if (!programs.contains(words[0]) || words.size() == 1) continue;
-    if (words[0] == "lab" && words.size() == 2) words.push_back("--help");  // a command's name alone
+    if (words[0] == "lab" && words.size() == 2) words.push_back("--help");  // only a command's name
     if (words.size() == 2 && words[1].starts_with("--") && options.find(words[1]) != std::string::npos) continue;
     ++read;
     Captured captured;
@@ -269,7 +269,7 @@ TEST(CommandLines, HaveOptionsThatSomeProgramKnows) {
   EXPECT_THAT(unknown, IsEmpty());
 }
 
-/// A folder to run in.
+/// Runs commands in a temporary folder.
 class CommandRuns : public testing::Test {
  protected:
   void SetUp() override {

@@ -1,4 +1,4 @@
-// The pages of the tree, as tests read them: blocks of code, hidden comments, spans of code, headings, links.
+// Parses the pages of the tree for tests: blocks of code, hidden comments, spans of code, headings, links.
 #pragma once
 
 #include <filesystem>
@@ -28,7 +28,7 @@ struct Piece {
   PieceKind kind = PieceKind::prose;
   int line = 0;      // of the first line of `text`
   std::string info;  // of a fence: the text after its first ```
-  std::string text;  // lines, each ended
+  std::string text;  // lines, each with its end
 };
 
 /// Returns the pieces in order; together they are the page. Throws std::runtime_error for a fence or a comment without

@@ -1,4 +1,4 @@
-// The pictures of patterns show the patterns.
+// The pictures of the gallery show their patterns and layouts.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -63,7 +63,7 @@ TEST(Gallery, TheDocumentationShowsWhatIsDrawn) {
 }
 
 TEST(Gallery, LayoutsShowTheWorkOfEveryRankInEveryStep) {
-  // 136 pairs: contiguous ranks have 10 to 58 of them, zigzag ranks 34 each and as many in every step but the first.
+  // 136 pairs: contiguous ranks have 10 to 58 of them, zigzag ranks 34 each, with equal shares in each later step.
   const std::string svg = layouts_svg();
   for (const char* const line : {"rank 0: 10, 0, 0, 0<", "rank 3: 10, 16, 16, 16<", "rank 0: 10, 8, 8, 8<",
                                  "rank 3: 10, 8, 8, 8<", "rank 0: 10, 6, 6, 6<", "rank 3: 10, 10, 10, 10<"})

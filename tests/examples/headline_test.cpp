@@ -24,7 +24,7 @@ std::string run(HeadlineOptions options) {
   return out.str();
 }
 
-/// The one row of the answer.
+/// Returns the only row of the answer.
 nlohmann::json row_of(HeadlineOptions options) {
   options.json = "-";
   const auto answer = nlohmann::json::parse(run(std::move(options)));

@@ -1,4 +1,4 @@
-// Traces made by hand, for the tests of the laboratory.
+// Hand-made traces for the tests of the laboratory.
 #pragma once
 
 #include <string>

@@ -360,12 +360,12 @@ TEST_F(PlanTest, DrawsEveryRowOnTheSameAxes) {
       svg, AllOf(StartsWith("<svg xmlns="), HasSubstr("prefers-color-scheme: dark"), HasSubstr(">none+chunk</text>")));
   EXPECT_EQ(count_of("class=\"name\"", svg), 4u);
   EXPECT_EQ(count_of(">backward</title>", svg), 4u);
-  EXPECT_EQ(count_of("class=\"limit\"", svg), 5u);  // and the legend's
+  EXPECT_EQ(count_of("class=\"limit\"", svg), 5u);  // plus the legend's
   EXPECT_EQ(count_of("<title>activation: ", svg), 4u);
   EXPECT_EQ(count_of("class=\"name\"", html), 4u);
   EXPECT_THAT(html,
               AllOf(HasSubstr("Memory over one step of each run"), Not(HasSubstr("http")), Not(HasSubstr("nan"))));
-  options_.policies = "";  // one row is drawn, large, and needs no axes to share
+  options_.policies = "";  // one large row without shared axes
   printed();
   EXPECT_THAT(read_bytes(options_.html), Not(HasSubstr("of each run")));
   EXPECT_EQ(count_of("<title>activation: ", read_bytes(options_.svg)), 1u);

@@ -280,7 +280,7 @@ TEST(LanguageModel, FeedForwardInTilesIsTheSameUpToRounding) {
   config.context = 64;
   config.dropout = 0.2;
   config.dtype = DType::f64;
-  std::uint64_t kept = 0;  // from the forward pass for the backward pass
+  std::uint64_t kept = 0;  // bytes saved for the backward pass
   const auto step = [&](std::int64_t tile, const std::string& policy) {
     config.tile = tile;
     Generator generator(1);

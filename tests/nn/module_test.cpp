@@ -23,7 +23,7 @@ using ::testing::HasSubstr;
 using testing_support::error_of;
 using testing_support::TemporaryFolder;
 
-/// Two layers, one of them sharing its weight under a second name.
+/// Two layers; one shares its weight under a second name.
 class Pair : public Module {
  public:
   explicit Pair(std::uint64_t seed, DType dtype = DType::f32)

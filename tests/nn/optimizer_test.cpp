@@ -147,7 +147,7 @@ TEST(Optimizer, RefusesAParameterWhoseElementsShareAPlace) {
 template <class Optimizer, class Options>
 void expect_refusal_of_another_shape(const Options& options) {
   Tensor p = ones({4, 3}).set_requires_grad(), larger = ones({8, 3}).set_requires_grad();
-  const Tensor handle = p;  // swap_tensors() is for all handles
+  const Tensor handle = p;  // swap_tensors() affects all handles
   Optimizer optimizer({{"p", handle}}, options);
   p.set_grad(ones({4, 3}));
   larger.set_grad(ones({8, 3}));

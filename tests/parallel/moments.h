@@ -14,9 +14,9 @@ enum class Moment {
   start,                  // before anything is exchanged
   before_the_first_step,  //
   forward,                // before keys and values are sent
-  ring_exchange,          // while they are on their way
+  ring_exchange,          // while they are in transit
   backward,               // before the first gradient of a parameter
-  gradient_reduction,     // while the last buckets are on their way
+  gradient_reduction,     // while the last buckets are in transit
   optimizer_step,         // before updated parameters are sent
   writing,   // rank 0: half of the checkpoint's first bytes are written; others: before states are gathered
   renaming,  // rank 0: all of it is written beside the old one; others: they have sent theirs

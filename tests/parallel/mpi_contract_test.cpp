@@ -209,7 +209,7 @@ TEST(MpiWorld, SaysWhoWaitsForWhomWhenTimeIsUp) {
   NEEDS_RANKS(2);
   MpiWorld world({.timeout = 0.3});
   const std::string error = error_of<Error>([&] {
-    world.run([&] {  // every rank expects a message that none sends
+    world.run([&] {  // every rank expects a message that no rank sends
       Communicator& c = *world.communicator();
       std::vector<std::uint8_t> in(8);
       const int next = beyond(c, 1);

@@ -19,8 +19,8 @@ std::vector<SourceFile> read_sources(const std::filesystem::path& root);
 /// A layer includes only its own headers and those of lower layers, by their paths from the root of the tree.
 std::vector<std::string> floor_violations(const std::vector<SourceFile>& files);
 
-/// The headers that poolgrad.h includes are public and installed: they include no third-party header and no header that
-/// is not public, and say #pragma once. There are at most 120.
+/// The headers that poolgrad.h includes are public and installed: they include only public headers, no third-party
+/// ones, and contain #pragma once. There are at most 120.
 std::vector<std::string> public_header_violations(const std::vector<SourceFile>& files);
 
 /// A folder has at most 25 entries; those of tests/ may have more.
@@ -32,7 +32,7 @@ std::vector<std::string> size_violations(const std::vector<SourceFile>& files);
 /// Conditional compilation on CUDA only in kernels/ and in the allocator's CUDA file.
 std::vector<std::string> cuda_conditional_violations(const std::vector<SourceFile>& files);
 
-/// Kernels are launched by kernels/cuda/launcher.cuh alone, which checks the launch: nothing else has three angle
+/// Only kernels/cuda/launcher.cuh launches kernels, because it checks the launch: no other file has three angle
 /// brackets.
 std::vector<std::string> launch_violations(const std::vector<SourceFile>& files);
 

@@ -1,4 +1,4 @@
-// Holds the tree to its rules, and the rules to seeded violations.
+// Checks the tree by the rules, and the rules by seeded violations.
 #include "tests/structure/source_rules.h"
 
 #include <gmock/gmock.h>

@@ -1,4 +1,4 @@
-// The expected texts were made by NumPy 2.4: np.array2string(x, precision=4, threshold=1000, edgeitems=3,
+// NumPy 2.4 made the expected texts: np.array2string(x, precision=4, threshold=1000, edgeitems=3,
 // max_line_width=100) unless a test says otherwise.
 #include "tensor/print.h"
 

@@ -28,7 +28,7 @@ std::string with_header(const std::string& json, const std::string& data = "") {
   return bytes + json + data;
 }
 
-// As the reference writer lays out {"weight": f32 (2, 2), "step": i64 ()} with PyTorch's metadata: wide types first,
+// The reference writer's layout of {"weight": f32 (2, 2), "step": i64 ()} with PyTorch's metadata: wide types first,
 // the header padded with spaces to a multiple of 8.
 const std::string reference =
     "\230\000\000\000\000\000\000\000"

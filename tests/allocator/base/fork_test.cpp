@@ -1,4 +1,4 @@
-// A process may fork while its threads allocate: the child can do all that the parent can.
+// A process may fork while its threads allocate; the child can use pools like its parent.
 #include "allocator/base/fork.h"
 
 #include <signal.h>

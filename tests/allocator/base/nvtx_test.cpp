@@ -11,7 +11,7 @@
 namespace {
 
 std::vector<std::string> told;
-char domain;  // what its handle points to
+char domain;  // target of its handle
 
 nvtxDomainHandle_t create_domain(const char* name) {
   told.push_back("domain " + std::string(name));

@@ -31,7 +31,7 @@ struct OwnDevice {
   }
   static inline emulation::Device* last = nullptr;
 };
-/// CudaMemory on a device of its own.
+/// CudaMemory with its own emulated device.
 struct EmulatedMemory : OwnDevice, CudaMemory {
   explicit EmulatedMemory(std::size_t capacity, std::uint64_t seed = test_seed())
       : OwnDevice{std::make_unique<emulation::Device>(0, capacity, seed)}, CudaMemory(0, own->driver()) {

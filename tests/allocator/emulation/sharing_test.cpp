@@ -75,7 +75,7 @@ void close_all(const ExportedMemory& exported) {
   for (const ExportedMemory::Handle& handle : exported.handles) ::close(handle.descriptor);
 }
 
-// The two devices stand for one GPU as two processes see it.
+// The two devices represent one GPU in two processes.
 TEST(ExportedMemory, IsTheSameBytesInAnotherProcess) {
   emulation::Device here(0, machine_memory, test_seed()), there(0, machine_memory, test_seed() + 1);
   CachingAllocator pool(std::make_unique<RaceDetector>(std::make_unique<CudaMemory>(0, here.driver())));

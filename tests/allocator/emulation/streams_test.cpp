@@ -212,7 +212,7 @@ TEST(EmulatedCapture, AnEventThatWasRecordedNeverHappensUntilItIsRecordedAnew) {
   Streams streams(test_seed());
   const std::uint64_t event = streams.create_event(), unused = streams.create_event();
   streams.begin_capture(1);
-  streams.wait(1, unused);  // marks nothing
+  streams.wait(1, unused);  // an event that was never recorded
   streams.record(event, 1);
   EXPECT_EQ(refusal([&] { streams.query(event); }), "[event_query] the event was recorded, and never happens");
   EXPECT_EQ(refusal([&] { streams.synchronize(event); }),

@@ -45,7 +45,7 @@ inline PoolSetup random_setup(Random& random) {
   if (setup.device == std::string("handles")) setup.granularity = random.pick(std::array{page, 256 * KiB});
   setup.config.budget = setup.granularity * (1 + random.below(std::size_t{1} << random.below(8)));
   if (setup.device != std::string("host") && random.one_in(3)) {
-    // Far below the budget handles are large, growth is larger than the request, and idle pages are moved.
+    // Far below the budget handles are large, growth is larger than the request, and stitch_idle moves idle pages.
     if (setup.device == std::string("handles")) setup.granularity = 4 * KiB;
     setup.config.budget = setup.granularity * (512 + random.below(1 << 14));
     setup.capacity = std::max(setup.capacity, setup.config.budget);

@@ -28,7 +28,7 @@ inline std::string in_child(const std::function<std::string()>& work, unsigned s
     const std::string text = [&]() -> std::string {
       try {
         return work();
-      } catch (const std::exception& error) {  // the child must not go on with the tests of its parent
+      } catch (const std::exception& error) {  // the child must not continue with its parent's tests
         return "threw: " + std::string(error.what());
       }
     }();

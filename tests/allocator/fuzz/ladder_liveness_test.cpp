@@ -6,7 +6,7 @@
 namespace poolgrad::testing {
 namespace {
 
-// A client made of functions.
+// A client whose methods call functions of the test.
 class Client : public ReclaimClient {
  public:
   std::function<std::size_t()> estimates = [] { return page; };

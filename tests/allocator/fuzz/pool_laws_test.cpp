@@ -172,7 +172,7 @@ Script several_streams(std::size_t operations) {
   return random_script(random, setup, {.slots = 40, .octaves = 23, .streams = 3}, operations);
 }
 
-// Windows are numbered by address, which the machine chooses: with one window per arena their order may differ.
+// Windows are numbered by address, and the machine chooses addresses: the order of two arenas' windows may differ.
 std::unique_ptr<DeviceMemory> in_handles(std::unique_ptr<DeviceMemory> memory) {
   return std::make_unique<HandleMemory>(std::move(memory));
 }

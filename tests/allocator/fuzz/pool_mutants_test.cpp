@@ -1,4 +1,4 @@
-// The fuzzer finds every seeded bug, and shows it in a few lines.
+// The fuzzer finds every seeded bug and shrinks it to a few operations.
 #include "tests/allocator/fuzz/episode.h"
 #include "tests/allocator/fuzz/mutant_pools.h"
 

@@ -31,7 +31,8 @@ class WatchingMemory : public MemoryAdaptor {
   std::size_t most_committed() const { return most_committed_; }
   std::size_t open_events() const { return clocks_.open_events(); }
   StreamClocks& clocks() { return clocks_; }
-  /// First address to end of each committed piece: a page where memory is divisible, else a handle.
+  /// Maps the first address of each committed piece to its end. A piece is a page if memory is divisible, else a
+  /// handle.
   const std::map<std::uintptr_t, std::uintptr_t>& pieces() const { return pieces_; }
   const std::map<std::uintptr_t, std::uintptr_t>& windows() const { return windows_; }
   bool is_committed(std::uintptr_t start, std::size_t bytes) const {

@@ -20,7 +20,7 @@ class WorkerThreads {
     if (!worker) worker = std::make_unique<Worker>();
     worker->run(work);
   }
-  /// The thread ends; its number may be used again.
+  /// Ends the thread; its number may be used again.
   void end(unsigned number) { workers_.erase(number); }
 
  private:

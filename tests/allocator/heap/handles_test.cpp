@@ -43,7 +43,7 @@ TEST(HandleMap, RoundsToTheBoundariesOfHandles) {
 }
 
 TEST(HandleMap, KnowsHandlesOfAnySizeAtAnyPageUpToTheEndOfTheWindow) {
-  // Bits are kept in words of 64 pages: around one, a handle starts in one word and ends in the next, or spans some.
+  // Bits are stored in words of 64 pages. A handle may end in the next word, or span several words.
   for (const std::size_t pages : {63u, 64u, 65u, 300u}) {
     for (std::size_t first = 0; first < 70; ++first) {
       for (const std::size_t size : {std::size_t{1}, std::size_t{2}, std::size_t{63}, std::size_t{64}, std::size_t{65},

@@ -62,7 +62,7 @@ class PageHeapTest : public PoolTest {
     return (statistics_ = pool_->statistics()).rungs[static_cast<std::size_t>(id)];
   }
 
-  // Live pages with free ones between them: `free` of each.
+  // Allocates a comb of pages and frees every other one, `free` in all; returns the live ones.
   std::vector<unsigned char*> comb(std::size_t free) {
     std::vector<unsigned char*> kept;
     std::vector<void*> freed;
@@ -153,7 +153,7 @@ TEST(Handles, AreOfBlocksThatFillTheirPagesAlone) {
 }
 
 TEST_P(PageHeapTest, GrowsAheadByASixtyFourthSoThatCallsAreFew) {
-  // Blocks that share their last pages with their neighbours.
+  // Blocks that share their last pages with their neighbors.
   make_pool({}, true, 256 * 1024 * MiB);
   const std::size_t bytes = page + page / 2;
   for (std::size_t i = 1; i <= 1000; ++i) {

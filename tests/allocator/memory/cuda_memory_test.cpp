@@ -240,7 +240,7 @@ TEST_F(PerThreadStream, IsInOrderForItsThread) {
               ElementsAre());
 }
 
-// The legacy default stream is in order with all of them, so its event covers the work of the other thread.
+// The legacy default stream synchronizes with all of them, so its event covers the other thread's work.
 TEST_F(PerThreadStream, WaitsForThatOfAnotherThreadBeforeItTakesABlock) {
   void* block = nullptr;
   Worker first, second;

@@ -140,7 +140,7 @@ TEST_P(DeviceMemoryContract, MovesMemoryBehindOtherAddresses) {
   ASSERT_TRUE(memory_->move(at(1), at(7), granule_));
   expect_bytes(at(7), granule_, 0x5A);
   EXPECT_EQ(memory_->info().free, capacity - granule_);
-  // The old addresses are free again, and hold other memory.
+  // The old addresses are free and can get other memory.
   ASSERT_TRUE(memory_->commit(at(1), granule_));
   write(at(1), 0x11);
   expect_bytes(at(7), granule_, 0x5A);

@@ -1,4 +1,4 @@
-// The sizes that the tests of devices use.
+// Page sizes for the tests of devices.
 #pragma once
 
 #include <cstddef>

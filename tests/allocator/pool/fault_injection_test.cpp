@@ -112,7 +112,7 @@ class FaultInjectionTest : public PoolTest {
     std::uint64_t stream;
   };
 
-  // 200 operations that reach every kind of call: growth, cross-stream frees and takes, release, trim.
+  // 200 operations that reach every kind of call: growth, frees and allocations across streams, release, trim.
   void run_script(CachingAllocator& pool) {
     std::mt19937_64 random(42);
     std::vector<Live> live;

@@ -45,7 +45,7 @@ std::map<std::string, double> device_time_of(const PolicyEntry& policy, std::siz
 
 TEST(ZooGoals, UtilisationIs98PercentOnAverageAnd90AtWorst) {
   auto utilisation = of_the_zoo([](const Workload& workload) { return replay(workload, pool()).utilisation(); });
-  // An adversary that leaves every other page idle: an option takes these.
+  // This workload leaves every other page idle; only the option stitch_idle reuses them.
   utilisation.erase("checkerboard");
   EXPECT_GE(average(utilisation), 0.98);
   const PolicyEntry stitching = policy_named("poolgrad:stitch_idle=on");

@@ -49,7 +49,7 @@ TEST_P(StatisticsTest, ARetryIsARequestThatNewMemoryWasRefusedTo) {
   EXPECT_THROW(allocate(pool, 4 * page), OutOfMemoryError);
   EXPECT_EQ(pool.statistics().num_alloc_retries, 1u) << "tried again in vain, however often the ladder was climbed";
   deallocate(pool, allocate(pool, 2 * page), 2 * page);
-  void* large = allocate(pool, 3 * page);  // two cached pages go
+  void* large = allocate(pool, 3 * page);  // two cached pages are released
   EXPECT_EQ(pool.statistics().num_alloc_retries, 2u);
   EXPECT_EQ(pool.statistics().num_ooms, 1u);
   deallocate(pool, large, 3 * page);

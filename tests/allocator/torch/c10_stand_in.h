@@ -13,7 +13,7 @@ struct SourceLocation {
   std::uint32_t line;
 };
 
-/// In libc10.so.
+/// Defined in libc10.so.
 class Error : public std::exception {
  public:
   Error(SourceLocation where, std::string what);
@@ -34,7 +34,7 @@ class OutOfMemoryError : public Error {
   using Error::Error;
 };
 
-/// In libc10_cuda.so, which throws it.
+/// Defined in libc10_cuda.so; throws OutOfMemoryError.
 void throw_out_of_memory();
 
 }  // namespace c10

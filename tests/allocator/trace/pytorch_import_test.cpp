@@ -17,7 +17,7 @@ constexpr std::uint64_t base = 0x7F0A00000000, mib = 1 << 20, side = 0x55AA12345
 
 std::string data(const std::string& name) { return std::string(POOLGRAD_TEST_DATA) + "/" + name; }
 
-// "kind address-base size microseconds #number stream"
+// Returns each event as "kind address-base size microseconds #number stream".
 std::vector<std::string> told(const Trace& trace) {
   std::vector<std::string> lines;
   for (const TraceEvent& event : trace.events) {

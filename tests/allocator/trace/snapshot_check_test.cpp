@@ -182,7 +182,7 @@ TEST(SnapshotCheck, SegmentsComeAndGoAsTheySay) {
   EXPECT_EQ(violation([](json& s) { erase_entry(s, 8); }), "device_traces[0][7]: no segment contains it afterwards");
   EXPECT_EQ(violation([](json& s) { entry(s, 8)["addr"] = 65536 + 4096; }),
             "device_traces[0][8]: it is still part of a segment afterwards");
-  // Viewers join neighbours of one stream only.
+  // Viewers join neighbors of one stream only.
   EXPECT_EQ(violation([](json& s) {
               entry(s, 3)["addr"] = 65536, entry(s, 3)["size"] = 8192;
               entry(s, 2) = entry(s, 3);

@@ -192,7 +192,7 @@ class SyntheticTrace {
     }
   }
 
-  // Free and uncommitted neighbours are one block, as in a pool.
+  // Free and uncommitted neighbors are one block, as in a pool.
   void add(const BlockSnapshot& block) {
     const bool held = block.state == BlockState::live || block.state == BlockState::pending;
     if (!held && !trace_.blocks.empty()) {

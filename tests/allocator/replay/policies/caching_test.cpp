@@ -203,7 +203,7 @@ TEST(SizeMapLru, GivesTheOldestBuffersBackFirst) {
   const auto second = model.allocate(30 * MiB);
   model.free(second);
   model.free(first);
-  EXPECT_TRUE(model.allocate(50 * MiB));  // 95 MiB are the limit: the 30 MiB go, the 40 MiB stay
+  EXPECT_TRUE(model.allocate(50 * MiB));  // the limit is 95 MiB: the 30 MiB are released, the 40 MiB stay
   EXPECT_EQ(model.counters().frees, 1u);
   EXPECT_EQ(model.reserved(), 90 * MiB);
 }
@@ -233,7 +233,7 @@ TEST(SizeMapLru, HoldsToTheLimitThatIsSet) {
   const auto second = model.allocate(18 * MiB);
   model.free(second);
   model.free(first);
-  EXPECT_TRUE(model.allocate(38 * MiB));  // 96 of 60 MiB: the 18 MiB are not enough, the 40 MiB go too
+  EXPECT_TRUE(model.allocate(38 * MiB));  // 96 of 60 MiB: the 18 MiB are not enough, so the 40 MiB are released too
   EXPECT_EQ(model.counters().frees, 2u);
   EXPECT_EQ(model.reserved(), 38 * MiB);
 }

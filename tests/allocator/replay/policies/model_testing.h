@@ -1,4 +1,4 @@
-// Drives one policy by hand, as replay() drives it by a workload.
+// Calls one policy step by step, as replay() does for a workload.
 #pragma once
 
 #include <gtest/gtest.h>

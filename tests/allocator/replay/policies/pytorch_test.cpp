@@ -185,7 +185,7 @@ TEST_F(PytorchGarbage, IsNoSegmentThatHoldsALiveBlockAndNoSmallOne) {
   model_.allocate(2 * MiB);  // of the segment of 30 MiB
   cache(32 * MiB);
   EXPECT_EQ(model_.reserved(), 64 * MiB);
-  EXPECT_TRUE(model_.allocate(34 * MiB));  // the cached 32 MiB go, the others stay
+  EXPECT_TRUE(model_.allocate(34 * MiB));  // the cached 32 MiB are released, the others stay
   EXPECT_EQ(model_.counters().frees, 1u);
   EXPECT_EQ(model_.reserved(), 66 * MiB);
 }
@@ -237,7 +237,7 @@ TEST(PytorchExpandable, KeepsTheBlockThatCanGrow) {
   const auto low = model.allocate(16 * MiB);
   model.allocate(2 * MiB);
   model.free(low);
-  // The best fit for 2 MiB would be the end of the page, but that can grow: the 16 MiB are cut instead.
+  // The best fit for 2 MiB is the end of the page. As that part can grow, the policy splits the 16 MiB instead.
   model.allocate(2 * MiB);
   model.allocate(14 * MiB);
   EXPECT_EQ(model.reserved(), 20 * MiB);

@@ -51,7 +51,7 @@ TEST(RmmPool, MergesListsOfStreamsBeforeItGrows) {
   const auto low = model.allocate(1 * MiB, 0);
   const auto high = model.allocate(1 * MiB, 0);
   model.free(low, 0);
-  model.free(high, 1);  // a neighbour, but in the list of the other stream
+  model.free(high, 1);  // a neighbor, but in the list of the other stream
   EXPECT_TRUE(model.allocate(2 * MiB, 0));
   EXPECT_EQ(model.reserved(), 2 * MiB);
   EXPECT_EQ(model.counters().waits, 1u);
