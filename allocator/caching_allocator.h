@@ -165,9 +165,9 @@ class CachingAllocator {
   /// reuse each other's blocks without waiting.
   void order(Stream later, Stream earlier);
   /// Records that the stream will be destroyed and its id may be reused. Once its work is done, all other streams may
-  /// take its blocks. Allocating on the id, use() and order() make it a new stream, and so does a free of a block of a
-  /// stream that still exists. A block that outlives its stream may be freed under the old id. If this throws, the
-  /// stream is unchanged.
+  /// take its blocks. A later allocation on the id, use() or order() makes it a new stream. So does a free of a block
+  /// of an existing stream. A block that outlives its stream may be freed under the old id. If this throws, the stream
+  /// is unchanged.
   void stream_destroyed(Stream stream);
   /// Releases cached pages to the device, least recently used first, until `bytes` are released or none is left.
   /// Returns the bytes released. trim() releases all and empties derived caches first. Always returns unused

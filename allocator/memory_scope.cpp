@@ -161,8 +161,8 @@ std::mutex& places_mutex() { return place_table().mutex; }
 
 namespace {
 
-/// The folder of the standard library's headers. Their code makes allocations for a program's std::make_unique and
-/// similar calls.
+/// The folder of the standard library's headers. Code there calls constructors for std::make_unique and similar
+/// functions.
 const std::string& standard_library() {
   struct Made {
     explicit Made(std::source_location here = std::source_location::current()) : at(here) {}

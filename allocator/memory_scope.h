@@ -94,7 +94,7 @@ std::string scope_name(std::uint32_t scope);
 /// race detector. Public functions take one as their last parameter, `CallSite = {}`, which is the line of the call, or
 /// with their first tensor (Argument). The outermost one wins: operators inside a module or an operator belong to the
 /// line that called it. A program may also declare one: `const CallSite here;`. Lines of the standard library do not
-/// count: allocations inside std::make_unique belong to the line of the constructor's parts.
+/// count: allocations of an object from std::make_unique belong to the lines inside its constructor.
 class CallSite {
  public:
   CallSite(std::source_location at = std::source_location::current());  // NOLINT: made from {}

@@ -1,5 +1,5 @@
-// Marks bytes of a pool's host memory as usable or unusable for AddressSanitizer, so that it reports use after release
-// and out-of-bounds access to tensors as for malloc. Does nothing in other builds.
+// Marks bytes of a pool's host memory as usable or unusable for AddressSanitizer. It then reports use after free and
+// out-of-bounds access to tensors as for malloc. Does nothing in other builds.
 #pragma once
 
 #include <cstddef>

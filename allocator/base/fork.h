@@ -1,5 +1,5 @@
-// Keeps the pools consistent across fork(): the child has the memory of all threads but only the forking thread, so at
-// that moment no mutex may be locked and no update half done.
+// Keeps the pools consistent across fork(): the child has the memory of all threads but only the forking thread. At
+// that moment no mutex may be locked, and no update half done.
 #pragma once
 
 #include <mutex>
@@ -12,9 +12,9 @@ namespace poolgrad {
 /// live. Host memory is the child's own copy; a child cannot use GPUs.
 void hold_pools_still_over_forks();
 
-/// A mutex outside the pools that fork() takes, shared, so that the state it guards is consistent in the child. A
-/// thread that holds it may use pools. A thread that locks two must lock the older one first. Fork does not wait for
-/// threads that hold it shared, and such a thread must not fork.
+/// A mutex outside the pools that is locked during a fork (a shared one: shared), so that the child finds its data
+/// consistent. A thread that holds it may use pools. A thread that locks two must lock the older one first. Fork does
+/// not wait for threads that hold it shared, and such a thread must not fork.
 template <class Mutex>
 class HeldOverForks : public Mutex {
  public:

@@ -51,8 +51,8 @@ struct Schedule {
 };
 
 /// Handles are ranges of a memory file, poisoned (all bits set) when created; mappings map that file. Mapped memory is
-/// accessible only while the device runs work. A host access to device memory, or a kernel access to an unmapped
-/// address, ends the program with a message that names the operator, the block and the thread. Host memory is pageable
+/// accessible only while the device runs work. The program ends on a host access to device memory and on a kernel
+/// access to an unmapped address. The message names the operator, the block and the thread. Host memory is pageable
 /// unless registered. All calls are thread-safe.
 class Device {
  public:

@@ -199,7 +199,7 @@ class BlockStore {
 };
 
 // A treap of blocks (Seidel and Aragon 1996), linked by two members: a search tree in the order of before(a, b) that is
-// also a heap by a hash of the address, so it is balanced in expectation without stored balance data.
+// also a heap by a hash of the address. Balanced in expectation, without stored balance data.
 
 inline std::uint64_t tree_priority(const Block* block) {
   const std::uint64_t mixed = block->address * 0x9E3779B97F4A7C15u;

@@ -39,7 +39,7 @@ class HandleMap {
   std::size_t bytes() const { return starts_.capacity() * sizeof(std::uint64_t); }
 
  private:
-  /// The nearest page, from this one on, with a start bit; the ends of handles have one too.
+  /// The nearest page with a start bit, at or after (or at or before) `page`. The ends of handles have one too.
   std::size_t next_start(std::size_t page) const {
     if (starts_.empty()) return page;
     std::uint64_t word = starts_[page / 64] >> (page % 64) << (page % 64);

@@ -166,8 +166,7 @@ PackedBlocks::Owner PackedBlocks::make(std::span<const LiveBlock> blocks, std::u
     if (lines[1][i].width < lines[0][i].width) lines[0][i] = lines[1][i];
   }
   Numbers numbers;
-  if (lines[0][number_field].width > 1)
-    numbers = most_on_a_line(blocks);  // rare numbers cost at least one bit per block
+  if (lines[0][number_field].width > 1) numbers = most_on_a_line(blocks);  // costs a bit per block or more
   if (numbers.bits < blocks.size() * lines[0][number_field].width) {
     lines[0][number_field] = numbers.line;
   } else {

@@ -42,8 +42,7 @@ class BlockPacker {
     std::uintptr_t address;
     std::uint64_t number;
   };
-  static constexpr std::uint64_t whichever =
-      UINT64_MAX;  // instead of a number: a cache hit may have handed the block out since
+  static constexpr std::uint64_t whichever = UINT64_MAX;  // unknown number: a cache hit may have changed it
 
   std::size_t most_noted() const noexcept;
   /// The number of young blocks, the newest ones.

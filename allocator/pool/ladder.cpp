@@ -249,8 +249,7 @@ bool Ladder::may_fit(std::size_t bytes, const Clients& asked, std::vector<std::s
 std::vector<Rung> Ladder::rungs_with(const Clients& asked) {
   std::vector<Rung> all = own_rungs_;
   for (const auto& client : asked) {
-    const auto has_thrown =
-        std::make_shared<bool>(false);  // after an exception, ask the next client instead of this one
+    const auto has_thrown = std::make_shared<bool>(false);  // then ask the next client instead
     // Sacrifice nothing for a request that cannot be served anyway.
     const auto estimate = [this, client, asked, has_thrown](Need& need) -> std::size_t {
       if (*has_thrown) return 0;

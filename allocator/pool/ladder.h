@@ -31,10 +31,10 @@ struct Rung {
   bool trusted = true;
 };
 
-/// Runs stages until need.block is set. After each stage that yields, calls `search` (which may set need.block) and
-/// then starts again from the first stage, since freed memory may need coalescing, release and commit before it fits. A
-/// stage that has yielded as often as there are stages is skipped, so this always ends. Allocations by a running stage,
-/// in any pool, use only lower stages, so nested calls end too.
+/// Runs stages until need.block is set. After each stage that yields, calls `search`, which may set need.block, and
+/// starts again from the first stage. Freed memory may need coalescing, release and commit before it fits. A stage that
+/// has yielded as often as there are stages is skipped, so this always ends. Allocations by a running stage, in any
+/// pool, use only lower stages, so nested calls end too.
 class EmergencyLadder {
  public:
   using Search = std::function<void(Need&)>;

@@ -164,7 +164,7 @@ std::size_t PageSupply::commit(PoolLock& lock, Need& need) {
   };
   while (true) {
     // Other threads may have freed memory since the last search. A growth counts only free neighbors that are too
-    // small, so it would commit too much, and no thread would search again after another one takes a part.
+    // small, so it would commit too much. No thread would search again after another one takes a part.
     need.block = arena.take(need.size, need.alignment, need.stream.id);
     if (need.block != nullptr) return 0;
     const Arena::Growth growth = arena.plan_growth(need.size, alignment, need.stream.id, step);

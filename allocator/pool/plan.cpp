@@ -5,7 +5,7 @@
 
 namespace poolgrad {
 
-// Poison is written without the lock, when a place is already free for the next.
+// No planner with poison: it is written without the lock, when another request may already have the place.
 Plan::Plan(Ground& ground, Arenas& arenas, StreamLedger& ledger)
     : ground_(ground),
       arenas_(arenas),

@@ -78,8 +78,8 @@ struct NothingToPutBack {
 };
 
 /// Device calls for one purpose, on busy blocks. Only this releases the mutex. Constructed with the mutex held. At its
-/// end, also by any exception, the mutex is held again, waiting threads see the calls as ended, and put_back() was
-/// called, unless done() was called first: then all results are committed.
+/// end, also by any exception, the mutex is held again and waiting threads see the calls as ended. Calls put_back()
+/// unless done() was called first: then all results are committed.
 template <class PutBack = NothingToPutBack>
 class UnlockedCall {
  public:

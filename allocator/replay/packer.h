@@ -1,5 +1,5 @@
-// Offline placement: puts blocks with known lifetimes at fixed offsets of one slab, without overlap of live blocks, and
-// keeps the slab small (dynamic storage allocation, which is NP-hard: this is a heuristic).
+// Offline placement: puts blocks with known lifetimes at fixed offsets of one small slab, without overlap of live
+// blocks. This is dynamic storage allocation, which is NP-hard; the placement is a heuristic.
 #pragma once
 
 #include <cstddef>

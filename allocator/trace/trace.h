@@ -87,8 +87,7 @@ struct Trace {
   std::vector<std::uint64_t> streams;    // ids, by order of first appearance
   std::vector<std::string> scopes;       // paths such as "block3.attention"; [0] is ""
   std::vector<TraceLocation> locations;  // [0] is empty
-  std::vector<BlockSnapshot>
-      blocks;  // all blocks at the end of the recording, uncommitted ones too; tag.scope indexes `scopes`
+  std::vector<BlockSnapshot> blocks;     // at the end, uncommitted ones too; tag.scope indexes `scopes`
 };
 
 }  // namespace poolgrad

@@ -63,8 +63,7 @@ class Simulation {
     if (through == Through::steps) options.steps = std::min<std::int64_t>(options.steps, 2);
     options.budget = std::to_string(memory);
     options.check();
-    if (options.checkpoint == "auto")
-      options.checkpoint = "none";  // a plan without checkpoints shows the possible savings
+    if (options.checkpoint == "auto") options.checkpoint = "none";  // shows the possible savings
     policy_ = options.memory_policy(device_);
     // Only the length of the prompt matters: long enough to be as large as any validation.
     const auto length = static_cast<std::size_t>(options.context);

@@ -81,7 +81,7 @@ class Table {
   std::vector<std::vector<std::string>> rows_;  // an empty row is a horizontal line
 };
 
-/// The body of main(). `parse` reads the command line and returns an exit code, or -1 to call `run`, which prints to
+/// The body of main(). `parse` reads the command line and returns an exit code, or -1 to call `run`. `run` prints to
 /// standard output, with a live line if `live`. An exception ends the program with its message, if any, on standard
 /// error. So does lost output, as on a closed pipe.
 int run_program(const std::function<int()>& parse, const std::function<void(std::ostream& out, bool live)>& run);

@@ -18,8 +18,8 @@ struct OutputFile {
   bool may_be_standard_output = false;
 };
 
-/// Checks before any write. Throws ValueError, one sentence, for output that would replace an input, for two outputs to
-/// one file, by whatever names, and for "-" if standard output has other text.
+/// Checks before any write. Throws ValueError, one sentence: for output that would replace an input, for two outputs to
+/// one file under any names, and for "-" if standard output has other text.
 void check_files(const std::string& program, const std::vector<OutputFile>& outputs,
                  const std::vector<InputFile>& inputs = {});
 

@@ -50,9 +50,9 @@ struct AttentionOptions {
                             const attention::RingSetup& processes = {}) const;
   /// "window of 256", "dilated(w 512 2048, r 1 4) & causal", "causal over a zigzag ring of 4, no positions".
   std::string describe(std::int64_t context) const;
-  /// The effective branches. By default: 256, a length that holds the context, and one in between, with rates 1, 2 and
-  /// 4, or more if a segment would have over 8192 keys. The work of a step then grows linearly with the context
-  /// (LongNet, Ding et al. 2023).
+  /// The effective branches. The default segments are 256, a length that holds the context, and one in between. Their
+  /// rates are 1, 2 and 4, or more if a segment would have over 8192 keys. The work of a step then grows linearly with
+  /// the context (LongNet, Ding et al. 2023).
   std::vector<std::int64_t> segments_for(std::int64_t context) const;
   std::vector<std::int64_t> rates_for(std::int64_t context) const;
 };
