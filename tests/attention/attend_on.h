@@ -1,5 +1,5 @@
-// Tests of attend() for any device: options of scores and weights, alone and combined, under several patterns, compared
-// with the definition; and results that overwrite operands. The including file names the devices
+// Tests of attend() for any device. Options of scores and weights, alone and combined, are compared with the definition
+// under several patterns. Other tests overwrite operands with results. The including file names the devices
 // (INSTANTIATE_TEST_SUITE_P).
 #pragma once
 

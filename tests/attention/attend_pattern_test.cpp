@@ -1,5 +1,5 @@
-// Every pattern compared with its definition pair by pair: results and gradients, full and causal, equal and grouped
-// heads, odd and prime lengths, queries at the end of the keys or at their beginning.
+// Every pattern compared with its definition pair by pair, in results and gradients. Covers full and causal patterns,
+// equal and grouped heads, odd and prime lengths, and queries at the end of the keys or at their beginning.
 #include <gtest/gtest.h>
 
 #include "tests/attention/attend_support.h"

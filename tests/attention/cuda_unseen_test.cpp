@@ -1,5 +1,5 @@
-// Rows do not depend on rows that they do not see on cuda:0, the emulated device: with portable kernels, for many
-// queries and for few, and with tensor cores.
+// Rows do not depend on rows that they do not see: on cuda:0, the emulated device, with portable kernels and with
+// tensor cores, for many queries and for few.
 #include <gtest/gtest.h>
 
 #include "tests/attention/unseen_rows.h"

@@ -1,6 +1,6 @@
-// Error bound of attention with intermediate numbers rounded to a 16-bit type, as tensor cores need. Rounded are:
-// weights before the product with values, score gradients before the products with keys and queries, the stored out
-// (from which score gradients are computed), and every result.
+// Error bound of attention with intermediate numbers rounded to a 16-bit type, as tensor cores need. Weights are
+// rounded before the product with values, score gradients before the products with keys and queries. The stored out,
+// from which score gradients are computed, and all results are rounded too.
 #pragma once
 
 #include <algorithm>

@@ -41,8 +41,7 @@ class ClassWatcher : public SavedTensorPolicy {
     ++calls_;
     switch (autocast_class(call.operation)) {
       case AutocastClass::low:
-        if (call.operation == "linear_cross_entropy")
-          break;  // casts inside, and returns gradients in the dtypes of its inputs
+        if (call.operation == "linear_cross_entropy") break;  // casts inside; gradients have the inputs' dtypes
         EXPECT_EQ(dtypes, std::set<DType>{DType::bf16}) << call.operation;
         break;
       case AutocastClass::wide: EXPECT_EQ(dtypes, std::set<DType>{DType::f32}) << call.operation; break;

@@ -100,8 +100,7 @@ TEST(Convolution, MayBeCausal) {
   EXPECT_FALSE(all_close(before[{ellipsis, 6}], after[{ellipsis, 6}]));
 }
 
-TEST(Convolution,
-     GivesEachImageWhatItGivesAlone) {  // 512 K window elements for each image: nine images take two chunks
+TEST(Convolution, GivesEachImageWhatItGivesAlone) {  // 512 K window elements each: nine images take two chunks
   Generator generator(4);
   const Tensor x = randn({9, 8, 64, 64}, {}, generator).set_requires_grad();
   const Tensor w = randn({3, 8, 4, 4}, {}, generator).set_requires_grad();

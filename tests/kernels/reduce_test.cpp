@@ -125,8 +125,7 @@ TEST(Reduce, IntegersAreExact) {
           TestArray x(dtype, shape),
               out(op == ReduceOp::any || op == ReduceOp::all ? DType::boolean : DType::i64, reduced);
           x.random(random, dtype == DType::u8 || dtype == DType::boolean ? 0 : -9, dtype == DType::boolean ? 2 : 10);
-          if (x.count() == 0 && (op == ReduceOp::maximum || op == ReduceOp::minimum))
-            continue;  // integers have no infinity
+          if (x.count() == 0 && (op == ReduceOp::maximum || op == ReduceOp::minimum)) continue;  // no infinity
           reduce({}, op, out, x);
           const Expected expected = reduce_naively(op, x, out);
           expect_elements(out, [&](std::int64_t i) { return expected.value[static_cast<std::size_t>(i)]; });

@@ -63,8 +63,7 @@ class TestArray {
   }
   /// Checks that all bytes outside the elements are unchanged.
   ~TestArray() {
-    const std::uint8_t *byte = bytes_.data(),
-                       *element = element_.data();  // raw pointers: tests are built without optimization
+    const std::uint8_t *byte = bytes_.data(), *element = element_.data();  // tests are not optimized
     for (std::size_t i = 0, size = bytes_.size(); i < size; ++i) {
       if (element[i] != 0 || byte[i] == canary) continue;
       ADD_FAILURE() << "wrote outside of the array, at byte " << i << " of " << bytes_.size();

@@ -1,6 +1,6 @@
-// LongNet's dilated attention as in the paper (Ding et al. 2023, section 2.3): gathered segments, softmax attention in
-// each with all scores in memory, and branches mixed by their softmax denominators. Built of differentiable operators
-// alone, it defines the dilated modules.
+// LongNet's dilated attention as in the paper (Ding et al. 2023, section 2.3). It gathers segments, runs softmax
+// attention in each with all scores in memory, and mixes branches by their softmax denominators. Built of
+// differentiable operators alone, it defines the dilated modules.
 #pragma once
 
 #include <algorithm>

@@ -81,7 +81,7 @@ TEST(SparsePatternConfig, KeepsTheWidestWindowWhosePairsAreNotMoreThanWanted) {
           for (const double density : {0.01, 0.1, 0.3, 0.5, 0.8, 1.0}) wanted.push_back(density);
           for (const double density : wanted) {
             config.sparsity_ratio = density;
-            double best = possible.front();  // the minimum if all densities exceed the wanted one
+            double best = possible.front();  // the minimum if all exceed `density`
             for (const double one : possible)
               if (one <= density) best = std::max(best, one);
             EXPECT_EQ(config.density(length, causal), best)
@@ -104,8 +104,7 @@ TEST(SparsePatternConfig, KeepsTheLargestDensityThatIsNotAboveTheWantedOne) {
       double best = *std::min_element(possible.begin(), possible.end());
       for (const double density : possible)
         if (density <= wanted) best = std::max(best, density);
-      const double tolerance =
-          best > wanted ? 1e-3 : 1e-12;  // about the minimum if all densities exceed the wanted one
+      const double tolerance = best > wanted ? 1e-3 : 1e-12;  // about the minimum if all exceed `wanted`
       EXPECT_NEAR(config.density(length), best, tolerance) << to_string(type) << " wanted " << wanted;
       EXPECT_LE(config.density(length), std::max(best + 1e-3, wanted)) << to_string(type) << " wanted " << wanted;
     }

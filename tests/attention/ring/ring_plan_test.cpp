@@ -62,8 +62,7 @@ TEST(RingPlan, MissesNoPair) {
 
 TEST(RingPlan, WastesNoStepWhereShardsAreChunks) {
   for (const Pattern& pattern : all_patterns()) {
-    if (pattern == Pattern::random_blocks(16, 0.1, 3))
-      continue;  // ranges cannot show that a few random blocks are all absent
+    if (pattern == Pattern::random_blocks(16, 0.1, 3)) continue;  // ranges cannot show that random blocks are absent
     for (const Layout layout : {Layout::contiguous, Layout::zigzag}) {
       const RingPlan plan(pattern, layout, 5, 2, 160, 160, 0);
       for (int rank = 0; rank < 5; ++rank)

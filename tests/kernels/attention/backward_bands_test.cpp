@@ -40,8 +40,7 @@ TEST(AttentionBackward, TakesEveryMapOfPositions) {
 }
 
 TEST(AttentionBackward, PairsOfDifferentDocumentsDoNotCount) {
-  const std::vector<std::int64_t> starts{0,  5,   5,
-                                         40, 100, 130};  // one document is empty; positions from 130 on see no key
+  const std::vector<std::int64_t> starts{0, 5, 5, 40, 100, 130};  // one is empty; positions from 130 on see no key
   const auto document = [&](std::int64_t position) {
     return std::upper_bound(starts.begin(), starts.end(), position) - starts.begin();
   };

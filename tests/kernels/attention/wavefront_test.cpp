@@ -144,8 +144,7 @@ TEST_F(AttentionWavefront, LongRowsKeepEveryThreadBusy) {
   EXPECT_NEAR(part_of_one_thread(band(4000, unbounded, unbounded), 8), 0.125, 0.01);
   EXPECT_NEAR(part_of_one_thread(band(4000, unbounded, 0), 2), 0.5, 0.02);
   EXPECT_NEAR(part_of_one_thread(band(4000, unbounded, 0), 4, 1, 3), 0.25, 0.02);
-  EXPECT_NEAR(part_of_one_thread(band(1050, unbounded, unbounded), 2, 3), 0.5,
-              0.02);  // 3 heads on 2 threads lose no round
+  EXPECT_NEAR(part_of_one_thread(band(1050, unbounded, unbounded), 2, 3), 0.5, 0.02);  // 3 heads, no round lost
 }
 
 TEST_F(AttentionWavefront, NoMoreThreadsAreBusyThanThereAreTiles) {

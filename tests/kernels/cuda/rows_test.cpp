@@ -122,8 +122,7 @@ struct NormOperands {
         dx(dtype, shape),
         dweight(dtype, {n}),
         dbias(dtype, {n}) {
-    x.random(random, -1,
-             3);  // one element lies far from the others: deviations of a few close elements are mostly rounding
+    x.random(random, -1, 3);  // one outlier: deviations of a few close elements are mostly rounding
     for (std::int64_t first = 0; first < x.count(); first += n) x.set(first, x[first] - 4);
     weight.random(random);
     bias.random(random);

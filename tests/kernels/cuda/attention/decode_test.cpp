@@ -1,5 +1,5 @@
-// Few queries and many keys on the emulated device. Several blocks compute parts of the keys and join the results;
-// heads of a group are rows of one tile; every option gives the same result as elsewhere.
+// Few queries and many keys on the emulated device. Several blocks compute parts of the keys and join the results.
+// Heads of a group are rows of one tile. Every option gives the same result as elsewhere.
 #include <gtest/gtest.h>
 
 #include "allocator/caching_allocator.h"
