@@ -14,25 +14,35 @@ bool is_last(const Block* block) {
   return block->next == nullptr || (block->next->state == BlockState::uncommitted && block->next->next == nullptr);
 }
 
-// Best fit, or close to it for alignments above the granule. May treat the last free block as the largest.
-Block* find(const BucketIndex& free, std::size_t size, std::size_t alignment, std::size_t granule,
-            bool last_is_largest = false) {
+bool is_any(const Block*) { return true; }
+bool is_no_last(const Block* block) { return !is_last(block); }
+
+// The smallest block of at least `size` bytes that is usable, at the lowest address.
+template <class Usable>
+Block* smallest(const BucketIndex& free, std::size_t size, const Usable& usable) {
   Block* best = free.find(size);
-  if (last_is_largest && best != nullptr && is_last(best)) {
-    if (Block* const other = free.find(best->size + granule)) best = other;
-  }
-  if (best == nullptr || Arena::fits(best, size, alignment)) return best;
-  // Large enough for any start address.
-  best = free.find(size + alignment - granule);
-  if (best != nullptr) return best;
-  // A smaller block may happen to be aligned. Rare, so all are examined.
+  if (best == nullptr || usable(best)) return best;
+  best = nullptr;
   free.for_each_from(size, [&](Block* block) {
-    if (!Arena::fits(block, size, alignment)) return;
+    if (block->size < size || !usable(block)) return;
     if (best == nullptr || block->size < best->size || (block->size == best->size && block->address < best->address)) {
       best = block;
     }
   });
   return best;
+}
+
+// Best fit among usable blocks, or close to it for alignments above the granule.
+template <class Usable>
+Block* find(const BucketIndex& free, std::size_t size, std::size_t alignment, std::size_t granule,
+            const Usable& usable) {
+  Block* best = smallest(free, size, usable);
+  if (best == nullptr || Arena::fits(best, size, alignment)) return best;
+  // Large enough for any start address.
+  best = smallest(free, size + alignment - granule, usable);
+  if (best != nullptr) return best;
+  // A smaller block may happen to be aligned. Rare, so all are examined.
+  return smallest(free, size, [&](const Block* block) { return usable(block) && Arena::fits(block, size, alignment); });
 }
 
 }  // namespace
@@ -110,12 +120,17 @@ std::size_t Arena::preferred_alignment(std::size_t size, std::size_t alignment) 
 Block* Arena::take(std::size_t size, std::size_t alignment, std::uint64_t stream) {
   const BucketIndex& free = index(stream).by_size;
   const std::size_t preferred = preferred_alignment(size, alignment);
-  Block* block = find(free, size, preferred, granule_, last_is_largest_);
-  if (block != nullptr) {
-    alignment = preferred;
-  } else if (preferred != alignment) {
-    block = find(free, size, alignment, granule_, last_is_largest_);
-  }
+  Block* block = nullptr;
+  const auto search = [&](const auto& usable) {
+    for (const std::size_t start : {preferred, alignment}) {
+      block = find(free, size, start, granule_, usable);
+      if (block == nullptr) continue;
+      alignment = start;
+      return;
+    }
+  };
+  if (last_comes_last_) search(is_no_last);
+  if (block == nullptr) search(is_any);
   if (block == nullptr) return nullptr;
   store_.reserve(2);
   remove_free(block);
@@ -129,7 +144,7 @@ Block* Arena::take_from_other_streams(std::size_t size, std::size_t alignment, s
   bool best_is_ready = false;
   for (const StreamIndex& entry : indices_) {
     if (entry.stream == stream || contains(without, entry.stream)) continue;
-    Block* block = find(entry.free->by_size, size, alignment, granule_);
+    Block* block = find(entry.free->by_size, size, alignment, granule_, is_any);
     if (block == nullptr) continue;
     const bool is_ready = ready(block);
     const bool better = best == nullptr || (is_ready != best_is_ready ? is_ready : block->size < best->size);

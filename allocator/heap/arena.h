@@ -45,9 +45,9 @@ class Arena : public Tiling {
   bool fills_pages(std::size_t size) const;
   /// At least `alignment`, and a page for blocks that fill their pages. A preference, not a requirement.
   std::size_t preferred_alignment(std::size_t size, std::size_t alignment) const;
-  /// If `ignored`, the last free block of a window counts as the largest of all, so that earlier growth does not affect
-  /// addresses.
-  void ignore_growth(bool ignored) { last_is_largest_ = ignored; }
+  /// If `ignored`, the last free block of a window is taken after all others, whatever their alignment, so that earlier
+  /// growth does not affect addresses.
+  void ignore_growth(bool ignored) { last_comes_last_ = ignored; }
   /// Best fit among the free blocks of `stream`, cut to `size`; busy. nullptr if none fits.
   Block* take(std::size_t size, std::size_t alignment, std::uint64_t stream);
   /// Takes the best fit among the free blocks of all other streams, whole; busy, and still of its stream. Prefers
@@ -164,7 +164,7 @@ class Arena : public Tiling {
 
   std::size_t page_;
   bool divisible_;
-  bool last_is_largest_ = false;
+  bool last_comes_last_ = false;
   std::uint64_t changes_ = 0;
   std::vector<StreamIndex> indices_;
   std::uint64_t latest_stream_ = 0;  // the last requested index

@@ -106,7 +106,11 @@ TEST_P(PhasesTest, FitForEverWhereTheyFitOnceAfterTheBudgetHasRefusedPages) {
     {
       const auto unlimited = pool();
       fill(*unlimited, scripts[1]);
-      for (const Script& script : scripts) script.run(*unlimited);
+      for (int i = 0; i < 2; ++i)
+        for (const Script& script : scripts) {
+          unlimited->begin_phase();
+          script.run(*unlimited);
+        }
       reserved = unlimited->statistics().reserved_bytes.peak;
     }
     int held = 0;
