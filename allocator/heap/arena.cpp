@@ -120,22 +120,19 @@ std::size_t Arena::preferred_alignment(std::size_t size, std::size_t alignment) 
 Block* Arena::take(std::size_t size, std::size_t alignment, std::uint64_t stream) {
   const BucketIndex& free = index(stream).by_size;
   const std::size_t preferred = preferred_alignment(size, alignment);
-  Block* block = nullptr;
+  std::size_t start = preferred;
   const auto search = [&](const auto& usable) {
-    for (const std::size_t start : {preferred, alignment}) {
-      block = find(free, size, start, granule_, usable);
-      if (block == nullptr) continue;
-      alignment = start;
-      return;
-    }
+    Block* block = find(free, size, start = preferred, granule_, usable);
+    if (block == nullptr && preferred != alignment) block = find(free, size, start = alignment, granule_, usable);
+    return block;
   };
-  if (last_comes_last_) search(is_no_last);
-  if (block == nullptr) search(is_any);
+  Block* block = last_comes_last_ ? search(is_no_last) : nullptr;
+  if (block == nullptr) block = search(is_any);
   if (block == nullptr) return nullptr;
   store_.reserve(2);
   remove_free(block);
   block->state = BlockState::busy;
-  return carve(block, size, alignment);
+  return carve(block, size, start);
 }
 
 Block* Arena::take_from_other_streams(std::size_t size, std::size_t alignment, std::uint64_t stream,
