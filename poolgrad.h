@@ -1,4 +1,6 @@
-// The public headers, layer by layer. They are installed, and include each other and the standard library alone.
+/// \mainpage
+/// The public headers, layer by layer. They are installed, and include each other and the standard library alone. The
+/// pages in docs/ explain how the parts work together; docs/start.md is the first.
 #pragma once
 
 #include "allocator/base/random.h"

@@ -57,7 +57,7 @@ Result guarded(Result failed, const Work& work) noexcept {
   } catch (const OutOfMemoryError& error) {
     last_error.set(error.what(), true);
   } catch (const std::bad_alloc&) {
-    last_error.set("[poolgrad] the machine has no memory left for what the call keeps", true);
+    last_error.set("[poolgrad] the machine has no memory left for the bookkeeping of the call", true);
   } catch (const std::exception& error) {
     last_error.set(error.what());
   } catch (...) {

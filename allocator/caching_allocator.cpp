@@ -205,7 +205,7 @@ void configure_simulated_device(int index, std::size_t capacity, std::string_vie
   }
   if (const std::size_t pages = registry().simulated[device.index]->granularity(); pages != options.granularity)
     throw ValueError("[configure_simulated_device] " + to_string(device) + " has pages of " + format_bytes(pages) +
-                     " since it was made, and cannot have others of " + format_bytes(options.granularity));
+                     ", and cannot change them to pages of " + format_bytes(options.granularity));
   const std::size_t budget = AllocatorConfig::from_environment().budget;
   if (!pool.load(std::memory_order_relaxed)->pool_->restart(budget != 0 ? budget : capacity)) {
     throw ValueError("[configure_simulated_device] " + to_string(device) + " has live memory");

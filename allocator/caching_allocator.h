@@ -32,7 +32,7 @@ enum class AllocatorMode : std::uint8_t {
   standard,     // "default"
   lightweight,  // magazines and buckets only: no statistics by category, no hash, no trace, no placement by tag
   none,         // every allocation directly from the device, in whole pages: for comparison and memory checkers
-  planned       // one step is recorded, packed, and replayed at fixed offsets; what diverges is served by the pool
+  planned       // records a step, packs it and replays it at fixed offsets; the pool serves other requests
 };
 
 std::string_view to_string(AllocatorMode mode);
@@ -137,7 +137,7 @@ class CachingAllocator {
   Device device() const;
 
   /// Same argument order as std::pmr and cuda::mr. 0 bytes return a unique non-null pointer. Throws OutOfMemoryError
-  /// with the report, and ValueError for an alignment that is no power of two.
+  /// with the report, and ValueError for an alignment that is not a power of two.
   void* allocate(std::size_t bytes, std::size_t alignment, Stream stream,
                  std::source_location location = std::source_location::current());
   /// Returns the block, or the report of allocate()'s OutOfMemoryError.

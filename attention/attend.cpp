@@ -224,14 +224,14 @@ bool check_attend(const Tensor& q, const Tensor& k, const Tensor& v, const Atten
     refuse("the dropout " + std::to_string(options.dropout) + " is outside [0, 1)");
   if (const auto& at = options.key_positions; at.gap_begin < 0 || at.gap_begin > k.size(1) || at.gap < 0)
     refuse("a gap of " + std::to_string(at.gap) + " positions before key " + std::to_string(at.gap_begin) +
-           " is none between these keys");
+           " is negative or lies outside the keys");
   // Bounds positions, since sums and differences of them are compared.
   if (constexpr std::int64_t farthest = std::int64_t{1} << 60;
       options.key_positions.gap > farthest || options.key_positions.whole > farthest)
-    refuse("positions of keys lie below 2^60, not at " +
+    refuse("positions of keys must be below 2^60, but reach " +
            std::to_string(std::max(options.key_positions.gap, options.key_positions.whole)));
-  if (options.whole != 0) refuse("a part of a sequence is for modules that divide sequences among ranks");
-  if (options.first_batch < 0) refuse("the first batch entry is " + std::to_string(options.first_batch));
+  if (options.whole != 0) refuse("whole is only for modules that divide sequences among ranks");
+  if (options.first_batch < 0) refuse("first_batch must be at least 0, but is " + std::to_string(options.first_batch));
   // kernels/definition/attention_dropout.h counts batches and heads in 16 bits each.
   constexpr std::int64_t countable = std::int64_t{1} << 16;
   if (options.dropout > 0.0 && (options.first_batch + q.size(0) > countable || q.size(2) > countable))
@@ -256,15 +256,16 @@ void check_out_over_q(const AttendCall& call, const AttendOperands& x, bool want
   };
   const std::size_t passes = call.compiled.passes.size();
   if (x.v.size(3) != x.q.size(3)) refuse("needs values as wide as queries");
-  if (wants_gradient) refuse("cannot serve where a gradient is wanted");
+  if (wants_gradient) refuse("needs operands without gradients");
   if (passes > 1)
     refuse("needs a pattern of one pass, and " + call.pattern.to_string() + " takes " + std::to_string(passes));
-  if (repeats_elements(x.q.geometry())) refuse("needs queries of which each has a place of its own");
+  if (repeats_elements(x.q.geometry())) refuse("needs queries without repeated elements");
   for (const Tensor* other : {&x.k, &x.v})
     if (other->shares_storage_with(x.q) && !separate_heads(x.q, *other))
-      refuse("needs queries apart from keys and values");
+      refuse("needs queries that share no memory with keys and values");
   for (const Tensor* other : {&x.bias, &x.alibi, &x.sinks})
-    if (other->defined() && other->shares_storage_with(x.q)) refuse("needs queries apart from bias and sinks");
+    if (other->defined() && other->shares_storage_with(x.q))
+      refuse("needs queries that share no memory with bias, alibi and sinks");
 }
 
 Tensor alibi_slopes(std::int64_t heads, const TensorOptions& options, CallSite) {

@@ -34,8 +34,8 @@ struct AttendOptions {
   /// Added to the scores: (B or 1, Hq or 1, Nq or 1, Nk or 1), floating; differentiable. -infinity removes a pair, as a
   /// pattern does.
   Tensor bias = {};
-  /// (B, Nk) bool, true for padding: no query of the batch entry sees these keys, whatever the pattern says. They still
-  /// count as positions. Their rows of k and v have no effect, even if they are NaN.
+  /// (B, Nk) bool, true for padding: no query of the batch entry sees these keys, for any pattern. They still count as
+  /// positions. Their rows of k and v have no effect, even if they are NaN.
   Tensor key_padding = {};
   /// ALiBi: -slopes[h] |i - j| by absolute positions; (Hq), floating, no gradient. See alibi_slopes().
   Tensor alibi = {};
@@ -45,8 +45,8 @@ struct AttendOptions {
   /// (batch, head, i, j) only. The other weights are scaled by 1 / (1 - p); lse is not affected.
   double dropout = 0.0;
   Generator* generator = nullptr;  // nullptr: default_generator()
-  /// Length of the whole sequence if q, k and v are this rank's part; 0: the module knows it. Only for modules that
-  /// divide sequences among ranks; attend() throws ValueError.
+  /// Length of the whole sequence if q, k and v are this rank's part; 0: determined by the module. Only for modules
+  /// that divide sequences among ranks; attend() throws ValueError.
   std::int64_t whole = 0;
   /// Index of the first batch entry in a larger batch, for dropout.
   std::int64_t first_batch = 0;

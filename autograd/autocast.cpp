@@ -37,7 +37,8 @@ constexpr std::string_view widest_operators[] = {
     "not_equal",     "remainder", "scatter", "scatter_add", "scatter_reduce", "silu_mul", "stack",
     "sub",           "where"};
 
-/// cross_entropy computes in f32 for logits of any dtype. The others move elements, or are as exact as their type.
+/// cross_entropy computes in f32 for logits of any dtype. The others only move elements, or are as exact as their
+/// dtype.
 constexpr std::string_view operators_as_given[] = {"abs",
                                                    "affine",
                                                    "all",
@@ -105,7 +106,7 @@ bool has(const std::string_view (&operators)[N], std::string_view op) {
   return std::find(std::begin(operators), std::end(operators), op) != std::end(operators);
 }
 
-/// The dtypes that the operands of one call are cast to.
+/// The target dtypes for the operands of one call.
 class Target {
  public:
   Target(const char* op, DType low) : class_(autocast_class(op)), low_(low) {}
@@ -153,7 +154,7 @@ AutocastClass autocast_class(std::string_view op) {
   if (has(wide_operators, op)) return AutocastClass::wide;
   if (has(widest_operators, op)) return AutocastClass::widest;
   if (has(operators_as_given, op)) return AutocastClass::as_given;
-  throw ValueError("[autocast] no class is known of the operator " + std::string(op));
+  throw ValueError("[autocast] no autocast class for the operator " + std::string(op));
 }
 
 AutocastScope::AutocastScope(std::optional<DType> dtype) : dtype_(dtype) {
@@ -176,10 +177,10 @@ Tensor autocast_to(const Tensor& x, DType dtype) {
   AutocastScope::Cast& cast = here.casts_[place->second];
   const std::uint64_t version = x.storage()->version();
   if (cast.source.lock() != x.storage() || cast.version != version || !(cast.geometry == x.geometry())) {
-    cast.data = {};  // first, so that both are never in memory
+    cast.data = {};  // freed first, so that only one is in memory
     cast = {x.storage(), x.geometry(), version, to(x.detach(), dtype)};
   }
-  // A node for each use: a cast may outlive the graph of its first one, or have been made while nothing was recorded.
+  // Each use gets its own node: a cast may outlive the graph of its first use, or be made while nothing is recorded.
   return recorded_cast(x, cast.data.detach());
 }
 

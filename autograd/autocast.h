@@ -1,5 +1,5 @@
-// Mixed precision by scope, as PyTorch's autocast: products and attention in a half type, sums and fast-growing
-// functions in f32, all others in the dtype of their operands. Parameters keep their dtype; their casts are
+// Mixed precision by scope, as PyTorch's autocast. Products and attention compute in a half type, sums and fast-growing
+// functions in f32, and all others in the dtype of their operands. Parameters keep their dtype; their casts are
 // differentiable.
 #pragma once
 
@@ -18,14 +18,15 @@
 
 namespace poolgrad {
 
-/// How a scope casts the floating operands of an operator. An operator with an f64 operand is not cast.
+/// The casts of an operator's floating operands in a scope. An operator with an f64 operand is not cast.
 enum class AutocastClass {
   low,       // cast to the scope's dtype: products, attention
   wide,      // f16 and bf16 cast to f32: sums, norms, softmax, losses, exponentials and powers
-  widest,    // where they differ, cast to f32: operators of several tensors
-  as_given,  // left alone
+  widest,    // if dtypes differ, cast to f32: operators with several tensors
+  as_given,  // not cast
 };
-/// Of an operator by its name on the tape, or of the function. Throws ValueError where there is none.
+/// Returns the class of an operator, by its name on the tape or the name of its function. Throws ValueError for an
+/// unknown name.
 AutocastClass autocast_class(std::string_view op);
 
 /// f16 or bf16.
@@ -33,11 +34,11 @@ constexpr bool is_half(DType dtype) { return is_floating(dtype) && dtype != comp
 
 inline constexpr std::nullopt_t autocast_off = std::nullopt;
 
-/// While alive, operators that this thread calls cast their operands as autocast_class() says. Scopes nest, and the
-/// innermost counts; `AutocastScope(autocast_off)` is one in which nothing is cast. The cast of a parameter (a leaf
-/// that requires a gradient) is made once for the scope and kept until the scope ends or the parameter is written.
-/// Gradients of each use are cast to the parameter's dtype and added there. A backward pass reads the casts of the
-/// forward pass and makes none. checkpoint() computes again under the scope's dtype of the first time.
+/// While alive, operators called on this thread cast their operands by autocast_class(). Scopes nest and the innermost
+/// counts; `AutocastScope(autocast_off)` turns casts off. A parameter (a leaf that requires a gradient) is cast once,
+/// until the scope ends or the parameter is written. The gradient of each use is cast to the dtype of the parameter and
+/// added there. A backward pass uses the casts of the forward pass. checkpoint() recomputes under the scope of the
+/// first run.
 ///
 ///   {
 ///     const AutocastScope scope(DType::bf16);
@@ -46,13 +47,13 @@ inline constexpr std::nullopt_t autocast_off = std::nullopt;
 ///   loss.backward();
 class AutocastScope {
  public:
-  /// f16, bf16, or off. Throws DTypeError for others.
+  /// Accepts f16, bf16 and autocast_off. Throws DTypeError for other dtypes.
   explicit AutocastScope(std::optional<DType> dtype);
   ~AutocastScope();
   AutocastScope(const AutocastScope&) = delete;
   AutocastScope& operator=(const AutocastScope&) = delete;
 
-  /// Of the innermost scope of this thread.
+  /// Returns the dtype of the innermost scope on this thread.
   static std::optional<DType> current();
 
  private:
@@ -67,24 +68,25 @@ class AutocastScope {
 
   std::optional<DType> dtype_;
   AutocastScope* outer_;
-  /// In the order in which they were made, so that the pool sees them end in the same order each time.
+  /// In the order of creation, so that the pool always sees them end in the same order.
   std::vector<Cast> casts_;
   std::map<std::pair<const Storage*, DType>, std::size_t> place_;
 };
 
-// How operators and layers take part.
+// For operators and layers.
 
-/// x in `dtype`, differentiable; of a parameter, the scope's own cast. x itself where nothing changes.
+/// Returns x cast to `dtype`, differentiable; x itself if nothing changes. For a parameter, returns the cast of the
+/// scope.
 Tensor autocast_to(const Tensor& x, DType dtype);
 
-/// The operands as `op` wants them in the innermost scope, undefined and integer ones as they are; nothing where there
-/// is no scope or they are that already:
+/// Returns the operands cast for `op` in the innermost scope; undefined and integer operands are unchanged. Returns an
+/// empty list without a scope, or if no operand changes:
 ///   if (const auto cast = autocast("matmul", {a, b}); !cast.empty()) return matmul(cast[0], cast[1]);
 std::vector<Tensor> autocast(const char* op, std::initializer_list<std::reference_wrapper<const Tensor>> operands);
 std::vector<Tensor> autocast(const char* op, const std::vector<Tensor>& operands);
 
-/// A layer's parameter as `op` wants it beside x: as autocast() makes it, or, without a scope, in the dtype of x, so
-/// that f32 parameters serve activations of a half type. An undefined one stays undefined.
+/// Returns a layer's parameter for use with x in `op`: cast by autocast(), or, without a scope, to the dtype of x. So
+/// f32 parameters serve activations of a half type. An undefined parameter stays undefined.
 Tensor parameter_for(const char* op, const Tensor& parameter, const Tensor& x);
 
 }  // namespace poolgrad

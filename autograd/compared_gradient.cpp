@@ -111,7 +111,8 @@ void ComparedGradient::search_step(std::size_t e) {
       off(e) > 100.0 * (apart + tolerated(e) + narrower.hidden))
     return;
 
-  // From narrow to wide. Wide steps may leave the domain of the function: they are taken while they help.
+  // Steps grow from narrow to wide. Wide steps may leave the domain of the function, so the search stops when they no
+  // longer help.
   const double narrowest = is_lost(e) ? epsilon / ratio : difference.narrowest_step(input, element);
   std::vector<double> tried{epsilon};
   while (tried.back() / ratio >= narrowest) tried.push_back(tried.back() / ratio);
@@ -129,7 +130,7 @@ void ComparedGradient::search_step(std::size_t e) {
     const double disagreement =
         std::max(std::abs(found[k - 1].value - found[k].value), std::abs(found[k + 1].value - found[k].value));
     const double uncertain = disagreement + found[k].hidden;
-    if (!(uncertain < least)) {  // also where it is not a number
+    if (!(uncertain < least)) {  // also if it is NaN
       if (tried[k] >= epsilon) ++worse;
       continue;
     }

@@ -1,4 +1,4 @@
-// Compares the gradient of one input with differences, element by element. gradcheck decides by it.
+// Compares the gradient of one input with finite differences, element by element. gradcheck uses the result.
 #pragma once
 
 #include <cstddef>
@@ -11,19 +11,19 @@
 
 namespace poolgrad {
 
-/// Options for tensors of one unit roundoff.
+/// Tolerances for tensors of one unit roundoff.
 struct Tolerance {
   bool exact;  // f64
   double relative, absolute;
-  bool grows;  // the absolute tolerance grows with the gradient up to 1, so that it hides no small gradient
+  bool grows;  // scales the absolute tolerance by gradients below 1, so that it hides no small gradient
 
   Tolerance(const GradcheckOptions& options, double roundoff);
 
-  /// The absolute tolerance of an input whose largest derivative is `steepest`.
+  /// Returns the absolute tolerance of an input with the largest derivative `steepest`.
   double absolute_beside(double steepest) const;
 };
 
-/// By element of the input, in row-major order.
+/// The comparison by element of the input, in row-major order.
 struct ComparedGradient {
   /// Takes a central difference of step `epsilon` for each element.
   ComparedGradient(FiniteDifference& difference, std::size_t input, const Tensor& gradient, const Tolerance& tolerance,
@@ -31,29 +31,29 @@ struct ComparedGradient {
 
   double off(std::size_t e) const;
   double tolerated(std::size_t e) const;
-  /// The allowance for rounding. In f64 it is 0 until search_step() chooses a step.
+  /// Returns the allowance for rounding. In f64 it is 0 until search_step() chooses a step.
   double rounding(std::size_t e) const { return slopes[e].rounding; }
-  /// The error in parts of the allowance.
+  /// Returns the error divided by the allowance.
   double excess(std::size_t e) const;
   bool agrees(std::size_t e) const { return excess(e) <= 1.0; }
   bool all_agree() const;
-  /// Whether the difference and the gradient of an element may both be the rounding of outputs.
+  /// Returns whether the difference and the gradient of an element may both be rounding of outputs.
   bool is_lost(std::size_t e) const;
-  /// The same of all elements.
+  /// The same for all elements.
   bool is_lost() const;
   bool is_flat() const;
 
-  /// Outputs in less than f64 are off by more than their own rounding where the function rounds on its way to them. By
-  /// how much is measured at every element, for one answer alone may be small by chance.
+  /// Below f64, rounding inside the function may exceed the rounding of its outputs. Measures it at every element,
+  /// because a single estimate may be small by chance.
   void allow_for_noise();
-  /// Holds an element that does not agree against a difference without the third derivative, which steps leave there
-  /// (Richardson's extrapolation), if it agrees with that.
+  /// Replaces the difference of a failing element by one without the third derivative (Richardson's extrapolation), if
+  /// the gradient agrees with that.
   void extrapolate(std::size_t e);
-  /// For f64: tries steps from 1e-16 to 1 and takes the difference that those of neighboring steps confirm best,
-  /// without its third derivative. The step so follows the function's own scale: narrow where it bends or has a kink
-  /// nearby, wide where its slope is small beside its values. Allows for the rounding of outputs, and for the
-  /// disagreement of neighbors up to a thousandth of the slope, unless the options have an absolute tolerance. Ends
-  /// early where the first differences agree and the gradient does not.
+  /// For f64: tries steps from 1e-16 to 1 and takes the difference that neighboring steps confirm best, without its
+  /// third derivative. The step so follows the scale of the function: narrow near curvature or kinks, wide for a small
+  /// slope beside large values. Allows for the rounding of outputs and, unless the options have an absolute tolerance,
+  /// for disagreement of neighbors up to a thousandth of the slope. Stops early if the first differences agree with
+  /// each other but not with the gradient.
   void search_step(std::size_t e);
 
   FiniteDifference& difference;
@@ -61,7 +61,7 @@ struct ComparedGradient {
   double epsilon;
   std::vector<double> values;
   std::vector<FiniteDifference::Derivative> slopes;
-  std::vector<double> steps;  // of the differences in `slopes`, as epsilon
+  std::vector<double> steps;  // epsilon of each difference in `slopes`
   bool exact, grows;
   double relative, absolute;
 

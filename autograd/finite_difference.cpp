@@ -21,7 +21,8 @@ std::int64_t place_of(const Geometry& geometry, std::int64_t index) {
   return place;
 }
 
-/// Where the elements lie in the storage, in ascending order: few, since each of them costs calls of the function.
+/// Returns the offsets of the elements in the storage, in ascending order. There are few, since each costs calls of the
+/// function.
 std::vector<std::int64_t> places(const Tensor& x) {
   std::vector<std::int64_t> result;
   for (std::int64_t i = 0; i < x.count(); ++i) result.push_back(place_of(x.geometry(), i));
@@ -52,7 +53,7 @@ Tensor element(const Tensor& x, std::int64_t index) { return x.alias({{}, {}, pl
 
 double step(double x, double epsilon) { return epsilon * std::max(1.0, std::abs(x)); }
 
-/// True if a step of an element of `a` is one of an element of `b` as well.
+/// Returns whether a step of an element of `a` also moves an element of `b`.
 bool share_elements(const Tensor& a, const Tensor& b) {
   if (!a.defined() || !b.defined() || !a.shares_storage_with(b)) return false;
   const std::vector<std::int64_t> left = places(a), right = places(b);
@@ -61,11 +62,11 @@ bool share_elements(const Tensor& a, const Tensor& b) {
   return !both.empty();
 }
 
-/// How often a number may have been rounded: those in f16 and bf16 come from f32 and are rounded once, and functions in
+/// Returns the number of roundings of an output. f16 and bf16 values come from f32 and are rounded once. Functions in
 /// f32 and f64 are off by up to two units in the last place.
 double roundings(double roundoff) { return roundoff <= unit_roundoff(DType::f32) ? 4.0 : 1.0; }
 
-/// Writes an element, and the number that was there again at the end, whatever happens in between.
+/// Writes an element and restores its value at the end, also after an exception.
 class Perturbation {
  public:
   Perturbation(const Tensor& place, double value) : place_(place), before_(place.item()) { place_.fill(value); }
@@ -172,12 +173,12 @@ double FiniteDifference::noise(std::size_t input, std::int64_t index, double eps
   constexpr std::size_t points = 9;
   constexpr std::array<double, 5> coefficients{1, -4, 6, -4, 1};
   constexpr std::size_t differences = points - coefficients.size() + 1;
-  constexpr double variance = 1 + 16 + 36 + 16 + 1;  // of a difference of numbers whose own is 1
+  constexpr double variance = 1 + 16 + 36 + 16 + 1;  // of a difference of numbers of variance 1
   const double x = element(point_[input], index).item(), spacing = step(x, epsilon) / 4;
   std::vector<Sample> samples;
   for (std::size_t i = 0; i < points; ++i)
     samples.push_back(at(input, index, x + (static_cast<double>(i) - points / 2) * spacing));
-  // The points are rounded to the dtype; the slope times that rounding is no noise.
+  // The points are rounded to the dtype. The slope times that rounding is not noise.
   const double slope = this->slope(samples.back(), samples.front());
   std::array<double, points> values;
   for (std::size_t i = 0; i < points; ++i)
@@ -188,7 +189,7 @@ double FiniteDifference::noise(std::size_t input, std::int64_t index, double eps
     for (std::size_t k = 0; k < coefficients.size(); ++k) difference += coefficients[k] * values[i + k];
     squares += difference * difference;
   }
-  double of_outputs = 0.0;  // evenly spread over a unit in the last place
+  double of_outputs = 0.0;  // uniform over a unit in the last place
   for (std::size_t i = 0; i < weights_.size(); ++i) {
     const bool moves = samples.front().outputs[i] != samples.back().outputs[i];
     const double half_unit =

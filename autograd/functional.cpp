@@ -19,11 +19,11 @@ namespace {
 
 using Tensors = std::vector<Tensor>;
 
-/// A function's outputs, and the arguments that they are functions of.
+/// A function's outputs and its arguments.
 struct Derivable {
   Tensors arguments, outputs;
 
-  /// The outputs as the caller gets them.
+  /// Returns the outputs for the caller.
   Tensors results(bool differentiable) const {
     Tensors all;
     for (const Tensor& output : outputs) all.push_back(differentiable ? output : output.detach());
@@ -54,7 +54,7 @@ void check_vectors(const char* op, const Tensors& vectors, const char* what, con
   }
 }
 
-/// Calls f on views of inputs that may be asked for a gradient later, and on leaves of its own otherwise.
+/// Calls f on views of the inputs if results must be differentiable, otherwise on new leaves.
 Derivable evaluate(const char* op, const TensorFunction& f, const Tensors& inputs, bool create_graph) {
   check_all_floating(op, "input", inputs);
   const EnableGradGuard recording;
@@ -76,7 +76,7 @@ Tensor one_number(const char* op, const Derivable& of) {
   return of.outputs[0];
 }
 
-/// The derivatives of every element of `output` by each input: a row for each.
+/// Returns the derivatives of every element of `output` by each input, one row per element.
 Tensors jacobian_of(const Tensor& output, const Tensors& inputs, bool differentiable) {
   std::vector<Tensors> rows(inputs.size());
   for (std::int64_t k = 0; k < output.count(); ++k) {
@@ -91,13 +91,13 @@ Tensors jacobian_of(const Tensor& output, const Tensors& inputs, bool differenti
     Shape shape = output.shape();
     for (const std::int64_t size : inputs[j].shape()) shape.append(size);
     const GradModeGuard mode(differentiable);
-    for (Tensor& row : rows[j]) row = reshape(row, {row.count()});  // of as many dimensions as there may be, at most
+    for (Tensor& row : rows[j]) row = reshape(row, {row.count()});  // within the limit of dimensions
     result.push_back(rows[j].empty() ? zeros(shape, inputs[j].options()) : reshape(stack(rows[j]), shape));
   }
   return result;
 }
 
-/// The gradient of a function of one number, differentiable, and that number.
+/// Returns a scalar function's value and its differentiable gradient.
 std::pair<Tensor, Tensors> value_and_gradient(const char* op, const Derivable& of) {
   const Tensor value = one_number(op, of);
   return {value, gradients_or_zeros({value}, of.arguments, {ones_like(value)}, {.create_graph = true})};
@@ -126,7 +126,7 @@ std::pair<Tensors, Tensors> jvp(const TensorFunction& f, const Tensors& inputs, 
   check_all_floating("jvp", "input", inputs);
   check_vectors("jvp", vectors, "input", inputs);
   const Derivable of = evaluate("jvp", f, inputs, create_graph);
-  Tensors weights;  // u, whose values have no effect: the result is linear in it
+  Tensors weights;  // u: its values do not matter, because the result is linear in it
   for (const Tensor& output : of.outputs) weights.push_back(zeros_like(output).set_requires_grad());
   const Tensors products = gradients_or_zeros(of.outputs, of.arguments, weights, {.create_graph = true});
   return {of.results(create_graph), gradients_or_zeros(products, weights, vectors, {.create_graph = create_graph})};
@@ -192,8 +192,8 @@ Tensors vmap(const TensorFunction& f, const Tensors& inputs, std::int64_t dim, s
     slices = i == 0 || own == slices ? own : 0;
   }
   if (slices < 1)
-    throw ShapeError(fmt::format("[vmap] inputs need slices along dimension {}, all as many: {}", dim,
-                                 inputs.empty() ? "no inputs" : found));
+    throw ShapeError(fmt::format("[vmap] inputs need the same number of slices, at least one, along dimension {}: {}",
+                                 dim, inputs.empty() ? "no inputs" : found));
   std::vector<Tensors> outputs;
   for (std::int64_t i = 0; i < slices; ++i) {
     Tensors arguments;
@@ -201,7 +201,7 @@ Tensors vmap(const TensorFunction& f, const Tensors& inputs, std::int64_t dim, s
     const Tensors results = f(arguments);
     if (i == 0) outputs.resize(results.size());
     if (results.size() != outputs.size())
-      throw ValueError(fmt::format("[vmap] the function gave {} outputs of slice {}, and {} of the first",
+      throw ValueError(fmt::format("[vmap] the function returned {} outputs for slice {}, and {} for slice 0",
                                    results.size(), i, outputs.size()));
     for (std::size_t k = 0; k < results.size(); ++k) outputs[k].push_back(results[k]);
   }

@@ -150,7 +150,8 @@ class Check {
     for (std::size_t i = 0; i < inputs.size(); ++i)
       if (is_checked(inputs[i])) checked_.push_back(i);
     if (checked_.empty())
-      throw ValueError(fmt::format("[{}] no input requires a gradient: set_requires_grad() says which to check", name));
+      throw ValueError(
+          fmt::format("[{}] no input requires a gradient; call set_requires_grad() on the inputs to check", name));
     if (options.epsilon && !(*options.epsilon > 0))
       throw ValueError(fmt::format("[{}] epsilon must be positive, but is {}", name, *options.epsilon));
     for (const std::optional<double>& tolerance : {options.relative, options.absolute})
@@ -187,7 +188,7 @@ class Check {
  private:
   void refuse_low_precision(const std::string& what, const Tensor& x) const {
     if (x.dtype() != DType::f64 && !options_.allow_low_precision)
-      throw DTypeError(fmt::format("[{}] differences mislead in less than f64; pass f64 or allow_low_precision: {} {}",
+      throw DTypeError(fmt::format("[{}] differences are unreliable below f64; pass f64 or allow_low_precision: {} {}",
                                    name_, what, describe(x)));
   }
 
@@ -205,7 +206,7 @@ class Check {
     for (const Tensors& tensors : {evaluation.wanted, evaluation.outputs})
       for (const Tensor& x : tensors)
         if (x.device().is_sim())
-          fail(fmt::format("{} has no arithmetic: there is nothing to compare", to_string(x.device())));
+          fail(fmt::format("{} computes no numbers: there is nothing to compare", to_string(x.device())));
     return report_.passed;
   }
 
@@ -229,8 +230,8 @@ class Check {
       const Tensor& input = inputs_[checked_[k]];
       if (!found[k].defined() && input.count() != 0 && !options_.allow_unused)
         fail(
-            fmt::format("no output depends on {} {}: there is nothing to compare; pass allow_unused = true if it is "
-                        "meant so",
+            fmt::format("no output depends on {} {}: there is nothing to compare; pass allow_unused = true if "
+                        "that is intended",
                         label(checked_[k]), describe(input)));
     }
   }
@@ -239,18 +240,18 @@ class Check {
     const Tensors again = gradients_or_zeros(evaluation.outputs, evaluation.wanted, weights, {.retain_graph = true});
     for (std::size_t i = 0; i < checked_.size(); ++i)
       if (!bit_equal(again[i], analytic[i]))
-        fail(fmt::format("two backward passes over one graph give other bits for {}", label(checked_[i])));
+        fail(fmt::format("two backward passes over one graph give different bits for {}", label(checked_[i])));
     const Evaluation repeated(function_, inputs_);
     if (repeated.outputs.size() != evaluation.outputs.size())
-      return fail(fmt::format("the function returned {} floating tensors, and {} when it was run again",
+      return fail(fmt::format("the function returned {} floating tensors, and {} in a second run",
                               evaluation.outputs.size(), repeated.outputs.size()));
     const Tensors other = gradients_or_zeros(repeated.outputs, repeated.wanted, weights, {});
     for (std::size_t i = 0; i < repeated.outputs.size(); ++i)
       if (!bit_equal(repeated.outputs[i], evaluation.outputs[i]))
-        fail(fmt::format("two runs of the function give other bits in floating output {}", i));
+        fail(fmt::format("two runs of the function give different bits in floating output {}", i));
     for (std::size_t i = 0; i < checked_.size(); ++i)
       if (!bit_equal(other[i], analytic[i]))
-        fail(fmt::format("two runs of function and backward give other bits for {}", label(checked_[i])));
+        fail(fmt::format("two runs of function and backward give different bits for {}", label(checked_[i])));
   }
 
   void check_layouts(const Evaluation& evaluation, const Tensors& weights, const Tensors& analytic) {
@@ -271,8 +272,8 @@ class Check {
   void expect_close(const char* what, const Tensors& found, const Tensors& expected) {
     for (std::size_t i = 0; i < checked_.size(); ++i)
       if (!are_close(found[i], expected[i], tolerance_))
-        fail(fmt::format("{} gives another gradient of {} than the same numbers in a row (differs by {:.3g})", what,
-                         label(checked_[i]), max_difference(found[i], expected[i])));
+        fail(fmt::format("{} gives a different gradient of {} than the same contiguous numbers (differs by {:.3g})",
+                         what, label(checked_[i]), max_difference(found[i], expected[i])));
   }
 
   void compare(const Tensors& analytic, const Tensors& weights) {

@@ -24,10 +24,10 @@ using Tensors = std::vector<Tensor>;
 
 struct WatchedCall {
   std::string name;
-  Tensors inputs, outputs;  // copies; undefined where they are not floating
+  Tensors inputs, outputs;  // copies; undefined unless floating
 };
 
-/// Copies the operands of every operator that is recorded while it is alive.
+/// Copies the operands of every operator recorded while it is alive.
 class OperandWatch : public SavedTensorPolicy {
  public:
   struct Place : NodeNote {
@@ -53,7 +53,7 @@ class OperandWatch : public SavedTensorPolicy {
   }
 };
 
-/// Every node that leads from the outputs to a leaf.
+/// Returns every node between the outputs and the leaves.
 std::vector<std::shared_ptr<Node>> nodes_below(const Tensors& outputs) {
   std::vector<std::shared_ptr<Node>> found;
   std::set<const Node*> seen;
@@ -100,7 +100,7 @@ std::string blamed_operators(const TensorFunction& function, FiniteDifference& d
     beside.push_back(std::make_unique<OperandWatch>());
     run(point);
   });
-  OperandWatch here;  // the policy made last is the one that is told
+  OperandWatch here;  // only the newest policy is consulted
   const Tensors outputs = run(difference.point());
   const std::vector<WatchedCall>&high = beside[0]->calls, &low = beside[1]->calls;
   const auto same = [](const WatchedCall& a, const WatchedCall& b) { return a.name == b.name; };

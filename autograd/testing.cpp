@@ -20,7 +20,7 @@
 namespace poolgrad {
 namespace {
 
-/// The bits of 20 turned round: 0, 1, 2, 3, ... become 0, 1/2, 1/4, 3/4, ... (van der Corput), the simplest first.
+/// Reverses 20 bits: 0, 1, 2, 3, ... become 0, 1/2, 1/4, 3/4, ... (van der Corput), the simplest first.
 double simple_fraction(std::uint64_t choice) {
   double fraction = 0.0;
   for (double bit = 0.5; choice != 0; choice >>= 1, bit /= 2)
@@ -38,7 +38,7 @@ bool applies(LayoutKind layout, int rank) {
   return layout == LayoutKind::contiguous || rank > (layout == LayoutKind::transposed ? 1 : 0);
 }
 
-/// `dense`, whose size along `repeated` is 1 where the layout repeats it, as a view of `shape`.
+/// Returns `dense` as a view of `shape`. Its size along `repeated` is 1 if the layout repeats that dimension.
 Tensor laid_out(const Tensor& dense, const Shape& shape, LayoutKind layout, int repeated) {
   if (layout == LayoutKind::contiguous) return dense;
   if (layout == LayoutKind::expanded) {
@@ -69,7 +69,7 @@ bool is_simpler(const std::vector<std::uint64_t>& a, const std::vector<std::uint
   return a.size() != b.size() ? a.size() < b.size() : a < b;
 }
 
-/// Nothing where the property holds.
+/// Returns nothing if the property holds.
 std::optional<FailedCase> failure_of(const Property& property, Draw draw) {
   Verdict verdict;
   try {
@@ -81,7 +81,7 @@ std::optional<FailedCase> failure_of(const Property& property, Draw draw) {
   return FailedCase{draw.choices(), draw.text(), verdict.text};
 }
 
-/// Makes a failing case simpler by leaving out choices and making them smaller.
+/// Shrinks a failing case by removing choices and making them smaller.
 class Shrinker {
  public:
   Shrinker(const Property& property, FailedCase failed, int limit)
@@ -102,7 +102,7 @@ class Shrinker {
   int runs() const { return runs_; }
 
  private:
-  /// From the last to the first: values that a size at the front governs become simple before the size does.
+  /// From last to first: values become simple before the sizes in front of them.
   template <class Change>
   void each_block(std::size_t block, Change change) {
     for (std::size_t i = best_.choices.size(); i-- > 0;) {
@@ -114,7 +114,7 @@ class Shrinker {
     }
   }
 
-  /// The smallest choice in place i for which it still fails, by steps that halve.
+  /// Finds the smallest failing choice at i by bisection.
   void lower(std::size_t i) {
     for (std::uint64_t step = best_.choices[i]; step > 0 && i < best_.choices.size();) {
       std::vector<std::uint64_t> choices = best_.choices;
@@ -146,7 +146,7 @@ std::uint64_t seed_of_environment() {
       fmt::format("[check_property] POOLGRAD_TEST_SEED must be a whole number, but is {}", printable(text)));
 }
 
-/// Every line moved to the right.
+/// Indents every line.
 std::string indented(std::string text, std::size_t columns) {
   const std::string margin(columns, ' ');
   for (std::size_t at = text.find('\n'); at != std::string::npos; at = text.find('\n', at + 1))
@@ -248,7 +248,7 @@ std::string Draw::text() const {
 }
 
 Verdict check_property(const Property& property, const PropertyOptions& options) {
-  if (options.cases < 1) throw ValueError(fmt::format("[check_property] {} cases check nothing", options.cases));
+  if (options.cases < 1) throw ValueError(fmt::format("[check_property] cases must be at least 1: {}", options.cases));
   const std::uint64_t first = options.seed ? *options.seed : seed_of_environment();
   for (int i = 0; i < options.cases; ++i) {
     const std::uint64_t seed = first + static_cast<std::uint64_t>(i);
@@ -257,7 +257,7 @@ Verdict check_property(const Property& property, const PropertyOptions& options)
     const std::size_t choices = failed->choices.size();
     Shrinker shrinker(property, std::move(*failed), options.shrinks);
     const FailedCase small = shrinker.run();
-    return {false, fmt::format("property failed in case {} of {}; made smaller in {} runs, from {} choices to {}:\n"
+    return {false, fmt::format("property failed in case {} of {}; shrunk in {} runs, from {} choices to {}:\n"
                                "{}\n{}\nrepeat with POOLGRAD_TEST_SEED={} or .seed = {}: it is the first case then",
                                i + 1, options.cases, shrinker.runs(), choices, small.choices.size(),
                                indented(small.inputs, 2), small.reason, seed, seed)};

@@ -1,5 +1,5 @@
 // Tests of a user's own operators and gradients. Every check returns a Verdict, a bool and a text, for any test
-// framework; autograd/testing_gtest.h has GoogleTest's forms.
+// framework. autograd/testing_gtest.h has macros for GoogleTest.
 //
 //   EXPECT_TRUE(check_property([](Draw& draw) {
 //     const std::int64_t inner = draw.size();
@@ -22,35 +22,35 @@
 
 namespace poolgrad {
 
-/// How a drawn tensor lies in memory: row-major; column-major; every second place of a wider memory, with NaN (whole
-/// numbers: -1) between; one row repeated with stride 0.
+/// Layouts of drawn tensors: row-major; column-major; every second element of a wider memory, with NaN between (-1 for
+/// integers); one row repeated with stride 0.
 enum class LayoutKind { contiguous, transposed, sliced, expanded };
-/// Its numbers: anything in a range; 0, 1 and -1 many times over; 0 alone; +-10,000, 20,000 and 30,000.
+/// Values of drawn tensors: random numbers in a range; many of 0, 1 and -1; zeros; +-10,000, 20,000 and 30,000.
 enum class ValueKind { random, ties, zeros, large };
 
-/// The choices of Draw::tensor(); counterexamples shrink to the first of each list.
+/// The options of Draw::tensor(). Counterexamples shrink to the first entry of each list.
 struct TensorDraw {
   std::vector<DType> dtypes = {DType::f64};
   std::vector<ValueKind> values = {ValueKind::random, ValueKind::ties, ValueKind::zeros, ValueKind::large};
   std::vector<LayoutKind> layouts = {LayoutKind::contiguous, LayoutKind::transposed, LayoutKind::sliced,
                                      LayoutKind::expanded};
-  double low = -2.0, high = 2.0;  // of random numbers: [low, high)
-  bool requires_grad = true;      // floating dtypes
+  double low = -2.0, high = 2.0;  // range of random numbers: [low, high)
+  bool requires_grad = true;      // for floating dtypes
 };
 
-/// The inputs of one case. All that it hands out is made of a sequence of choices, each a small whole number, 0 the
-/// simplest: a shorter sequence of smaller choices is a simpler case, whatever is drawn (MacIver & Donaldson 2020,
-/// "Test-case reduction via test-case generation").
+/// The inputs of one case. Each input is made from a sequence of choices, small whole numbers with 0 the simplest. So a
+/// shorter sequence of smaller choices is a simpler case (MacIver & Donaldson 2020, "Test-case reduction via test-case
+/// generation").
 class Draw {
  public:
-  /// Choices that are a function of the seed.
+  /// Makes choices from the seed.
   explicit Draw(std::uint64_t seed) : seed_(seed) {}
-  /// These choices, then 0 for ever.
+  /// Makes the given choices, then 0.
   explicit Draw(std::vector<std::uint64_t> choices) : given_(std::move(choices)) {}
 
-  /// A whole number in [low, high]. Throws ValueError where there is none.
+  /// Returns a whole number in [low, high]. Throws ValueError for an empty range.
   std::int64_t integer(std::int64_t low, std::int64_t high);
-  /// The size of a dimension: 0 to 8, mostly 1 to 4.
+  /// Returns the size of a dimension: 0 to 8, mostly 1 to 4.
   std::int64_t size();
   Shape shape(int low_rank = 0, int high_rank = 3);
   /// Throws ValueError for an empty list.
@@ -58,15 +58,15 @@ class Draw {
   T one_of(const std::vector<T>& values) {
     return values[static_cast<std::size_t>(choose(values.size()))];
   }
-  /// f64, f32, f16 or bf16.
+  /// Returns f64, f32, f16 or bf16.
   DType dtype();
-  /// A leaf on the CPU.
+  /// Returns a leaf on the CPU.
   Tensor tensor(const Shape& shape, const TensorDraw& options = {}, CallSite = {});
-  /// i64 in [0, limit), in any layout.
+  /// Returns i64 indices in [0, limit), in any layout.
   Tensor indices(const Shape& shape, std::int64_t limit, CallSite = {});
 
   const std::vector<std::uint64_t>& choices() const { return choices_; }
-  /// The results of integer(), tensor() and indices(), with all numbers.
+  /// Returns the results of integer(), tensor() and indices() as text, with all numbers.
   std::string text() const;
 
  private:
@@ -82,14 +82,14 @@ class Draw {
 
 struct PropertyOptions {
   int cases = 100;
-  std::optional<std::uint64_t> seed = {};  // left out: POOLGRAD_TEST_SEED, and without that another one each time
-  int shrinks = 500;                       // times that a failing case is tried smaller, at most
+  std::optional<std::uint64_t> seed = {};  // default: POOLGRAD_TEST_SEED, else a new one each time
+  int shrinks = 500;                       // limit of attempts to shrink a failing case
 };
 
-/// A check of a user's operator with inputs that it draws: gradcheck(), tensors_near(), or Verdict{ok, "why"}.
+/// A check with drawn inputs: gradcheck(), tensors_near(), or Verdict{ok, "why"}.
 using Property = std::function<Verdict(Draw&)>;
 
-/// Runs `property` on many cases. The first case that fails, or throws a std::exception, shrinks as long as it fails.
+/// Runs `property` on many cases. The first case that fails, or throws a std::exception, is shrunk as long as it fails.
 /// The text shows the smallest inputs, the property's own text, and the seed that repeats it. Throws ValueError without
 /// cases.
 Verdict check_property(const Property& property, const PropertyOptions& options = {});

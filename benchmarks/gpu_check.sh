@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# gpu_check.sh ROOT: what ./run gpu-check does on a machine with a GPU, with the programs in ROOT/build/gpu/gpu. First
-# what explains most of what may go wrong behind it: the device, then kernels and operators against the CPU, and some of
+# gpu_check.sh ROOT: the steps of ./run gpu-check on a machine with a GPU, with the programs in ROOT/build/gpu/gpu.
+# First the steps whose faults explain later ones: the device, then kernels and operators against the CPU, and some of
 # them under sanitizers, which may be missing or refuse the device. Then all other tests, and measurements. The first
-# test that fails ends it. All steps together take POOLGRAD_GPU_CHECK_SECONDS (570): one for which there is no time is
-# said, and the check has not passed if it is a test. What every step printed is kept in ROOT/build/gpu/report, and the
-# tables come last, also where it ends before. POOLGRAD_SANITIZED and POOLGRAD_SANITIZED_OPERATORS are filters of the
-# tests that run under sanitizers, none where they are empty. POOLGRAD_BENCHMARK_SMALL=1 measures nothing of use, and
-# takes no time.
+# failed test ends the check. All steps together take at most POOLGRAD_GPU_CHECK_SECONDS (570). The check names each
+# step that has no time left, and does not pass if that is a test. ROOT/build/gpu/report has the output of every step.
+# The tables come last, even after a failure. POOLGRAD_SANITIZED and POOLGRAD_SANITIZED_OPERATORS are filters of the
+# tests that run under sanitizers; an empty filter selects none. POOLGRAD_BENCHMARK_SMALL=1 measures tiny sizes, to try
+# the check itself.
 set -uo pipefail
 
 root=$1
@@ -19,7 +19,7 @@ in_each=Cuda/OperatorTest.GivesInEveryFloatingDtype*
 sanitized_operators=${POOLGRAD_SANITIZED_OPERATORS-$in_each/where:$in_each/dropout:$in_each/layer_norm:\
 $in_each/softmax:$in_each/cumsum:$in_each/sort:$in_each/embedding:$in_each/index_add:$in_each/scatter_add:\
 $in_each/unfold}
-# A tool's line that names a fault of a kernel.
+# Matches the line of a tool that names a fault of a kernel.
 fault='^=+ *((error|warning|fatal): *)?(race reported|potential |invalid |uninitialized |barrier error|warpgroup mma'
 fault+='|malloc/free error|program hit|hardware exception)'
 command -v compute-sanitizer >/dev/null || PATH=$PATH:/usr/local/cuda/bin
@@ -31,7 +31,7 @@ say() { printf 'poolgrad: gpu-check: %s\n' "$*"; }
 
 left() { echo $((limit - SECONDS)); }
 
-# What became of each step, for the table; how many tests have not come to their end.
+# The outcome of each step, for the table; the number of unfinished tests.
 outcomes=()
 unfinished=0
 outcome() {
@@ -44,26 +44,26 @@ skip() {  # WHAT WHY
   say "skipped: $1: $2"
 }
 
-# attempt SECONDS NAME COMMAND...: its output goes to NAME.txt, and its status is returned: 124 where the time is over.
-# Waited for as a job, so that whoever ends the check ends the command, too.
+# attempt SECONDS NAME COMMAND...: runs the command with output to NAME.txt, and returns its status: 124 after a
+# timeout. The command is a job of this shell, so that a signal to the check also ends the command.
 attempt() {
   before=$SECONDS
   timeout --kill-after=5 "$1" "${@:3}" >"$report/$2.txt" 2>&1 </dev/null &
   local status=0
   wait $! || status=$?
-  if [ $status = 137 ] && [ $((SECONDS - before)) -ge "$1" ]; then status=124; fi  # it has not heard the first signal
+  if [ $status = 137 ] && [ $((SECONDS - before)) -ge "$1" ]; then status=124; fi  # it ignored the first signal
   return $status
 }
 
-# fail NAME STATUS WHAT: ends the check with what the step said.
+# fail NAME STATUS WHAT: ends the check with the end of the step's output.
 fail() {
   outcome FAILED $((SECONDS - before)) "$3 (status $2)"
-  echo "the end of what it said:"
+  echo "the end of its output:"
   tail -n 60 "$report/$1.txt"
   exit 1
 }
 
-# check NAME WHAT COMMAND...: what has to work; false where the time for all ends before.
+# check NAME WHAT COMMAND...: a step that must succeed; false if the time for all steps ends first.
 check() {
   local status=0 seconds=240
   [ "$(left)" -ge $seconds ] || seconds=$(left)
@@ -83,7 +83,7 @@ check() {
   outcome passed $((SECONDS - before)) "$2"
 }
 
-# tests NAME PROGRAM [options]: some of its tests have to run, too, which they do not where they find no device.
+# tests NAME PROGRAM [options]: at least one test must run; without a device all would be skipped.
 tests() {
   local what="tests of $2${3:+ $3}"
   check "$1" "$what" "$programs/$2" --gtest_brief=1 "${@:3}" || return 0
@@ -91,8 +91,8 @@ tests() {
   grep -E 'tests? from .* ran|^\[  (PASSED|SKIPPED )' "$report/$1.txt" | head -n 3
 }
 
-# sanitize SECONDS TOOL WHAT PROGRAM FILTER: false where the tool refuses the device. What the driver refuses is no fault:
-# some of it is asked for to see whether it can be had.
+# sanitize SECONDS TOOL WHAT PROGRAM FILTER: false if the tool refuses the device. Refused driver calls are no fault:
+# programs make some of them to find out whether the device has a feature.
 sanitize() {
   local name=$2_$3 what="compute-sanitizer $2 over some of the $3" status=0 refusal refuses said
   there_is_time "$1" "$what" || return 0
@@ -125,8 +125,8 @@ there_is_time() {
   return 1
 }
 
-# timed SECONDS NAME WHAT COMMAND...: that long at most, and only where so much time is left; false where it failed, with
-# its status in `failure`.
+# timed SECONDS NAME WHAT COMMAND...: runs the command for at most that long, if so much time is left. Returns false on
+# a failure, with its status in `failure`.
 timed() {
   there_is_time "$1" "$3" || return 0
   say "$3"
@@ -142,7 +142,7 @@ timed() {
 # measure SECONDS NAME WHAT COMMAND...: a failure ends the check.
 measure() { timed "$@" || fail "$2" $failure "$3"; }
 
-# beside SECONDS NAME WHAT COMMAND...: what is not poolgrad's own; a failure is told.
+# beside SECONDS NAME WHAT COMMAND...: measures another library; a failure is reported and does not end the check.
 beside() { timed "$@" || outcome "no result" $((SECONDS - before)) "$3: $(tail -n 1 "$report/$2.txt")"; }
 
 # bench SECONDS NAME WHAT PROGRAM [options]
@@ -151,7 +151,7 @@ bench() {
     --benchmark_out="$report/$2.json" --benchmark_out_format=json "${@:5}"
 }
 
-# shown NAME...: what these steps printed, if they came to it.
+# shown NAME...: prints the output of these steps, if they ran.
 shown() {
   local name
   for name in "$@"; do
@@ -159,7 +159,7 @@ shown() {
   done
 }
 
-# The tables, however it ends.
+# Prints the tables after success and after failure.
 finish() {
   local status=$?
   trap - EXIT
@@ -174,23 +174,23 @@ finish() {
   elif [ $status != 0 ]; then
     how=FAILED
   fi
-  say "$how in $SECONDS s; what every step printed is in $report"
+  say "$how in $SECONDS s; the output of every step is in $report"
   exit $status
 }
 trap finish EXIT
-# What is running is asked of the shell, which knows of it from its first instant on.
+# The shell knows its jobs from their first instant on.
 ended() {
   local running
   running=$(jobs -rp)
   # shellcheck disable=SC2086 # none or several
   [ -z "$running" ] || { kill $running && wait $running; }
-  say "ended from outside"
+  say "ended by a signal"
   exit 143
 }
 trap ended INT TERM
 
-# cuBLASLt of the CUDA that the programs were built with, where the loader does not know it: that of a toolkit, or of
-# Python's packages.
+# If the loader does not know cuBLASLt of the CUDA version of these programs, take that of a toolkit or a Python
+# package.
 cuda=$(ldd "$programs/kernels_cuda_gpu_test" 2>/dev/null | sed -nE 's/^\s*libcudart\.so\.([0-9]+).*/\1/p')
 library=libcublasLt.so.$cuda
 if [ -n "$cuda" ] && ! grep -qF "$library " <<<"$(ldconfig -p 2>/dev/null)"; then
@@ -201,13 +201,13 @@ if [ -n "$cuda" ] && ! grep -qF "$library " <<<"$(ldconfig -p 2>/dev/null)"; the
   if [ -n "$cublas" ]; then
     cublas=$(dirname "$(head -n 1 <<<"$cublas")")
     export LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$cublas
-    say "cuBLASLt is that of $cublas"
+    say "taking cuBLASLt from $cublas"
   else
-    say "no $library is found on this machine, which products need"
+    say "no $library on this machine, which matrix products need"
   fi
 fi
 
-check facts "the device and what the programs are compiled for" "$programs/device_check" facts
+check facts "the device, and the architectures of the programs" "$programs/device_check" facts
 cat "$report/facts.txt"
 differences='*ThatDifferencesGive*'  # gradcheck
 tests allocator allocator_gpu_device_test
@@ -215,9 +215,9 @@ tests kernels kernels_cuda_gpu_test
 tests operators autograd_gpu_test "--gtest_filter=-$differences"
 
 if [ -z "$sanitized$sanitized_operators" ]; then
-  say "POOLGRAD_SANITIZED is empty, so nothing is run under compute-sanitizer"
+  say "POOLGRAD_SANITIZED is empty: no tests under compute-sanitizer"
 elif ! command -v compute-sanitizer >/dev/null; then
-  say "no compute-sanitizer on this machine, so nothing is run under it"
+  say "no compute-sanitizer on this machine: no tests under it"
 else
   for tool in memcheck racecheck initcheck synccheck; do
     [ -z "$sanitized" ] || sanitize 40 $tool kernels kernels_cuda_gpu_test "$sanitized" || break
@@ -231,7 +231,7 @@ for test in autograd_memory_gpu attention_gpu nn_gpu golden_gpu examples_gpu; do
   tests $test ${test}_test
 done
 for test in nn_devices_gpu attention_ring_devices_gpu parallel_devices_gpu; do
-  check $test "tests of ${test}_test, which are skipped where there is one GPU" "$programs/${test}_test" --gtest_brief=1 &&
+  check $test "tests of ${test}_test, which are skipped with a single GPU" "$programs/${test}_test" --gtest_brief=1 &&
     grep -E '^\[  (PASSED|SKIPPED )' "$report/$test.txt"
 done
 check train "training on poolgrad's own text" "$programs/train" --device cuda --steps 200 --report 100 \
@@ -262,6 +262,6 @@ if python3 -c 'import torch; assert torch.cuda.is_available()' 2>/dev/null; then
   beside 75 sdpa_mma "attention by tensor cores, PyTorch beside" python3 "$peers/sdpa.py" \
     "$programs/attention_benchmark" "${sizes[@]}"
 else
-  say "no PyTorch with a GPU here, so nothing is measured beside it"
+  say "no PyTorch with a GPU here: no measurements beside it"
 fi
 measure 90 headline "headline rows" "$programs/headline" --device cuda --row-seconds 5 --seconds 3

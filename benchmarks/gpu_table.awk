@@ -1,6 +1,6 @@
-# awk -f gpu_table.awk kernels.json products.json attention.json attention_mma.json steps.json steps_mma.json: what Google
-# Benchmark wrote for ./run gpu-check, as tables: every figure with its share of what the device was measured to reach,
-# the driver's copies or the product of 8192 x 8192 x 8192 in the same dtype. Files may be missing, or end early.
+# awk -f gpu_table.awk kernels.json products.json attention.json attention_mma.json steps.json steps_mma.json: prints
+# the Google Benchmark results of ./run gpu-check as tables. Each figure has its share of a ceiling measured on the
+# device: the driver's copies, or the product of 8192 x 8192 x 8192 in the same dtype. Files may be missing or cut off.
 
 FNR == 1 { keep(); kind = FILENAME; sub(/.*\//, "", kind); sub(/\.json$/, "", kind) }
 /^ *"[a-zA-Z_]+": / {

@@ -9,7 +9,7 @@ set(POOLGRAD_SANITIZE "" CACHE STRING "Sanitizers, as for -fsanitize=: address,u
 set(POOLGRAD_ONEDNN AUTO CACHE STRING "Use oneDNN for matrix products: AUTO (where found), ON, OFF")
 set(POOLGRAD_MPI AUTO CACHE STRING "Build poolgrad::mpi with MPI: AUTO (where found), ON, OFF")
 set(POOLGRAD_CUDA AUTO CACHE STRING "Build the CUDA back end: AUTO (where nvcc is found), ON, OFF,
-EMULATED (cuda:N is an emulated device in every program, see docs/cuda.md)")
+EMULATED (cuda:N is an emulated device in every program, see docs/reference/cuda.md)")
 option(POOLGRAD_UNITY "Compile the sources of libraries several at a time: most of a small file's time is its headers" ON)
 
 if(POOLGRAD_SANITIZE)

@@ -49,7 +49,7 @@ void draw(const std::string& output, const std::string& only) {
 int main(int argc, char** argv) {
   CLI::App app{"Draws every attention pattern as an SVG file", "./run example pattern_gallery"};
   std::string output = "patterns", only;
-  app.add_option("--output", output, "Folder to write to, made where it is missing; -: standard output")
+  app.add_option("--output", output, "Folder to write to, created if missing; -: standard output")
       ->capture_default_str();
   app.add_option("--only", only, "One pattern, by the name of its file");
   using namespace poolgrad::examples;

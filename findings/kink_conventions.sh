@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # What PyTorch, jax, autograd and tinygrad give as the derivative at kinks, ties and poles. Computes every row of the
-# table in docs/conventions.md and fails where a cell is no longer what is seen. poolgrad's column is checked by its own
-# tests. --print writes the rows.
+# table in docs/reference/conventions.md and fails where a cell is no longer what is seen. poolgrad's column is checked
+# by its own tests. --print writes the rows.
 set -euo pipefail
 cd "$(dirname "$0")"
 . ./python.sh
 python_with torch==2.15.0 jax==0.10.2 autograd==1.9.1 tinygrad==0.14.0
-"$PYTHON" - ../docs/conventions.md "${1:-}" <<'PYTHON'
+"$PYTHON" - ../docs/reference/conventions.md "${1:-}" <<'PYTHON'
 import math
 import os
 import re

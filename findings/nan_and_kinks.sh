@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Executes the PyTorch columns of the tables in docs/operators.md: results and gradients at NaN, infinities and kinks.
+# Executes the PyTorch columns of docs/reference/operators.md: results and gradients at NaN, infinities and kinks.
 # Prints each entry that PyTorch gives otherwise, and fails if there is one.
 set -euo pipefail
 . "$(dirname "$0")/python.sh"
 python_with torch==2.15.0
-"$PYTHON" - "$(dirname "$0")/../docs/operators.md" <<'PYTHON'
+"$PYTHON" - "$(dirname "$0")/../docs/reference/operators.md" <<'PYTHON'
 import math
 import pathlib
 import re

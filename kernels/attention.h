@@ -1,8 +1,8 @@
 // Fused exact attention on raw views: one online softmax over the key tiles that a schedule admits. It never stores a T
-// x T matrix. docs/attention.md, section "definition", states the mathematics. Shapes: q (B, Nq, Hq, D), k (B, Nk, Hkv,
-// D), v (B, Nk, Hkv, Dv), out (B, Nq, Hq, Dv), lse (B, Hq, Nq) in the compute dtype. Hq is a multiple of Hkv. The last
-// dimension of every view has stride 1. The other strides are free, so q, k and v may be slices of one packed
-// projection.
+// x T matrix. docs/reference/attention.md, section "definition", states the mathematics. Shapes: q (B, Nq, Hq, D), k
+// (B, Nk, Hkv, D), v (B, Nk, Hkv, Dv), out (B, Nq, Hq, Dv), lse (B, Hq, Nq) in the compute dtype. Hq is a multiple of
+// Hkv. The last dimension of every view has stride 1. The other strides are free, so q, k and v may be slices of one
+// packed projection.
 #pragma once
 
 #include <array>
@@ -48,10 +48,10 @@ struct AttentionGradients {
 };
 
 /// Computes dq, dk, dv and dbias from the global lse and delta, for the pairs of the schedule. The sums over several
-/// schedules of the same queries are the gradients of the whole (docs/attention.md). It recomputes the weights (Dao et
-/// al. 2022). It uses no atomics: every element is one chain of additions in a fixed order. Equal inputs therefore give
-/// equal bits for any number of threads. dq may alias the out that delta was computed from. A grad_out without data
-/// counts as 0.
+/// schedules of the same queries are the gradients of the whole (docs/reference/attention.md). It recomputes the
+/// weights (Dao et al. 2022). It uses no atomics: every element is one chain of additions in a fixed order. Equal
+/// inputs therefore give equal bits for any number of threads. dq may alias the out that delta was computed from. A
+/// grad_out without data counts as 0.
 void attention_backward(Stream stream, const AttentionSchedule& schedule, const AttentionScores& scores, const View& q,
                         const View& k, const View& v, const View& lse, const View& delta, const View& grad_out,
                         const AttentionGradients& gradients);

@@ -324,7 +324,7 @@ void scatter(Stream stream, const View& out, int dim, const View& index, const V
 void scatter_reduce(Stream stream, BinaryOp op, const View& out, int dim, const View& index, const View& x) {
   bool combines = false;
   with_combination(op, [&](auto) { combines = true; });
-  if (!combines) throw ValueError("[scatter_reduce] does not combine by " + std::string(to_string(op)));
+  if (!combines) throw ValueError("[scatter_reduce] cannot reduce with " + std::string(to_string(op)));
   if (const auto kernel = kernel_for(stream, "scatter_reduce", &KernelTable::scatter_reduce))
     return kernel(stream, op, out, dim, index, x);
   const auto scratch = sorting_space(stream, "scatter_reduce", dim, index);
@@ -378,7 +378,7 @@ void gemm(Stream stream, const Gemm& shape, const void* a, const void* b, void* 
   if (!is_floating(shape.dtype))
     throw DTypeError("[gemm] needs a floating dtype, got " + std::string(to_string(shape.dtype)));
   if (shape.row_sums && (shape.batch != 1 || shape.bias))
-    throw ValueError("[gemm] sums of rows are those of one product, without a bias");
+    throw ValueError("[gemm] row sums need a single product without a bias");
   if (shape.m == 0 || shape.batch == 0) return;
   const bool gpu = stream.device.is_cuda() || (stream.device.is_sim() && is_like_gpu(stream)),
              in_epilogue = gpu && shape.n > 0 && sums_rows_in_epilogue(shape);

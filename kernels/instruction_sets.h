@@ -7,9 +7,9 @@
 //
 // The environment variable POOLGRAD_ISA selects one, including any lower one that the build has; a build for x86-64-v3
 // has them all. "auto", the default, is amx if the CPU has it. Otherwise it is avx512_bf16 on CPUs on which it was
-// measured to be faster than f32: AMD's family 25 (docs/measurements.md). Otherwise it is the best set that computes
-// bf16 in f32. The choice depends only on the CPU's features, maker and family, so one machine always gives the same
-// bits.
+// measured to be faster than f32: AMD's family 25 (docs/archive/measurements.md). Otherwise it is the best set that
+// computes bf16 in f32. The choice depends only on the CPU's features, maker and family, so one machine always gives
+// the same bits.
 #pragma once
 
 #include <string>

@@ -27,7 +27,7 @@ int threads_from_environment() {
     const auto threads = number_in<int>(text);
     if (!threads || *threads < 1 || *threads > most_threads_of_environment)
       throw ValueError("[POOLGRAD_THREADS] must be a whole number from 1 to " +
-                       std::to_string(most_threads_of_environment) + ", but is " + text);
+                       std::to_string(most_threads_of_environment) + ", got " + text);
     return *threads;
   }
   const char* const text = std::getenv("OMP_NUM_THREADS");  // may be a list

@@ -129,7 +129,7 @@ constexpr KernelTable all_timed = {
 }  // namespace
 
 KernelProfile::KernelProfile() {
-  if (taken.exchange(true)) throw ValueError("[profile] another profile is being taken");
+  if (taken.exchange(true)) throw ValueError("[profile] another profile is being recorded");
   const std::lock_guard lock(calls_mutex);
   recorded.clear();
 }

@@ -19,8 +19,8 @@ EMA::EMA(const Module& module, EMAOptions options, CallSite)
   const MemoryScope scope("ema", Category::optimizer_state);
   for (const auto& [name, parameter] : parameters_) {
     if (name == "updates")
-      throw ValueError("[ema] the state has the number of updates under the name of a parameter: " + name + " " +
-                       describe(parameter));
+      throw ValueError("[ema] a parameter has the name that the state reserves for its number of updates: " + name +
+                       " " + describe(parameter));
     made_with_.push_back(parameter.dtype());
     averages_.emplace_back(name,
                            Tensor::empty(parameter.shape(), {compute_dtype(parameter.dtype()), parameter.device()})

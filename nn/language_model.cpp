@@ -148,8 +148,8 @@ LanguageModel::LanguageModel(const LanguageModelConfig& config, const MixerFacto
     add_module("block" + std::to_string(i), *blocks_.back());
     if (blocks_.back()->looks_ahead() && !config.looks_ahead)
       throw ValueError("[language_model] the mixer of block " + std::to_string(i) +
-                       " looks ahead, at the very tokens that are to be predicted: make it causal (& "
-                       "Pattern::causal()), or set looks_ahead where that is meant");
+                       " looks ahead and sees the tokens to predict: make it causal (& Pattern::causal()), or set "
+                       "looks_ahead to allow it");
   }
   norm_ = make_norm(config.norm, config.width, config.biases, options);
   add_module("norm", *norm_);

@@ -70,7 +70,7 @@ bool LossScaler::settle(double scaled_norm) {
 void LossScaler::load(const State& state) {
   const auto is_count = [](std::int64_t count) { return count >= 0 && count <= largest_count; };
   if (!is_scale(state.scale) || !is_count(state.good_steps) || !is_count(state.skipped))
-    throw ValueError(fmt::format("[loss_scaler] no such state: scale {}, good steps {}, skipped {}", state.scale,
+    throw ValueError(fmt::format("[loss_scaler] invalid state: scale {}, good steps {}, skipped {}", state.scale,
                                  state.good_steps, state.skipped));
   set_scale(state.scale);
   state_.good_steps = state.good_steps;

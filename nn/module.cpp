@@ -120,7 +120,7 @@ void Module::check(const NamedTensors& state) const {
   for (const auto& [name, tensor] : own) known.insert(name);
   for (const auto& [name, tensor] : state) {
     if (by_name.find(name)->second != &tensor) {
-      faults.add(printable(name) + " is there twice");
+      faults.add(printable(name) + " appears twice");
     } else if (!known.contains(name)) {
       const Tensor* const tied = entry_of(all, name);
       faults.add("unexpected " + printable(name) +
@@ -171,7 +171,7 @@ void Module::zero_grad() {
 void Module::set_trainable(bool on) {
   for (const auto& [name, parameter] : named_parameters())
     if (!on && !parameter.is_leaf())
-      throw Error("[module] what an operator made cannot be frozen: " + name + " " + describe(parameter));
+      throw Error("[module] the result of an operator cannot be frozen: " + name + " " + describe(parameter));
   for (Tensor& parameter : parameters()) {
     parameter.set_requires_grad(on);
     if (!on) parameter.set_grad({});
@@ -202,7 +202,7 @@ void Module::share_parameter(const std::string& name, const Tensor& parameter) {
   if (!parameter.defined()) throw ValueError("[module] the parameter '" + name + "' is undefined");
   if (!parameter.is_leaf() || !is_floating(parameter.dtype()))
     throw ValueError("[module] a parameter is a floating tensor, and a leaf: " + name + " " + describe(parameter) +
-                     (parameter.is_leaf() ? "" : ", which an operator made"));
+                     (parameter.is_leaf() ? "" : ", the result of an operator"));
   parameters_.emplace_back(name, parameter);
 }
 
@@ -269,7 +269,7 @@ void to(Module& module, DType dtype, CallSite) {
 }
 
 Substitution::Substitution(const Module& module, const NamedTensors& tensors)
-    : no_second_run_("the parameters of a module are other tensors for now (Substitution, functional_call)") {
+    : no_second_run_("other tensors substitute the parameters of a module (Substitution, functional_call)") {
   const NamedTensors own = module.named_tensors();
   std::string faults;
   std::vector<std::pair<Tensor, Tensor>> pairs;
@@ -307,7 +307,7 @@ Tensor functional_call(Layer& layer, const NamedTensors& tensors, const Tensor& 
 
 void SequenceMixer::set_part(const SequencePart& part) {
   if (part.positions.count > 0)
-    throw ValueError("[sequence_mixer] this mixer needs whole sequences, and is given positions of some");
+    throw ValueError("[sequence_mixer] this mixer needs whole sequences, but gets a part of their positions");
 }
 
 }  // namespace poolgrad::nn

@@ -52,8 +52,8 @@ Optimizer::Optimizer(NamedTensors parameters, const Common& common, CallSite)
                        (group.applies ? "" : ", no predicate"));
   if (parameters_.empty() && !common.may_be_empty)
     throw ValueError(
-        "[optimizer] no parameters: named_parameters() has those that a module was told of, by add_module() or as its "
-        "own");
+        "[optimizer] no parameters: named_parameters() has only registered ones, the module's own and those of "
+        "add_module()");
   std::unordered_map<std::string_view, const Tensor*> named;
   for (const auto& [name, parameter] : parameters_) {
     if (!parameter.defined()) throw ValueError("[optimizer] the parameter '" + name + "' is undefined");
@@ -153,7 +153,7 @@ void Optimizer::refuse_writes() const {
   for (std::size_t i = 0; i < masters_.size(); ++i)
     if (masters_[i].is_written(parameters_[i].second))
       throw Error("[optimizer] " + parameters_[i].first +
-                  " was written between replays of a recorded step, of which its f32 master would not hear: " +
+                  " was written between replays of a recorded step, which its f32 master cannot adopt: " +
                   describe(parameters_[i].second));
 }
 
@@ -162,13 +162,12 @@ void Optimizer::refuse_changed() const {
     const auto& [name, parameter] = parameters_[i];
     const TensorMeta& before = made_with_[i];
     if (parameter.dtype() != before.dtype || parameter.device() != before.device)
-      throw Error("[optimizer] a parameter was moved or cast since the optimiser was made, whose state is still " +
+      throw Error("[optimizer] a parameter was moved or cast after the optimizer was made, and the state is still " +
                   std::string(to_string(before.dtype)) + " on " + to_string(before.device) + ": " + name + " " +
                   describe(parameter));
     if (parameter.shape() != before.shape)
-      throw Error(
-          "[optimizer] a parameter was given another shape since the optimiser was made, whose state is still " +
-          to_string(before.shape) + ": " + name + " " + describe(parameter));
+      throw Error("[optimizer] a parameter was reshaped after the optimizer was made, and the state is still " +
+                  to_string(before.shape) + ": " + name + " " + describe(parameter));
     refuse_broadcast(name, parameter);
     const Tensor gradient = parameter.grad();
     if (gradient.defined() && (gradient.shape() != parameter.shape() || gradient.device() != parameter.device()))
@@ -204,19 +203,20 @@ Tensor Optimizer::add_state(std::size_t index, const std::string& what, const Sh
 void Optimizer::check(const NamedTensors& state, std::int64_t steps,
                       const std::vector<std::int64_t>& parameter_steps) const {
   if (state.size() != state_.size())
-    throw ValueError("[optimizer] the state has " + std::to_string(state.size()) + " tensors, the optimiser " +
+    throw ValueError("[optimizer] the state has " + std::to_string(state.size()) + " tensors, the optimizer " +
                      std::to_string(state_.size()));
   for (std::size_t i = 0; i < state.size(); ++i)
     if (state[i].first != state_[i].first || !fits(state[i].second, state_[i].second))
-      throw ValueError("[optimizer] the state does not fit the optimiser: " + printable(state[i].first) + " " +
+      throw ValueError("[optimizer] the state does not fit the optimizer: " + printable(state[i].first) + " " +
                        describe(state[i].second) + ", " + state_[i].first + " " + describe(state_[i].second));
-  if (steps < 0 || steps > largest_count) throw ValueError("[optimizer] no count of steps: " + std::to_string(steps));
+  if (steps < 0 || steps > largest_count)
+    throw ValueError("[optimizer] the number of steps is invalid: " + std::to_string(steps));
   if (!parameter_steps.empty() && parameter_steps.size() != parameters_.size())
     throw ValueError("[optimizer] the state has the steps of " + std::to_string(parameter_steps.size()) +
-                     " parameters, the optimiser has " + std::to_string(parameters_.size()));
+                     " parameters, the optimizer has " + std::to_string(parameters_.size()));
   for (const std::int64_t own : parameter_steps)
     if (own < 0 || own > steps)
-      throw ValueError("[optimizer] the steps of a parameter must be between 0 and those of the optimiser: " +
+      throw ValueError("[optimizer] the steps of a parameter must be between 0 and those of the optimizer: " +
                        std::to_string(own) + ", " + std::to_string(steps));
 }
 

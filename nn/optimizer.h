@@ -321,8 +321,8 @@ enum class OptimizerKind { adamw, sgd, lion, muon };
 /// Parses "adamw", "sgd", "lion" or "muon". Throws ValueError.
 OptimizerKind parse_optimizer(const std::string& text);
 std::string to_string(OptimizerKind kind);
-/// Returns a good peak rate for a small language model: Muon 2e-2, AdamW and Lion 3e-3, SGD 0.1 (docs/measurements.md
-/// has the runs).
+/// Returns a good peak rate for a small language model: Muon 2e-2, AdamW and Lion 3e-3, SGD 0.1
+/// (docs/archive/measurements.md has the runs).
 double usual_learning_rate(OptimizerKind kind);
 
 }  // namespace poolgrad::nn

@@ -328,8 +328,7 @@ Muon::Muon(NamedTensors parameters, MuonOptions options, CallSite)
     : AdamW(std::move(parameters), options.adamw, "adamw", taken_by_adamw(options.left_to_adamw)), options_(options) {
   refuse_outside("muon", {{"momentum", options.momentum}});
   if (options.newton_schulz_steps < 1)
-    throw ValueError("[muon] there must be a step of Newton and Schulz: newton_schulz_steps " +
-                     std::to_string(options.newton_schulz_steps));
+    throw ValueError("[muon] must be at least 1: newton_schulz_steps " + std::to_string(options.newton_schulz_steps));
   const ParameterPredicate not_a_matrix = taken_by_adamw(options.left_to_adamw);
   for (std::size_t i = 0; i < this->parameters().size(); ++i) {
     const auto& [name, parameter] = this->parameters()[i];

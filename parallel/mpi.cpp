@@ -175,7 +175,7 @@ MpiWorld::MpiWorld(const MpiOptions& asked) {
   int was_started = 0, was_ended = 0;
   MPI_Initialized(&was_started);
   MPI_Finalized(&was_ended);
-  if (was_ended) throw Error("[mpi] MPI has been ended in this process and cannot be started again");
+  if (was_ended) throw Error("[mpi] MPI has been finalized in this process and cannot start again");
   if (a_world_exists.exchange(true)) throw Error("[mpi] there is an MpiWorld in this process already");
   try {
     int threads = MPI_THREAD_SERIALIZED;

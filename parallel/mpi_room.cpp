@@ -217,7 +217,7 @@ void MpiRoom::wait(const std::shared_ptr<MpiExchange>& exchange) {
   constexpr double late = 1;  // seconds for messages sent before a rank's end
   if (std::ranges::find(open_, exchange) == open_.end()) {
     check();
-    throw Error("[exchange] the group has begun anew since this one was started");
+    throw Error("[exchange] the group has restarted since this exchange began");
   }
   const auto began = Clock::now();
   Pause pause;

@@ -237,10 +237,11 @@ class NcclCommunicator final : public Communicator {
   std::unique_ptr<Transfer> start(Stream stream, int to, Message out, int from, Message in) override {
     if (!stream.device.is_cuda()) return ranks_->start(stream, to, out, from, in);
     if (stream.device != own_->device())
-      throw DeviceError(fmt::format("[nccl] rank {} exchanges what is on {}, but not what is on {}", rank(),
+      throw DeviceError(fmt::format("[nccl] rank {} exchanges memory of {}, not of {}", rank(),
                                     to_string(own_->device()), to_string(stream.device)));
     if ((to == rank() && from != rank() && out.bytes > 0) || (from == rank() && to != rank() && in.bytes > 0))
-      throw ValueError(fmt::format("[nccl] rank {} must receive what it sends to itself in the same exchange", rank()));
+      throw ValueError(
+          fmt::format("[nccl] rank {} must receive a message to itself in the exchange that sends it", rank()));
     return std::make_unique<NcclExchange>(own_, stream, to, out, from, in);
   }
 

@@ -15,7 +15,7 @@ NcclLibrary open_nccl(const std::string& file) {
   NcclLibrary calls{};
   const auto find = [&](auto& entry, const char* name) {
     void* const symbol = dlsym(library, name);
-    if (symbol == nullptr) throw DeviceError("[nccl] " + file + " is none of 2.7 or newer: it has no " + name);
+    if (symbol == nullptr) throw DeviceError("[nccl] " + file + " is older than NCCL 2.7: it has no " + name);
     entry = reinterpret_cast<std::remove_reference_t<decltype(entry)>>(symbol);
   };
   find(calls.GetVersion, "ncclGetVersion");

@@ -29,14 +29,14 @@ Grid Grid::parse(const std::string& text, int ranks) {
   for (const std::string& one : split(text, ',')) {
     const std::string name = one.substr(0, one.find(':'));
     int& count = name == "ring" ? grid.ring : grid.data;
-    if ((name != "ring" && name != "data") || count != 0) refuse("is none of these");
+    if ((name != "ring" && name != "data") || count != 0) refuse("is none of these forms");
     count = rest;
     if (name.size() < one.size()) {
       count = number_in<int>(std::string_view(one).substr(name.size() + 1)).value_or(0);
-      if (count < 1) refuse("is none of these");
+      if (count < 1) refuse("is none of these forms");
     }
   }
-  if (grid.ring == rest && grid.data == rest) refuse("says of neither how many");
+  if (grid.ring == rest && grid.data == rest) refuse("gives no number for either");
   for (int* const count : {&grid.ring, &grid.data})
     if (*count == 0) *count = 1;
   int& open = grid.ring == rest ? grid.ring : grid.data;

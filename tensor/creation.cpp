@@ -16,7 +16,7 @@ namespace {
 Tensor filled(const Shape& shape, double value, TensorOptions options,
               std::source_location at = std::source_location::current()) {
   if (!has_number(options.dtype, value))
-    throw ValueError(fmt::format("[full] {} is no {}", value, to_string(options.dtype)));
+    throw ValueError(fmt::format("[full] {} does not fit into {}", value, to_string(options.dtype)));
   Tensor out = Tensor::empty(shape, options, at);
   kernels::fill(current_stream(options.device), out.view(), value);
   return out;
@@ -35,7 +35,8 @@ namespace {
 bool fits(DType dtype, double number) { return dtype == DType::boolean || has_number(dtype, number); }
 void check_fits(const char* op, DType dtype, std::initializer_list<double> numbers) {
   for (const double number : numbers)
-    if (!fits(dtype, number)) throw ValueError(fmt::format("[{}] {} is no {}", op, number, to_string(dtype)));
+    if (!fits(dtype, number))
+      throw ValueError(fmt::format("[{}] {} does not fit into {}", op, number, to_string(dtype)));
 }
 /// Returns whether the dtype and all numbers are integers.
 bool are_integers(DType dtype, std::initializer_list<double> numbers) {
@@ -137,8 +138,8 @@ Tensor uniform(const Shape& shape, double low, double high, TensorOptions option
   Tensor out = Tensor::empty(shape, options);
   check_floating("uniform", out);
   if (!(low <= high && std::isfinite(high - low)))
-    throw ValueError("[uniform] needs low <= high, finite and no further apart than a double goes: low " +
-                     std::to_string(low) + ", high " + std::to_string(high));
+    throw ValueError("[uniform] needs low <= high with a finite difference: low " + std::to_string(low) + ", high " +
+                     std::to_string(high));
   kernels::uniform(current_stream(options.device), generator.take(out.count()), out.view(), low, high);
   return out;
 }

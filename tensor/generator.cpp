@@ -40,11 +40,11 @@ RandomLogGuard::RandomLogGuard(RandomLog& log, Mode mode)
 RandomLogGuard::~RandomLogGuard() { innermost_log = outer_; }
 
 kernels::RandomKey RandomLogGuard::next(std::int64_t count) {
-  const std::string asked = "[generator] a computation that is run again asks for " + std::to_string(count) +
-                            " random numbers where it took ";
-  if (next_ == log_.size()) throw Error(asked + "no more the first time");
+  const std::string asked =
+      "[generator] a recomputation asks for " + std::to_string(count) + " random numbers where the first run took ";
+  if (next_ == log_.size()) throw Error(asked + "no more");
   const RandomRange& range = log_[next_];
-  if (range.count != count) throw Error(asked + std::to_string(range.count) + " the first time");
+  if (range.count != count) throw Error(asked + std::to_string(range.count) + " at this point");
   ++next_;
   return range.key;
 }

@@ -226,7 +226,7 @@ Geometry permuted(const Geometry& x, const Dims& order) {
     out.strides[d] = x.strides[from];
   }
   if (!valid)
-    throw ShapeError("[permute] order " + to_string(order) + " is no permutation of the dimensions of " +
+    throw ShapeError("[permute] order " + to_string(order) + " is not a permutation of the dimensions of " +
                      to_string(x.shape));
   return out;
 }
@@ -326,7 +326,7 @@ Geometry unfolded(const Geometry& x, std::int64_t dim, std::int64_t size, std::i
   const std::string window = "window of " + std::to_string(size) + " elements, step " + std::to_string(step) +
                              ", dilation " + std::to_string(dilation);
   if (size < 1 || step < 1 || dilation < 1)
-    throw ValueError("[unfold] a " + window + " has a number below 1: " + to_string(x.shape));
+    throw ValueError("[unfold] size, step and dilation must be at least 1: " + window + " for " + to_string(x.shape));
   std::int64_t reach = 0;  // from a window's first element to its last
   if (__builtin_mul_overflow(size - 1, dilation, &reach) || reach >= x.shape[d])
     throw ShapeError("[unfold] a " + window + " does not fit into dimension " + std::to_string(d) + " of shape " +

@@ -95,7 +95,7 @@ struct Extent {
 
 /// Returns the memory range that a view may touch. Offsets saturate at 64 bits, outside every storage.
 Extent extent(const Geometry& x);
-/// Returns true if several elements share one place, as after expanded() or unfolded() with overlapping windows. May
+/// Returns true if several elements share memory, as after expanded() or unfolded() with overlapping windows. May
 /// also return true for interleaved windows that do not overlap.
 bool repeats_elements(const Geometry& x);
 /// Returns the view for kernels on a storage at `base` (nullptr stays nullptr).

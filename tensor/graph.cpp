@@ -224,7 +224,7 @@ class Between {
 void Graph::check_free() const {
   if (StreamCapture::current() != nullptr) throw Error("[graph] a step is being recorded in this thread already");
   if (switched_on("POOLGRAD_SYNC"))
-    throw Error("[graph] under POOLGRAD_SYNC=1 every launch is waited for, which is not possible in a recorded step");
+    throw Error("[graph] POOLGRAD_SYNC=1 waits for every launch, which a recorded step cannot do");
 }
 
 void Graph::capture(const std::function<void()>& step) {
@@ -290,7 +290,7 @@ void Graph::replay() {
 const void* Graph::value(std::size_t bytes, std::function<void(void*)> compute) {
   const std::size_t offset = impl_->staged.size(), end = round_up(offset + bytes, value_alignment);
   if (bytes > most_values || end > most_values)
-    throw ValueError("[graph] a recorded step has at most " + format_bytes(most_values) + " of values of the host");
+    throw ValueError("[graph] a recorded step has at most " + format_bytes(most_values) + " of host values");
   impl_->staged.resize(end);
   impl_->compute.push_back({offset, std::move(compute)});
   return static_cast<const std::byte*>(impl_->values) + offset;

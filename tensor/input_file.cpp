@@ -18,7 +18,7 @@
 
 namespace poolgrad {
 
-static_assert(std::endian::native == std::endian::little, "file data is copied as it lies");
+static_assert(std::endian::native == std::endian::little, "file data is copied unchanged");
 
 InputFile::InputFile(const char* op, const std::string& path)
     : op_(op), path_(path), descriptor_(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {

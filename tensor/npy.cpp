@@ -54,7 +54,7 @@ class Parser {
     const char quote = take('\'') ? '\'' : '"';
     if (quote == '"') expect('"');
     const std::size_t end = text_.find(quote, at_);
-    if (end == std::string_view::npos) fail("a string without end");
+    if (end == std::string_view::npos) fail("an unterminated string");
     const std::string value(text_.substr(at_, end - at_));
     at_ = end + 1;
     return value;
@@ -161,7 +161,7 @@ Tensor load_npy(const std::string& path, CallSite) {
   const InputFile file("load_npy", path);
   const std::string magic = file.read_text(0, std::min<std::size_t>(8, file.size()));
   if (magic.size() < 8 || !magic.starts_with("\x93NUMPY"))
-    file.fail("no npy file: its " + std::to_string(file.size()) + " bytes do not begin with those of the format");
+    file.fail("not an npy file: its " + std::to_string(file.size()) + " bytes do not begin with '\\x93NUMPY'");
   const int major = static_cast<unsigned char>(magic[6]), minor = static_cast<unsigned char>(magic[7]);
   if (major < 1 || major > 3 || minor != 0)
     file.fail_at(6, "unknown version " + std::to_string(major) + "." + std::to_string(minor));

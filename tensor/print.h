@@ -4,7 +4,7 @@
 #include <iosfwd>
 #include <string>
 
-#include "tensor/compare.h"  // what tests print they also compare
+#include "tensor/compare.h"  // tests that print tensors also compare them
 #include "tensor/tensor.h"
 
 namespace poolgrad {

@@ -119,7 +119,7 @@ class HeaderReader : public JsonEvents {
     (offsets_++ ? header.entries.back().end : header.entries.back().begin) = value;
   }
   void number_negative(std::int64_t) override { refuse("negative number"); }
-  void number_float(double) override { refuse("a number that is no whole number below 2^63"); }
+  void number_float(double) override { refuse("a number that is not a whole number below 2^63"); }
   void null() override {
     if (state_ != State::metadata_value) refuse("unexpected null");
     go(State::top);  // no metadata
@@ -262,7 +262,7 @@ struct SafetensorsReader::Impl {
     std::uint64_t length = 0;
     if (file.size() > sizeof length) file.read(0, &length, sizeof length);
     const auto refuse = [&] {
-      file.fail("no safetensors file: its " + std::to_string(file.size()) +
+      file.fail("not a safetensors file: its " + std::to_string(file.size()) +
                 " bytes do not begin with the length of a header and '{'");
     };
     if (length == 0 || length > longest_header) refuse();
@@ -318,7 +318,8 @@ void SafetensorsReader::read(const std::string& name, Tensor into, CallSite) con
     throw ValueError("[read] tensor " + in_quotes(name) + " does not fit: in the file " + describe(there) +
                      ", wanted " + describe(into));
   if (repeats_elements(into.geometry()))
-    throw ValueError("[read] tensor " + in_quotes(name) + " cannot go where elements share memory: " + describe(into));
+    throw ValueError("[read] tensor " + in_quotes(name) +
+                     " cannot be read into elements that share memory: " + describe(into));
   impl_->file.read_into(into, place->second.begin);
   into.bump_version();
 }

@@ -174,8 +174,8 @@ void Tensor::set_grad(const Tensor& grad) {
 void Tensor::backward(const Tensor& gradient, bool retain_graph, bool create_graph, CallSite) const {
   if (!checked("backward").record || !requires_grad())
     throw Error(
-        "[backward] the tensor requires no gradient, as nothing that it was computed from does (set_requires_grad()), "
-        "or under a NoGradGuard: " +
+        "[backward] the tensor requires no gradient: none of its inputs does (set_requires_grad()), or a NoGradGuard "
+        "was active: " +
         describe(*this));
   const std::shared_ptr<GradRecord> record = impl_->record;  // keeps it alive if a hook releases the tensor
   record->backward(*this, gradient, retain_graph, create_graph);
@@ -232,8 +232,7 @@ void check_writable(const char* op, const Tensor& tensor) {
     throw Error("[" + std::string(op) +
                 "] an in-place write to a tensor that requires grad needs a NoGradGuard: " + describe(tensor));
   if (repeats_elements(tensor.geometry()))
-    throw ShapeError("[" + std::string(op) +
-                     "] several elements of the destination share one place: " + describe(tensor));
+    throw ShapeError("[" + std::string(op) + "] several elements of the destination share memory: " + describe(tensor));
 }
 
 bool overlap(const Tensor& a, const Tensor& b) {
@@ -288,7 +287,7 @@ Tensor& Tensor::copy_from(const Tensor& source, CallSite) {
 Tensor& Tensor::fill(double value) {
   check_writable("fill", *this);
   if (!has_number(dtype(), value))
-    throw ValueError(fmt::format("[fill] {} is no {}: {}", value, to_string(dtype()), describe(*this)));
+    throw ValueError(fmt::format("[fill] {} does not fit into {}: {}", value, to_string(dtype()), describe(*this)));
   kernels::fill(current_stream(device()), view(), value);
   bump_version();
   return *this;

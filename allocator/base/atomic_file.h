@@ -23,7 +23,7 @@ void remove_abandoned_temporaries(const std::string& path);
 class AtomicFile {
  public:
   /// Removes abandoned temporaries and creates the temporary `path`.tmp.<process>.<number>, with the permissions of the
-  /// old file if there is one. Follows symbolic links. Throws FileError, also if `path` exists and is no regular file.
+  /// old file if there is one. Follows symbolic links. Throws FileError, also if `path` is not a regular file.
   explicit AtomicFile(const std::string& path);
   /// Removes the temporary unless commit() has succeeded.
   ~AtomicFile();

@@ -12,7 +12,7 @@
 
 namespace poolgrad {
 
-/// Parses the whole text as a number; none if it is no number or out of the type's range.
+/// Parses the whole text as a number; none if it is not a number or out of the type's range.
 template <class Number>
 std::optional<Number> number_in(std::string_view text) {
   Number number{};

@@ -44,8 +44,8 @@ Device::Device(int index, std::size_t capacity, std::shared_ptr<Schedule> schedu
       schedule_(std::move(schedule)),
       mutex_(schedule_->mutex),
       streams_(schedule_->streams) {
-  demand(file_ >= 0, "emulation", "there is no file in memory");
-  demand(handle_faults(), "emulation", "no handler of faults can be set");
+  demand(file_ >= 0, "emulation", "memfd_create fails");
+  demand(handle_faults(), "emulation", "the handler of page faults cannot be set");
   const std::lock_guard lock(mutex_);
   schedule_->devices.push_back(this);
 }
@@ -164,7 +164,7 @@ void Device::copy(std::uint64_t stream, void* to, const void* from, std::size_t 
   if (!now_or_later(from) || !now_or_later(to)) {
     const std::lock_guard lock(mutex_);
     if (streams_.is_captured(key(stream)))
-      streams_.refuse_captured(key(stream), call, "the stream is being recorded, and memory of the host is pageable");
+      streams_.refuse_captured(key(stream), call, "a recorded stream cannot copy pageable host memory");
   }
   if (owns(from) && !owns(to)) copies_to_host_.fetch_add(1, std::memory_order_relaxed);
   if (now_or_later(from)) {
@@ -201,7 +201,8 @@ bool Device::has_registered(const void* pointer, std::size_t bytes) const {
   if (after == registered_.begin()) return false;
   const auto& [start, size] = *std::prev(after);
   if (start + size <= begin) return false;
-  demand(start <= begin && end <= start + size, "cudaMemcpyAsync", "the memory is not of one registration");
+  demand(start <= begin && end <= start + size, "cudaMemcpyAsync",
+         "the range is not within one registration of host memory");
   return true;
 }
 
@@ -247,7 +248,7 @@ class Driver : public CudaDriver {
 
   std::optional<std::uint64_t> create(std::size_t bytes) override {
     const std::lock_guard lock(on_.mutex_);
-    demand(bytes > 0 && bytes % Device::page == 0, "cuMemCreate", "the size is no multiple of the granularity");
+    demand(bytes > 0 && bytes % Device::page == 0, "cuMemCreate", "the size must be a multiple of the granularity");
     if (bytes > on_.capacity_ - on_.committed_) return std::nullopt;
     const std::size_t offset = on_.end_of_file_;
     demand(ftruncate(on_.file_, static_cast<off_t>(offset + bytes)) == 0, "cuMemCreate", "the host has no memory left");
@@ -281,7 +282,7 @@ class Driver : public CudaDriver {
   bool map(std::uintptr_t address, std::size_t bytes, std::uint64_t handle) override {
     const std::lock_guard lock(on_.mutex_);
     const auto known = on_.handles_.find(handle);
-    demand(known != on_.handles_.end() && known->second.bytes == bytes, "cuMemMap", "the handle is none of this size");
+    demand(known != on_.handles_.end() && known->second.bytes == bytes, "cuMemMap", "no handle has this id and size");
     const auto window = on_.reserved_.upper_bound(address);
     demand(window != on_.reserved_.begin() && bytes <= std::prev(window)->second.bytes &&
                address - std::prev(window)->first <= std::prev(window)->second.bytes - bytes,
@@ -289,7 +290,7 @@ class Driver : public CudaDriver {
     const auto after = on_.mappings_.upper_bound(address);
     demand((after == on_.mappings_.end() || after->first >= address + bytes) &&
                (after == on_.mappings_.begin() || std::prev(after)->first + std::prev(after)->second.bytes <= address),
-           "cuMemMap", "there is memory at these addresses");
+           "cuMemMap", "memory is mapped at these addresses already");
     on_.mappings_[address] = {bytes, handle, {}};
     return true;
   }
@@ -305,7 +306,7 @@ class Driver : public CudaDriver {
     for (std::size_t done = 0; done < bytes;) {
       const auto entry = on_.mappings_.find(address + done);
       demand(entry != on_.mappings_.end() && entry->second.bytes <= bytes - done, "cuMemSetAccess",
-             "the range is not one of whole mappings");
+             "the range must consist of whole mappings");
       if (entry->second.users.empty()) place(entry->first, on_.handles_.at(entry->second.handle));
       entry->second.users.insert(user);
       done += entry->second.bytes;
@@ -340,7 +341,7 @@ class Driver : public CudaDriver {
     struct stat file {};
     demand(offset >= 0 && fstat(descriptor, &file) == 0 && S_ISREG(file.st_mode) &&
                bytes <= static_cast<std::size_t>(file.st_size - offset),
-           call, "the descriptor is no memory of a device");
+           call, "the descriptor holds no device memory of this size");
     const int own = fcntl(descriptor, F_DUPFD_CLOEXEC, 0);
     demand(own >= 0, call, "no file descriptor is left");
     on_.handles_[++on_.last_handle_] = {own, static_cast<std::size_t>(offset), bytes, false};
@@ -378,7 +379,7 @@ class Driver : public CudaDriver {
     const auto after = on_.registered_.lower_bound(address);
     demand((after == on_.registered_.end() || after->first >= address + bytes) &&
                (after == on_.registered_.begin() || std::prev(after)->first + std::prev(after)->second <= address),
-           "cudaHostRegister", "some of the memory is registered");
+           "cudaHostRegister", "part of the memory is registered already");
     on_.registered_[address] = bytes;
     return true;
   }
@@ -397,7 +398,7 @@ class Driver : public CudaDriver {
   }
   void event_record(std::uint64_t event, std::uint64_t stream) override {
     const std::lock_guard lock(on_.mutex_);
-    demand(on_.named(of_any_device(event)) == event, "cudaEventRecord", "the event is of another device");
+    demand(on_.named(of_any_device(event)) == event, "cudaEventRecord", "the event belongs to another device");
     if (stream == 0)  // the legacy default stream waits for the per-thread streams of all threads
       on_.streams_.wait_for_all(on_.key(0), [this](std::uint64_t key) { return on_.is_per_thread(key); });
     on_.streams_.record(of_any_device(event), on_.key(stream));

@@ -35,7 +35,7 @@ void report_fault(int, siginfo_t* fault, void*) {
     const int length =
         activity.op ? std::snprintf(
                           text, sizeof(text),
-                          "[%s] thread %lld of block %lld uses address 0x%llx of cuda:%d, where there is no memory\n",
+                          "[%s] thread %lld of block %lld uses address 0x%llx of cuda:%d, where no memory is mapped\n",
                           activity.op, static_cast<long long>(activity.thread), static_cast<long long>(activity.block),
                           static_cast<unsigned long long>(address), range->device.load())
                     : std::snprintf(text, sizeof(text),

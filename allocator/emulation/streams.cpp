@@ -68,7 +68,7 @@ void Streams::wait(std::uint64_t stream, std::uint64_t event) {
   if (earlier == captured_events_.end()) {
     if (later == captured_.end()) return push(stream, Wait{mark});
     if (mark == nothing_) return;
-    refuse_captured(stream, "stream_wait", "the event marks work that is not recorded");
+    refuse_captured(stream, "stream_wait", "the event marks work outside the recording");
   }
   const Place& joined = earlier->second;
   check_whole(*joined.capture, "stream_wait");
@@ -77,7 +77,7 @@ void Streams::wait(std::uint64_t stream, std::uint64_t event) {
     return;
   }
   if (later->second.capture != joined.capture)
-    refuse_captured(stream, "stream_wait", "the event is of another recording");
+    refuse_captured(stream, "stream_wait", "the event belongs to another recording");
   later->second.before.insert(later->second.before.end(), joined.before.begin(), joined.before.end());
 }
 
@@ -105,7 +105,7 @@ std::shared_ptr<const Streams::Recording> Streams::end_capture(std::uint64_t str
   std::erase_if(captured_, is_of_it);
   check_whole(*last.capture, "end_capture");
   if (std::ranges::find(joined, false) != joined.end())
-    throw CudaError("[end_capture] what another stream has recorded was not joined again");
+    throw CudaError("[end_capture] the recorded work of another stream was not joined");
   return last.capture->recording;
 }
 
@@ -196,7 +196,8 @@ void demand_end(bool reached, const char* call) {
 
 bool Streams::query(std::uint64_t event) {
   const Mark mark = known(event, "event_query");
-  if (captured_events_.contains(event)) throw CudaError("[event_query] the event was recorded, and never happens");
+  if (captured_events_.contains(event))
+    throw CudaError("[event_query] the event belongs to a recording, so it never finishes");
   std::size_t steps = random_() % 4;
   run_until([&] { return steps-- == 0; });
   return *mark;
@@ -205,7 +206,7 @@ bool Streams::query(std::uint64_t event) {
 void Streams::synchronize(std::uint64_t event) {
   const Mark mark = known(event, "event_synchronize");
   if (captured_events_.contains(event))
-    throw CudaError("[event_synchronize] the event was recorded, and never happens");
+    throw CudaError("[event_synchronize] the event belongs to a recording, so it never finishes");
   demand_end(run_until([&] { return *mark; }), "event_synchronize");
 }
 

@@ -95,7 +95,7 @@ class Arena : public Tiling {
   Block* take_old_handles(std::uint64_t limit, std::uint64_t& oldest, const Streams& without = {});
   /// Cuts whole handles of `bytes`, or a little more if necessary, from the upper end of a free block; busy.
   Block* take_handles(Block* block, std::size_t bytes);
-  /// Cuts whole handles of at most `bytes` out of a free block that is no neighbor of `hole`; busy. Prefers the most
+  /// Cuts whole handles of at most `bytes` out of a free block that is not a neighbor of `hole`; busy. Prefers the most
   /// bytes per device call, then the oldest free. nullptr if there are none.
   Block* take_movable_handles(std::size_t bytes, const Block* hole, const Streams& without = {});
 

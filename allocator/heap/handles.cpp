@@ -68,7 +68,7 @@ void MappedHandles::check_free(std::uintptr_t address, std::size_t bytes, const 
   const bool meets_next = after != handles_.end() && after->first - address < bytes;
   const bool meets_previous =
       after != handles_.begin() && address - std::prev(after)->first < std::prev(after)->second.bytes;
-  if (meets_next || meets_previous) fail(operation, "memory is already behind a part of the range", address, bytes);
+  if (meets_next || meets_previous) fail(operation, "part of the range is mapped already", address, bytes);
 }
 
 void MappedHandles::add(const Handle& handle, const char* operation) {
@@ -80,7 +80,7 @@ void MappedHandles::check_whole(std::uintptr_t address, std::size_t bytes, const
   std::size_t covered = 0;
   for (auto entry = handles_.find(address); covered < bytes; ++entry) {
     if (entry == handles_.end() || entry->first - address != covered) {
-      fail(operation, "no handle starts where the range does, or memory is missing inside it", address, bytes);
+      fail(operation, "the range does not start at a handle, or part of it is not mapped", address, bytes);
     }
     if (entry->second.bytes > bytes - covered) {
       fail(operation, "the range ends inside a handle of " + std::to_string(entry->second.bytes) + " bytes", address,
@@ -107,7 +107,7 @@ std::vector<MappedHandles::Handle> MappedHandles::behind(std::uintptr_t address,
   if (entry != handles_.begin()) --entry;
   for (; next - address < bytes; ++entry) {
     if (entry == handles_.end() || entry->first > next || next - entry->first >= entry->second.bytes)
-      fail(operation, "memory is missing in the range", address, bytes);
+      fail(operation, "part of the range is not mapped", address, bytes);
     found.push_back(entry->second);
     next = entry->first + entry->second.bytes;
   }

@@ -45,7 +45,7 @@ class PointerTable {
   std::size_t size() const noexcept { return size_; }
   /// Reserves memory for the next set(), and for later ones up to the largest size since trim().
   void expect() { reserve(size_ + 1); }
-  /// The same, with that size one larger from now on: the next entry may stay while all others come back.
+  /// The same, with that size one larger from now on: the next entry may stay while all earlier ones return.
   void expect_more() {
     reserve(most_ + 1);
     ++most_;

@@ -5,9 +5,8 @@
 namespace poolgrad {
 
 std::string cuda_unavailable_reason() {
-  return "poolgrad was built without CUDA (cmake --preset release -DPOOLGRAD_CUDA=ON, where there is nvcc, and "
-         "building it "
-         "again adds it)";
+  return "poolgrad was built without CUDA (with nvcc installed, cmake --preset release -DPOOLGRAD_CUDA=ON and a build "
+         "add it)";
 }
 
 namespace {

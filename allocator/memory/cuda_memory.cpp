@@ -54,7 +54,7 @@ Device cuda_device(int index) {
 
 }  // namespace
 
-void CudaDriver::no_streams() { throw CudaError("[graph] this driver records no work"); }
+void CudaDriver::no_streams() { throw CudaError("[graph] the driver cannot record work"); }
 
 void refuse_cuda_device(int index, const std::string& reason, int count) {
   std::string why = reason;
@@ -221,7 +221,7 @@ ImportedMemory::ImportedMemory(int index, const ExportedMemory& exported, std::u
   if (offset_ > reserved_ || bytes_ > reserved_ - offset_) refuse("the range is larger than its handles");
   if (reserved_ == 0) return;
   address_ = driver_->address_reserve(reserved_, granularity);
-  if (address_ == 0) refuse("there are no addresses left");
+  if (address_ == 0) refuse("the device has no addresses left");
   Undo undo([&] { give_up(); });
   mapped_.reserve(exported.handles.size());
   std::uintptr_t next = address_;
@@ -262,7 +262,7 @@ namespace {
 
 /// A thread that records a step must neither query nor wait.
 void refuse_while_recording(const char* call) {
-  throw DeviceError("[" + std::string(call) + "] a step is being recorded: nothing that is queued can be waited for");
+  throw DeviceError("[" + std::string(call) + "] a step is being recorded, so no queued work can be waited for");
 }
 
 }  // namespace

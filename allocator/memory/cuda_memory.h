@@ -96,7 +96,7 @@ class CudaDriver {
 
 /// Whether a device of compute capability major.minor can run code compiled for one of these architectures, in the
 /// format of CMAKE_CUDA_ARCHITECTURES: "90a-real 80-virtual". GPU code runs on the same major version with the same or
-/// a higher minor one, and 90a code on 9.0 alone. PTX also runs on newer GPUs. True for words that are no number.
+/// a higher minor one, and 90a code on 9.0 alone. PTX also runs on newer GPUs. True for words that are not numbers.
 bool is_compiled_for(std::string_view architectures, int major, int minor);
 
 /// The reason why no CUDA device is usable: no CUDA in this build, no driver, or no device. Empty if one is usable.

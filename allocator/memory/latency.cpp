@@ -55,7 +55,7 @@ std::string key_list() {
 double nanoseconds(const std::string& text, const std::string& path, std::size_t line) {
   const auto value = number_in<double>(text);
   if (!value || !(*value >= 0 && *value <= longest))
-    fail(path, line, "nanoseconds from 0 to 1e12 expected, got " + in_quotes(text));
+    fail(path, line, "expected nanoseconds from 0 to 1e12, got " + in_quotes(text));
   return *value;
 }
 
@@ -96,16 +96,16 @@ LatencyTable LatencyTable::parse(std::string_view text, const std::string& path)
     std::string key;
     if (!(words >> key) || key.front() == '#') continue;
     if (key == "source") {
-      if (!table.source.empty()) fail(path, number, "a second source");
+      if (!table.source.empty()) fail(path, number, "duplicate source");
       std::getline(words >> std::ws, table.source);
       continue;
     }
     const auto* known = std::ranges::find_if(keys, [&](const Key& candidate) { return key == candidate.name; });
     if (known == keys.end()) {
-      fail(path, number, "unknown call " + in_quotes(key) + "; known are source, " + key_list());
+      fail(path, number, "unknown call " + in_quotes(key) + "; known calls: source, " + key_list());
     }
     bool& already = seen[static_cast<std::size_t>(known - keys.begin())];
-    if (already) fail(path, number, "a second line for " + key);
+    if (already) fail(path, number, "duplicate line for " + key);
     already = true;
     std::string call, per_mib, more;
     if (!(words >> call >> per_mib) || (words >> more && more.front() != '#')) {
@@ -127,8 +127,8 @@ LatencyTable LatencyTable::named(const std::string& name) {
   if (!std::filesystem::is_regular_file(name, ignored)) {
     std::string list;
     for (const std::string& known : names()) list += (list.empty() ? "" : ", ") + known;
-    throw ValueError("[latency] no table has this name, and no file this path: " + printable_path(name) +
-                     "; known are " + list);
+    throw ValueError("[latency] unknown latency table, neither a name nor a file: " + printable_path(name) +
+                     "; known names: " + list);
   }
   return parse(read_file(name), name);
 }
@@ -186,7 +186,7 @@ class Samples {
 };
 
 void require(bool given) {
-  if (!given) throw OutOfMemoryError("[calibrate] the device has not enough memory left to measure with");
+  if (!given) throw OutOfMemoryError("[calibrate] the device has too little free memory to measure");
 }
 
 // Times handles and segments of `bytes` from creation to release. The first repetition warms up the driver and is not

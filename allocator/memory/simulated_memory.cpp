@@ -26,7 +26,7 @@ Device simulated_device(int index) {
 
 SimulationOptions SimulationOptions::like(std::string_view name) {
   if (name.empty()) return {};
-  if (name != "cpu") throw ValueError("[simulation] no device is known that is like " + printable(name) + ", only cpu");
+  if (name != "cpu") throw ValueError("[simulation] unknown device to simulate: " + printable(name) + "; known: cpu");
   const HostMemory host(1);
   return {.granularity = host.granularity(),
           .large_page = host.large_page(),

@@ -50,7 +50,7 @@ void BlockPacker::note_newcomer(const Newcomer& newcomer) noexcept {
 }
 
 // Blocks that replaced packed ones are packed again one by one, if they stay live: a pass would cost time for all
-// blocks in their regions. Packs a few at a time, for the sake of other threads. A cache hit resets the age: the
+// blocks in their regions. Packs a few at a time, because other threads wait meanwhile. A cache hit resets the age: the
 // block's real age is unknown. Steps that use magazines are therefore left alone.
 void BlockPacker::pack_again() noexcept {
   const std::size_t few = young();

@@ -96,7 +96,8 @@ void Ladder::add_client(std::weak_ptr<ReclaimClient> client) {
   {
     const auto known = client.lock();
     if (known == nullptr)
-      throw ValueError("[add_client] the client is null or gone already: the pool does not keep it, who made it does");
+      throw ValueError(
+          "[add_client] the client is null or destroyed: the pool does not own it, so the caller must keep it");
     if (const double nanoseconds = known->price_per_byte(); !is_price(nanoseconds))
       throw ValueError("[add_client] the price of " + known->name() + " is " + std::to_string(nanoseconds) +
                        " nanoseconds a byte: price_per_byte() must be finite and not negative");
@@ -208,7 +209,7 @@ std::optional<std::size_t> Ladder::call(const ReclaimClient& client, std::vector
   } catch (const std::exception& error) {
     why = first_line(error.what());
   } catch (...) {
-    why = "an exception that is no std::exception";
+    why = "an exception other than std::exception";
   }
   remark(remarks, client.name() + " failed: " + why);
   const PoolLock lock(ground_.mutex);
@@ -231,8 +232,7 @@ std::optional<std::size_t> Ladder::ask(ReclaimClient& client, std::size_t bytes,
   if (!said) return std::nullopt;
   const std::size_t counted = given_back() - before;
   if (*said > counted)
-    remark(remarks,
-           client.name() + " said that it gave back " + format_bytes(*said) + ", which was " + format_bytes(counted));
+    remark(remarks, client.name() + " claimed to free " + format_bytes(*said) + ", but freed " + format_bytes(counted));
   return std::min(*said, counted);
 }
 
@@ -250,12 +250,12 @@ std::vector<Rung> Ladder::rungs_with(const Clients& asked) {
   std::vector<Rung> all = own_rungs_;
   for (const auto& client : asked) {
     const auto has_thrown = std::make_shared<bool>(false);  // then ask the next client instead
-    // Sacrifice nothing for a request that cannot be served anyway.
+    // Clients free nothing for a request that cannot be served anyway.
     const auto estimate = [this, client, asked, has_thrown](Need& need) -> std::size_t {
       if (*has_thrown) return 0;
       const std::size_t held = held_by(*client, need.remarks);
       if (held == 0 || may_fit(need.size, asked, need.remarks)) return held;
-      remark(need.remarks, "clients were not asked, as it would not fit without what they hold either");
+      remark(need.remarks, "clients were not asked: the request would not fit even without their memory");
       return 0;
     };
     // Ask twice: for the needed bytes, then, if they are not contiguous, for all.
@@ -300,7 +300,7 @@ Rung Ladder::rung_of_those_that_claim_nothing(const Clients& asked) {
     }
     return freed;
   };
-  return {RungId::derived_cache, "those that claim nothing", estimate, run, true, false};
+  return {RungId::derived_cache, "clients with estimate 0", estimate, run, true, false};
 }
 
 std::size_t Ladder::ask_user(Need& need) {

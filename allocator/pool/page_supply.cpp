@@ -32,11 +32,12 @@ constexpr std::size_t most_idle_share = 32;  // of the reserved bytes
 constexpr std::size_t most_handle = std::size_t{256} << 20;
 constexpr std::size_t most_ahead = std::size_t{128} << 20;
 constexpr std::size_t most_ahead_share = 64;  // of the reserved bytes
-// Limits of handles and extra pages, relative to the unused budget:
-constexpr std::size_t near_budget = 512;      // at most 1 / this of it, or
-constexpr std::size_t far_from_budget = 256;  // 1 / this for extra pages of long-lived blocks, and for handles until
-constexpr std::size_t far_share = 7;          // 1 / this of the budget is reserved.
-// A handle of the long-lived arena is at most 1 / this of it: its blocks are rarely freed, but may be.
+// Handles and extra pages take at most this share of the unused budget. The larger share holds for extra pages of
+// long-lived blocks, and for handles until a seventh of the budget is reserved.
+constexpr std::size_t near_budget = 512;
+constexpr std::size_t far_from_budget = 256;
+constexpr std::size_t far_share = 7;  // of the whole budget
+// A handle of the long-lived arena takes at most this share of the unused budget: its blocks are rarely freed.
 constexpr std::size_t long_lived_share = 64;
 
 }  // namespace
@@ -72,7 +73,7 @@ bool PageSupply::add_window(PoolLock& lock, Arena& arena, Need& need) {
   };
   need.addresses_full = !reserve() && !(remove_empty_windows(lock) && reserve());
   if (need.addresses_full) {
-    std::string text = "the device has no " + format_bytes(least) + " of addresses in a row left";
+    std::string text = "the device has no " + format_bytes(least) + " of contiguous addresses left";
     if (std::ranges::find(need.remarks, text) == need.remarks.end()) need.remarks.push_back(std::move(text));
     return false;
   }

@@ -229,7 +229,7 @@ void Pool::give_back(void* pointer, std::size_t bytes, Stream stream) noexcept {
   if (stream.device != settings().device) {
     settings().die("stream of another device for", pointer, to_string(stream.device));
   }
-  if (!has_stream(stream)) settings().die("no stream has the id at the release of", pointer, std::to_string(stream.id));
+  if (!has_stream(stream)) settings().die("invalid stream id in the free of", pointer, std::to_string(stream.id));
   const bool own = block->stream == stream.id && !block->used_elsewhere;
   bool over = true;
   if (!own) {
@@ -267,7 +267,7 @@ void Pool::die_of_bad_pointer(const void* pointer) const noexcept {
                    "it is " + std::to_string(address - block->address) + " bytes into a block of " +
                        std::to_string(block->requested));
   }
-  settings().die("foreign pointer", pointer, "this pool never handed it out");
+  settings().die("foreign pointer", pointer, "this pool did not allocate it");
 }
 
 std::size_t Pool::usable_size(const void* pointer) {
@@ -407,7 +407,7 @@ void Pool::set_budget(std::size_t bytes) {
     while (ground_.claimed_bytes() > wanted) {
       if (releaser_.release(lock, ground_.claimed_bytes() - wanted) != 0) continue;
       // Another thread took the cached pages first.
-      throw ValueError("[set_budget] " + device + " could not give back enough cached pages for a budget of " +
+      throw ValueError("[set_budget] " + device + " could not release enough cached pages for a budget of " +
                        format_bytes(wanted));
     }
   } catch (...) {

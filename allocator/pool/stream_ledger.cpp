@@ -18,7 +18,7 @@ struct Passage {
 };
 
 // Records the events that are not recorded yet. Moves events for which pass(id) is true to `into.passed`; refused ones
-// stay. Throws an exception that is no Error only after all events, because a release of memory requires all possible
+// stay. Throws an exception other than Error only after all events, because a release of memory requires all possible
 // waits.
 template <class Pass>
 void pass_each(DeviceMemory& memory, StreamEvents& events, Passage& into, Pass pass) {

@@ -145,7 +145,7 @@ class Importer {
     const std::uint32_t known = find(e.allocation, e.address);
     if (known != nobody && (e.allocation != 0 || blocks_[known].live)) {
       refuse(e.allocation != 0 ? "allocation " + std::to_string(e.allocation) + " happens twice"
-                               : "address " + std::to_string(e.address) + " is handed out while it is live");
+                               : "address " + std::to_string(e.address) + " is allocated while it is live");
     }
     const std::uint16_t on = stream(e.stream);
     if (e.flags >= 64) refuse("an alignment of 2^" + std::to_string(e.flags));
@@ -161,7 +161,7 @@ class Importer {
     std::uint32_t name = find(e.allocation, e.address);
     if (name == nobody) name = make_before(e, on);
     Block& block = blocks_[name];
-    if (!block.live) refuse("a block is given back twice");
+    if (!block.live) refuse("a block is freed twice");
     if (!block.sized) block.bytes = e.size;
     block.sized = true;
     block.live = false;
@@ -179,7 +179,7 @@ class Importer {
     const std::uint16_t on = stream(e.stream);
     std::uint32_t name = find(e.allocation, e.address);
     if (name == nobody) name = make_before(e, on);
-    if (!blocks_[name].live) refuse("a stream uses a block that was given back");
+    if (!blocks_[name].live) refuse("a stream uses a block that was freed");
     blocks_[name].used = true;
     add(OperationKind::use, name, on);
   }
@@ -198,7 +198,7 @@ class Importer {
         block.sized = true;
         continue;
       }
-      if (name != nobody && known.number == 0) refuse("a block is live at the end though it was given back");
+      if (name != nobody && known.number == 0) refuse("a block is live at the end though it was freed");
       const auto index = indices.find(known.stream);
       const bool has_category = static_cast<std::size_t>(known.tag.category) < category_count;
       make({.bytes = known.requested,

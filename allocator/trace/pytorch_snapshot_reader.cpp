@@ -52,8 +52,9 @@ class SnapshotReader {
     const Value* segments = in_.find(root, "segments");
     const Value* traces = in_.find(root, "device_traces");
     if (segments == nullptr && traces == nullptr)
-      in_.fail(in_.find(root, "traceEvents") != nullptr ? "a Chrome trace cannot be read back"
-                                                        : "neither 'segments' nor 'device_traces': no memory snapshot");
+      in_.fail(in_.find(root, "traceEvents") != nullptr
+                   ? "a Chrome trace cannot be read back"
+                   : "not a memory snapshot: neither 'segments' nor 'device_traces'");
     if (const Value* settings = in_.find(root, "allocator_settings")) read_settings(*settings);
     if (segments != nullptr) read_segments(*segments);
     if (traces != nullptr) read_traces(*traces);
@@ -63,7 +64,7 @@ class SnapshotReader {
 
  private:
   DeviceTrace& device(std::uint64_t index) {
-    if (index > 255) in_.fail("device " + std::to_string(index) + ", at most 255 is known");
+    if (index > 255) in_.fail("device " + std::to_string(index) + ", but indices end at 255");
     const auto [entry, added] = devices_.try_emplace(index);
     if (added) entry->second.trace.device = {DeviceType::cuda, static_cast<std::uint8_t>(index)};
     return entry->second;

@@ -88,7 +88,7 @@ class CsvReader {
     std::uint64_t value = 0;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value, base);
     if (text.empty() || error != std::errc() || end != text.data() + text.size())
-      fail(in_quotes(text) + " is no " + what);
+      fail(in_quotes(text) + " is not a valid " + what);
     return value;
   }
   // Streams and pointers as printf and iostreams show them.
@@ -100,7 +100,7 @@ class CsvReader {
 
   // "12:34:56.123456", in microseconds; fewer digits of the fraction are fine.
   std::uint64_t time_of_day(std::string_view text) const {
-    const auto bad = [&] { fail(in_quotes(text) + " is no time HH:MM:SS.ffffff"); };
+    const auto bad = [&] { fail(in_quotes(text) + " is not a time HH:MM:SS.ffffff"); };
     if (text.size() < 8 || text.size() > 15 || text[2] != ':' || text[5] != ':') bad();
     const std::uint64_t hours = number(text.substr(0, 2), "hour"), minutes = number(text.substr(3, 2), "minute"),
                         seconds = number(text.substr(6, 2), "second");

@@ -99,7 +99,8 @@ std::string read_whole_file(const std::string& path, std::uintmax_t most) {
   if (!file || error) fail(opening_failure(errno));
   return with_memory_for(path, size, [&] {
     std::string bytes(static_cast<std::size_t>(size), '\0');
-    if (!file.read(bytes.data(), static_cast<std::streamsize>(bytes.size()))) fail("became shorter while it was read");
+    if (!file.read(bytes.data(), static_cast<std::streamsize>(bytes.size())))
+      fail("the file became shorter while it was read");
     return bytes;
   });
 }

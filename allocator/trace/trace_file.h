@@ -134,7 +134,7 @@ std::vector<Trace> decode_pytorch_snapshot(std::string_view bytes, const std::st
 ///     finds a segment of exactly its address and size, a segment_map one that contains it; a segment_free or
 ///     segment_unmap overlaps none, and while pages are unmapped no block is in them
 ///   - if entries have categories, one of them is "unknown"
-/// Throws FileError for a file that is no snapshot at all.
+/// Throws FileError for a file that is not a snapshot.
 std::vector<std::string> check_snapshot(std::string_view bytes, const std::string& path);
 /// Of a file.
 std::vector<std::string> check_snapshot(const std::string& path);

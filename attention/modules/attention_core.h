@@ -47,8 +47,8 @@ class AttentionCore : public nn::Module {
 
   /// Returns whether the ranks of a communicator share sequences.
   virtual bool divides_sequences() const { return false; }
-  /// Returns the positions of `rows` queries that end with the last of `keys` keys, in calls that do not say that they
-  /// are a part.
+  /// Returns the positions of `rows` queries that end with the last of `keys` keys, for calls without
+  /// AttendOptions::whole.
   virtual kernels::PositionMap positions(std::int64_t rows, std::int64_t keys) const {
     return kernels::PositionMap::contiguous(rows, keys - rows);
   }

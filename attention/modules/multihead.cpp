@@ -32,7 +32,7 @@ std::int64_t checked_head_dim(std::int64_t width, std::int64_t heads, const Mult
   if (width % heads != 0) refuse("width is not divisible by heads");
   if (heads % options.kv_heads != 0) refuse("heads are not a multiple of kv_heads");
   if (options.rope && width / heads % 2 != 0) refuse("rotary positions need an even width per head");
-  if (options.layer_norm && options.qk_norm) refuse("layer_norm and qk_norm are two norms of the same");
+  if (options.layer_norm && options.qk_norm) refuse("layer_norm and qk_norm exclude each other");
   return width / heads;
 }
 
@@ -62,7 +62,7 @@ MultiheadShell::MultiheadShell(std::int64_t width, std::int64_t heads, std::uniq
       head_dim_(checked_head_dim(width, heads, options_)),
       projection_(width, (heads + 2 * options_.kv_heads) * head_dim_, {.bias = options.bias}, parameters),
       output_(width, width, {.bias = options.bias, .deviation = options.output_deviation.value_or(-1.0)}, parameters) {
-  if (!core_) throw ValueError("[multihead] there is no core");
+  if (!core_) throw ValueError("[multihead] the attention core is null");
   core_->check_heads(heads);
   scale_rows(projection_.weight(), (heads + options_.kv_heads) * head_dim_, options.gamma_init);
   scale_rows(output_.weight(), 0, options.gamma_init);
@@ -167,7 +167,7 @@ Tensor MultiheadShell::weights(const Tensor& x) {
 
 void MultiheadShell::set_part(const SequencePart& part) {
   if (part.positions.count > 0 && !core_->divides_sequences())
-    throw ValueError("[multihead] this attention needs whole sequences: it has no communicator to ask for the rest");
+    throw ValueError("[multihead] this attention has no communicator, so it needs whole sequences");
   part_ = part;
 }
 
@@ -182,7 +182,7 @@ kernels::PositionMap MultiheadShell::positions_of(const Tensor& x, const Tensor&
 
 Tensor MultiheadShell::forward(const Tensor& x, nn::SequenceState* state) {
   const bool divided = part_.positions.count > 0;
-  if (divided && state) throw ValueError("[multihead] a part of a sequence is not gone through in chunks");
+  if (divided && state) throw ValueError("[multihead] a part of a sequence cannot be processed in chunks");
   const std::int64_t position = state ? state->length : 0;
   const kernels::PositionMap positions =
       state ? kernels::PositionMap::contiguous(steps_of(x), position) : positions_of(x, x);
@@ -192,8 +192,7 @@ Tensor MultiheadShell::forward(const Tensor& x, nn::SequenceState* state) {
   if (state && state->whole > 0) {
     const std::optional<Pattern> pattern = core_->fixed_pattern(state->whole, options_.causal);
     if (!pattern)
-      throw ValueError(
-          "[multihead] this attention needs the whole sequence at once and cannot go through it in chunks");
+      throw ValueError("[multihead] this attention needs the whole sequence at once and cannot process it in chunks");
     chunk_seen = *state;
     KeysInReach keys = take_chunk(chunk_seen, projected.k, projected.v, pattern->causally(options_.causal));
     projected.k = std::move(keys.k);
@@ -201,7 +200,8 @@ Tensor MultiheadShell::forward(const Tensor& x, nn::SequenceState* state) {
     call.key_positions = keys.positions;
   } else if (state) {
     if (!continues())
-      throw ValueError("[multihead] this attention needs the whole sequence at once and cannot continue one");
+      throw ValueError(
+          "[multihead] this attention needs the whole sequence at once and cannot continue an earlier one");
     core_->check_continued(position + x.size(1), state->context);
     call.key_positions.whole = state->context;
     const MemoryScope scope("state", Category::cache);

@@ -42,8 +42,7 @@ std::vector<Piece> pieces_of(const nn::SequenceState& state) {
 
 KeysInReach take_chunk(nn::SequenceState& state, const Tensor& k, const Tensor& v, const Pattern& pattern) {
   if (pattern.looks_ahead())
-    throw ValueError("[chunks] a sequence cannot be gone through in chunks by a pattern that looks ahead: " +
-                     pattern.to_string());
+    throw ValueError("[chunks] a pattern that looks ahead cannot process a sequence in chunks: " + pattern.to_string());
   const MemoryScope scope("past_keys", Category::cache);
   const std::int64_t begin = state.length, end = begin + k.size(of_positions);
   std::vector<Piece> pieces = pieces_of(state);
@@ -55,7 +54,7 @@ KeysInReach take_chunk(nn::SequenceState& state, const Tensor& k, const Tensor& 
   for (const Piece& piece : pieces) {
     if (piece.at.begin > next) {
       if (result.positions.gap != 0)
-        throw ValueError("[chunks] more than one stretch of keys was dropped by " + pattern.to_string());
+        throw ValueError("[chunks] more than one range of keys was dropped by " + pattern.to_string());
       result.positions.gap_begin = rows, result.positions.gap = piece.at.begin - next;
     }
     rows += piece.at.end - piece.at.begin;

@@ -43,8 +43,8 @@ bool PatternAttention::looks_ahead(bool causal) const {
 void PatternAttention::check_continued(std::int64_t keys, std::int64_t longest) const {
   if (by_length_ && keys > longest)
     throw ValueError(
-        fmt::format("[block_sparse] sparsity_ratio makes another pattern for every length, so a sequence is continued "
-                    "up to the context of its state: {} positions, context {}",
+        fmt::format("[block_sparse] sparsity_ratio gives each length its own pattern, so a sequence cannot continue "
+                    "beyond the context of its state: {} positions, context {}",
                     keys, longest));
 }
 

@@ -153,7 +153,7 @@ Pattern::Compiled Pattern::compile(std::int64_t heads, const kernels::PositionMa
       throw ValueError(fmt::format("[dilated] in grouped mode every branch needs a head: {} heads, {} branches", heads,
                                    term.term.branches));
     if (term.term.contiguous_offset && heads < 1)
-      throw ValueError("[dilated] contiguous offsets share out the heads, and there are none");
+      throw ValueError("[dilated] contiguous offsets need at least one head");
   }
   return {Passes(*terms_, frame).take(), terms_};
 }

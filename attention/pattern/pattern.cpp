@@ -92,8 +92,8 @@ void Pattern::check_length(std::int64_t length) const {
   for (const std::int64_t divisor : terms_->divisors)
     if (length % divisor != 0)
       throw ValueError(
-          fmt::format("[dilated] length {} is not a multiple of the longest segment {}; the next that is: {}", length,
-                      divisor, kernels::ceil_div(length, divisor) * divisor));
+          fmt::format("[dilated] length {} is not a multiple of the longest segment {}; the next multiple is: {}",
+                      length, divisor, kernels::ceil_div(length, divisor) * divisor));
 }
 
 namespace {
@@ -110,7 +110,7 @@ void check(const std::vector<std::int64_t>& lengths, const std::vector<std::int6
   for (std::size_t b = 0; b < lengths.size(); ++b) {
     if (lengths[b] < 1 || rates[b] < 1) refuse("segment lengths and dilation rates must be positive");
     if (lengths[b] > max_size) refuse("a segment is too long");
-    if (rates[b] > lengths[b]) refuse("a dilation rate is larger than its segment, which some heads would find empty");
+    if (rates[b] > lengths[b]) refuse("a dilation rate is larger than its segment");
   }
 }
 

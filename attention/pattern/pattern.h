@@ -1,5 +1,5 @@
 // Patterns: which keys a query sees, and how many times. A pattern gives every pair of absolute positions and every
-// head a multiplicity m_h(i, j) >= 0. docs/attention.md has the definition; this header lists the patterns.
+// head a multiplicity m_h(i, j) >= 0. docs/reference/attention.md has the definition; this header lists the patterns.
 #pragma once
 
 #include <cstdint>

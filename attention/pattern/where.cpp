@@ -47,7 +47,7 @@ Pattern Pattern::where(std::int64_t length, std::int64_t heads,
   if (length < 1 || length > std::int64_t{1} << 31)
     throw ValueError(fmt::format("[where] the length must be from 1 to 2^31: {}", length));
   if (heads < 1) throw ValueError(fmt::format("[where] needs at least one head: {}", heads));
-  if (!sees) throw ValueError("[where] there is no function");
+  if (!sees) throw ValueError("[where] the function is empty");
   const std::int64_t blocks = kernels::ceil_div(length, bitmap_size);
   std::vector<BlockList> lists(static_cast<std::size_t>(heads));
   std::vector<std::int32_t> numbers;
@@ -67,7 +67,8 @@ Pattern Pattern::where(std::int64_t length, std::int64_t heads,
         };
         if (is(0)) continue;
         if (numbers.size() == std::size_t{1} << 30)
-          throw ValueError(fmt::format("[where] more than 2^30 blocks of {} positions see something", bitmap_size));
+          throw ValueError(
+              fmt::format("[where] more than 2^30 blocks of {} positions have a visible pair", bitmap_size));
         list.columns.push_back(static_cast<std::int32_t>(column));
         numbers.push_back(is(~std::uint64_t{0}) ? -1 : bitmaps.number_of(bitmap));
       }
@@ -86,7 +87,7 @@ Pattern Pattern::where(std::int64_t length, std::int64_t heads,
 }
 
 Pattern Pattern::where(std::int64_t length, const std::function<bool(std::int64_t, std::int64_t)>& sees) {
-  if (!sees) throw ValueError("[where] there is no function");
+  if (!sees) throw ValueError("[where] the function is empty");
   return where(length, 1, [&](std::int64_t, std::int64_t i, std::int64_t j) { return sees(i, j); });
 }
 

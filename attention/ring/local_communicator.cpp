@@ -178,7 +178,7 @@ void LocalGroup::Room::wait(int rank, int to, const Post& out, int from, const P
   for (;;) {
     const bool sent = out.state == Post::State::done, received = in.state == Post::State::done;
     if (sent && received) return;
-    if (in.generation != generation_) throw Error("[exchange] the group has begun anew since this one was started");
+    if (in.generation != generation_) throw Error("[exchange] the group has restarted since this exchange began");
     // The peer is copying: on a failure, wait until it is through before the memory is freed.
     const bool copying = out.state == Post::State::copying || in.state == Post::State::copying;
     if (!failure_.empty() && !copying) throw Error("[exchange] " + failure_);
@@ -187,7 +187,7 @@ void LocalGroup::Room::wait(int rank, int to, const Post& out, int from, const P
       const int peer = in.state == Post::State::open ? from : to;
       if (progress == Progress::turns) {
         failure_ = name(rank) + " waits for " + name(peer) +
-                   ", whose turn it is not: all ranks must start an exchange before one of them waits";
+                   ", which has not started: every rank must start an exchange before any rank waits";
         continue;
       }
       waits_for_[static_cast<std::size_t>(rank)] = peer;

@@ -205,8 +205,8 @@ RingGradients::RingGradients(const RingPlan& plan, Exchange exchange, Communicat
       rank_(communicator.rank()),
       slots_(plan, communicator, statistics, k, v, dtype, exchange == Exchange::ring ? 2 : 3) {}
 
-// Ring: an owner's sums travel with its keys from buffer to buffer and return home at the end. All-gather: buffer 0
-// holds the own sums, 1 sums computed for another rank, 2 sums that another rank has computed for this one.
+// Ring: an owner's sums travel with its keys from buffer to buffer and return to it at the end. All-gather: buffer 0
+// holds this rank's sums, buffer 1 sums computed here for another rank, buffer 2 sums computed elsewhere for this rank.
 
 RingSlots::Pair RingGradients::place(std::size_t phase) {
   const int owner = plan_.owner(rank_, plan_.visited()[phase]);

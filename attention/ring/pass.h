@@ -131,7 +131,8 @@ class RingForward {
   std::optional<RingKeys> keys_;
 };
 
-/// The gradients of keys and values travel with them, in the compute dtype, and are home after a last hop.
+/// The gradients of keys and values travel with them, in the compute dtype, and return to their owner with a last
+/// message.
 class RingBackward {
  public:
   /// `forward` and its gradients are this rank's; either gradient may be undefined.

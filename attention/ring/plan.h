@@ -44,8 +44,8 @@ class RingPlan {
   Pattern::Compiled compile(int rank, int step) const;
   /// Returns the number of passes, which is the same for every rank and step.
   std::size_t passes() const { return any_.passes.size(); }
-  /// Returns whether `rank` computes in `step`; always true for step 0. Found when first asked: a rank needs its own
-  /// steps and those of its neighbors, not all pairs. Any thread may call it.
+  /// Returns whether `rank` computes in `step`; always true for step 0. Computed on first use, because a rank needs
+  /// only its own steps and those of its neighbors. Any thread may call it.
   bool computes(int rank, int step) const;
 
   /// Returns whether the constructor would make this plan from these arguments.

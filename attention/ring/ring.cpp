@@ -78,7 +78,7 @@ Attended ring_attend(const Tensor& q, const Tensor& k, const Tensor& v, const Pa
     return ring_attend(cast[0], cast[1], cast[2], pattern, communicator, options);
   const int ranks = communicator->size(), rank = communicator->rank();
   if (!options.devices.empty())
-    throw ValueError("[ring_attend] a rank computes where its tensors are: devices are for ring_attend_all");
+    throw ValueError("[ring_attend] devices is only for ring_attend_all; a rank computes on the device of its tensors");
   const std::int64_t keys = options.keys.value_or(k.defined() && k.rank() == 4 ? k.size(1) * ranks : 0);
   const bool differentiable = check_ring(q, k, v, keys, options.attend);
   const AttendOperands x = ring_operands(q, k, v, options.attend);
@@ -125,7 +125,7 @@ struct Ring {
   LocalGroup::Progress progress;
   std::shared_ptr<RingStatistics> statistics;
   Device home;                  // of whole tensors
-  std::vector<Device> devices;  // of the ranks in turn; none: home
+  std::vector<Device> devices;  // of the ranks in turn; none: `home`
 
   int ranks() const { return call.plan->ranks(); }
   Device device_of(int rank) const {

@@ -25,11 +25,11 @@ namespace poolgrad {
 
 namespace {
 
-/// One pass over the part of the tape below `roots`. Everything it knows about a node is in its own slots, so passes
-/// may nest and threads may run passes at the same time.
+/// One pass over the tape below `roots`. It keeps all state of a node in its own slots, so passes may nest and run on
+/// several threads.
 class BackwardPass {
  public:
-  /// With `targets`, their gradients are captured and leaves are left alone; without, leaves accumulate.
+  /// With `targets`, captures their gradients and does not touch leaves; without, leaves accumulate.
   BackwardPass(std::vector<Edge> roots, const std::vector<Edge>* targets, BackwardOptions options)
       : roots_(std::move(roots)), targets_(targets), options_(options) {
     if (targets_ != nullptr) {
@@ -67,12 +67,12 @@ class BackwardPass {
     explicit Slot(Node* owner) : node(owner) {}
 
     Node* node;                  // kept alive by the roots
-    std::size_t first_edge = 0;  // of its edges in slot_of_edge_ and wanted_
+    std::size_t first_edge = 0;  // index of its edges in slot_of_edge_ and wanted_
     std::int64_t waiting = 0;    // consumers that have not run yet
     std::size_t target = none;   // the first of its targets; the others follow in next_target_
     bool visited = false;
-    bool runs = false;    // leads to something wanted
-    bool wanted = false;  // is wanted itself, or leads there
+    bool runs = false;    // leads to a wanted node
+    bool wanted = false;  // is wanted, or leads to a wanted node
     Gradients gradients;  // complete once `waiting` is 0
   };
 
@@ -82,8 +82,8 @@ class BackwardPass {
     return place->second;
   }
 
-  /// Depth first, with an explicit stack: counts consumers and marks the nodes that have to run. Throws for a freed
-  /// node before any node runs.
+  /// Depth first with an explicit stack. Counts consumers and marks the nodes that must run. Throws for a freed node
+  /// before any node runs.
   void discover() {
     struct Frame {
       std::size_t slot;
@@ -172,7 +172,7 @@ class BackwardPass {
     }
   }
 
-  /// Hooks, capture, run, release. Returns nothing where no gradient arrived.
+  /// Runs hooks, captures, runs the node and releases it. Returns nothing if no gradient arrived.
   Gradients process(std::size_t s) {
     Slot& slot = slots_[s];
     Gradients gradients = std::exchange(slot.gradients, {});
@@ -199,20 +199,20 @@ class BackwardPass {
   const std::vector<Edge> roots_;
   const std::vector<Edge>* targets_;
   const BackwardOptions options_;
-  std::uint64_t oldest_ = 0;  // nodes older than every target cannot lead to one, and are not visited
+  std::uint64_t oldest_ = 0;  // skips nodes older than every target: they cannot lead to one
   std::vector<Slot> slots_;
   std::unordered_map<const Node*, std::size_t> slot_of_;
   std::vector<std::size_t> slot_of_edge_;
   std::vector<std::uint8_t> wanted_;
   std::vector<std::size_t> next_target_;  // of the same node
   std::vector<Tensor> captured_;
-  std::map<std::pair<std::size_t, int>, Tensor> exact_;  // of sums of half types, by slot and output
+  std::map<std::pair<std::size_t, int>, Tensor> exact_;  // f32 sums of half types, by slot and output
 };
 
 thread_local int running_passes = 0;
 thread_local std::vector<std::function<void()>> at_end;
 
-/// One for each pass that runs on this thread.
+/// One object for each running pass on this thread.
 class PassGuard {
  public:
   PassGuard() { ++running_passes; }
@@ -224,7 +224,7 @@ class PassGuard {
   PassGuard& operator=(const PassGuard&) = delete;
 };
 
-/// The gradient to start from: `given`, or 1 for a one-element output.
+/// Returns the initial gradient: `given`, or 1 for a one-element output.
 Tensor seed(const char* op, std::size_t position, const Tensor& output, const Tensor& given, std::source_location at) {
   if (!given.defined()) {
     if (output.count() != 1)
@@ -262,8 +262,8 @@ std::vector<Tensor> run_pass(const char* op, const std::vector<Tensor>& outputs,
   }
   if (roots.empty())
     throw Error(
-        fmt::format("[{}] no output requires a gradient, as nothing that they were computed from does "
-                    "(set_requires_grad()), or under a NoGradGuard",
+        fmt::format("[{}] no output requires a gradient; call set_requires_grad() on an input and compute outside of a "
+                    "NoGradGuard",
                     op));
   BackwardPass pass(std::move(roots), targets, options);
   return pass.run(std::move(seeds));
@@ -333,7 +333,7 @@ namespace {
 
 thread_local bool enabled = false;
 
-/// "nan ... at (2, 5)" for the first bad element in row-major order; "" where there is none.
+/// Returns "nan ... at (2, 5)" for the first bad element in row-major order; "" if there is none.
 std::string find_bad(const Tensor& tensor, bool negative_infinity_is_bad, const std::string& where) {
   if (!tensor.defined() || !is_floating(tensor.dtype()) || tensor.device().is_sim()) return "";
   const std::vector<double> values = tensor.to_vector<double>();

@@ -1,5 +1,5 @@
-// Runs the tape backwards: iterative, deterministic (the ready node with the largest sequence number first),
-// re-entrant.
+// Runs the tape backwards: iterative, re-entrant and deterministic. The ready node with the largest sequence number
+// runs first.
 #pragma once
 
 #include <functional>
@@ -16,50 +16,51 @@ struct BackwardOptions {
   bool create_graph = false;  // make the gradients differentiable; implies retain_graph
 };
 
-/// Accumulates into the `.grad()` of every leaf that contributed to `outputs`. `gradients` pairs with `outputs`;
-/// undefined entries are 1 for one-element outputs; outputs that require no gradient are passed over. Throws
-/// ShapeError, DTypeError or DeviceError for a gradient unlike its output, and Error if no output requires grad or the
-/// graph was freed before. Allocations are tagged Category::gradient. If an operator throws, leaves that were visited
-/// before keep their gradients, and the graph is freed as after success.
+/// Accumulates into `.grad()` of every leaf that contributed to `outputs`. `gradients` pairs with `outputs`; an
+/// undefined entry means 1 for a one-element output. Skips outputs that require no gradient. Allocations are tagged
+/// Category::gradient.
+/// Throws ShapeError, DTypeError or DeviceError for a gradient that does not match its output, and Error if no output
+/// requires a gradient or the graph was freed. If an operator throws, leaves visited before keep their gradients, and
+/// the graph is freed as after success.
 void backward(const std::vector<Tensor>& outputs, const std::vector<Tensor>& gradients = {},
               BackwardOptions options = {}, CallSite = {});
 
-/// The gradients of sum_i <gradients_i, outputs_i> with respect to `inputs`, leaves or not, without touching any
-/// `.grad()`; only nodes on the way to them are run (and freed). An input that did not contribute gets an undefined
-/// tensor if `allow_unused`, else Error names its position.
+/// Returns the gradients of sum_i <gradients_i, outputs_i> with respect to `inputs`, which need not be leaves. Changes
+/// no `.grad()`. Runs (and frees) only nodes on the path to the inputs. An input that did not contribute gets an
+/// undefined tensor with `allow_unused`; otherwise throws Error with its position.
 std::vector<Tensor> grad(const std::vector<Tensor>& outputs, const std::vector<Tensor>& inputs,
                          const std::vector<Tensor>& gradients = {}, BackwardOptions options = {},
                          bool allow_unused = false, CallSite = {});
-/// grad() for outputs that may require no gradient: undefined for an input that did not contribute.
+/// grad() for outputs that may require no gradient. Returns an undefined tensor for an input that did not contribute.
 std::vector<Tensor> contributions(const std::vector<Tensor>& outputs, const std::vector<Tensor>& inputs,
                                   const std::vector<Tensor>& gradients, BackwardOptions options, CallSite = {});
-/// The same with zeros there.
+/// The same with zeros in place of undefined tensors.
 std::vector<Tensor> gradients_or_zeros(const std::vector<Tensor>& outputs, const std::vector<Tensor>& inputs,
                                        const std::vector<Tensor>& gradients, BackwardOptions options, CallSite = {});
 
-/// Calls `hook` with the gradient of `tensor` when it is complete (before accumulation, for a leaf); a defined result,
-/// of the same shape, dtype and device, replaces the gradient. Hooks run in the order of registration, with grad mode
-/// off unless create_graph is on. A hook on a leaf lives as long as the tensor, else as long as the graph, or until its
-/// handle removes it. One that holds its own tensor keeps it alive: remove it, or let it hold
+/// Calls `hook` with the complete gradient of `tensor`, for a leaf before accumulation. A defined result replaces the
+/// gradient; it must have the same shape, dtype and device. Hooks run in the order of registration, with grad mode off
+/// unless create_graph is on. A hook lives as long as its leaf, or as long as the graph of another tensor, or until its
+/// handle removes it. A hook that holds its own tensor keeps it alive: remove the hook, or hold
 /// std::weak_ptr(tensor.grad_record()). Throws Error if the tensor requires no gradient.
 HookHandle register_hook(const Tensor& tensor, std::function<Tensor(const Tensor&)> hook);
 
-/// Calls `hook` with the accumulated gradient of a leaf when what this backward pass has to add to it has been added:
-/// once a pass, whatever the number of uses. Nodes that read the leaf have run by then, so that the hook may take an
-/// optimiser's step and drop the gradient (Optimizer::step(), zero_grad()), unless the graph is retained. Hooks run in
-/// the order of registration, live as long as the leaf and are removed by their handle; grad(), which accumulates
-/// nothing, does not run them. Throws Error for a tensor that is no leaf or requires no gradient.
+/// Calls `hook` with the accumulated gradient of a leaf once per backward pass, after the last addition. All nodes that
+/// read the leaf have run by then. Unless the graph is retained, the hook may therefore take an optimizer step and drop
+/// the gradient (Optimizer::step(), zero_grad()). Hooks run in the order of registration, live as long as the leaf, and
+/// are removed by their handle. grad() does not run them. Throws Error for a tensor that is not a leaf or requires no
+/// gradient.
 HookHandle register_post_accumulate_hook(const Tensor& leaf, std::function<void(const Tensor&)> hook);
 
-/// Calls `callback`, which must not throw, when the outermost pass that runs on this thread has ended, be it by an
-/// exception; at once where none runs.
+/// Calls `callback` at the end of the outermost pass on this thread, also if it ends by an exception. Without a pass,
+/// calls it at once. `callback` must not throw.
 void at_end_of_backward(std::function<void()> callback);
 
-// Anomaly mode: finds the operator that made the first NaN.
+// Anomaly mode: finds the operator that produced the first NaN.
 
-/// While alive, every recorded operator's output is searched for NaN and +infinity (-infinity is a legal mask) and
-/// every gradient for NaN and infinities; the first one found throws Error naming the operator, the shapes of its
-/// inputs and the first bad index. Per thread; slow.
+/// While alive, searches every recorded output for NaN and +infinity, and every gradient for NaN and infinities.
+/// -infinity in an output is a legal mask. The first find throws Error with the operator, the shapes of its inputs and
+/// the first bad index. Per thread; slow.
 class AnomalyMode {
  public:
   AnomalyMode();

@@ -10,21 +10,21 @@ namespace poolgrad {
 
 Tensor FunctionContext::saved(int i) const {
   if (i < 0 || static_cast<std::size_t>(i) >= saved_.size())
-    throw IndexError(fmt::format("[{}] backward asks for saved tensor {} of {}",
+    throw IndexError(fmt::format("[{}] backward reads saved tensor {} of {}",
                                  Node::current() == nullptr ? "function" : Node::current()->name(), i, saved_.size()));
   return saved_[static_cast<std::size_t>(i)].unpack();
 }
 
 bool FunctionContext::needs(int i) const {
   if (i < 0 || static_cast<std::size_t>(i) >= needed_.size())
-    throw IndexError(fmt::format("[{}] asks whether input {} of {} needs a gradient",
+    throw IndexError(fmt::format("[{}] needs() reads input {} of {}",
                                  Node::current() == nullptr ? "function" : Node::current()->name(), i, needed_.size()));
   return needed_[static_cast<std::size_t>(i)] != 0;
 }
 
 namespace {
 
-/// A function of one output among those of several.
+/// Adapts a function with one output.
 class SingleOutput : public MultiFunction {
  public:
   explicit SingleOutput(std::shared_ptr<Function> function) : function_(std::move(function)) {}
@@ -39,7 +39,7 @@ class SingleOutput : public MultiFunction {
   const std::shared_ptr<Function> function_;
 };
 
-/// `tensor` as a node keeps it whose outputs are `outputs`, aliases of what forward `made`.
+/// Returns `tensor` as saved by a node with `outputs`, which are aliases of the tensors `made` by forward.
 SavedTensor saved_beside(const Tensor& tensor, const std::vector<Tensor>& made, const std::vector<Tensor>& outputs) {
   for (std::size_t i = 0; i < made.size(); ++i)
     if (tensor.defined() && tensor.is_same(made[i])) return SavedTensor::output(outputs[i], static_cast<int>(i));
@@ -65,15 +65,15 @@ std::vector<Tensor> apply(const std::string& name, std::shared_ptr<MultiFunction
   const std::vector<Tensor> pending = std::exchange(context->pending_, {});
   if (!recording) return made;
 
-  // Recorded on aliases: the tensors themselves may exist elsewhere, as inputs, whose history would be rewritten, or
-  // kept by the function, which its own history would then keep alive.
+  // Records aliases, not the returned tensors. An input among them would get a new history; a tensor kept by the
+  // function would keep the function's own graph alive.
   std::vector<Tensor> outputs;
   for (const Tensor& output : made) outputs.push_back(output.detach());
   for (const Tensor& tensor : pending) context->saved_.push_back(saved_beside(tensor, made, outputs));
   made.clear();
   const auto count = static_cast<int>(outputs.size());
   record(name, inputs, outputs, [function = std::move(function), context, count](const BackwardCall& call) {
-    FunctionContext now = *context;  // passes over one graph may run at the same time
+    FunctionContext now = *context;  // a copy, since passes over one graph may run at the same time
     for (std::size_t i = 0; i < now.needed_.size(); ++i) now.needed_[i] = call.needs(static_cast<int>(i));
     Gradients gradients;
     for (int i = 0; i < count; ++i) gradients.push_back(call.gradient(i));

@@ -17,7 +17,7 @@ std::atomic<std::uint64_t> next_sequence{0};
 std::atomic<std::int64_t> live_nodes{0};
 thread_local Node* current_node = nullptr;
 
-/// Names the node that runs, also for nested backward passes.
+/// Sets the running node, also in nested backward passes.
 class CurrentNodeGuard {
  public:
   explicit CurrentNodeGuard(Node* node) : previous_(std::exchange(current_node, node)) {}
@@ -54,7 +54,7 @@ std::uint64_t Hooks::add(Hook hook) {
 }
 
 void Hooks::remove(std::uint64_t id) {
-  Hook doomed;  // destroyed after the lock is gone: it may hold a graph
+  Hook doomed;  // destroyed after unlocking, since it may hold a graph
   std::lock_guard lock(mutex_);
   const auto found = hooks_.find(id);
   if (found == hooks_.end()) return;
@@ -87,8 +87,8 @@ bool BackwardCall::needs(int i) const {
   return node_.edges()[index].node != nullptr && (wanted_ == nullptr || wanted_[index] != 0);
 }
 
-// Destroying a node destroys its edges and saved tensors, which may end the life of other nodes, and so on down the
-// graph. The deleter therefore only queues a node when a destruction is already under way on this thread.
+// Destroying a node destroys its edges and saved tensors, which may end other nodes, and so on down the graph. If a
+// destruction is already in progress on this thread, the deleter only queues the node.
 struct Node::Deleter {
   void operator()(Node* node) const noexcept {
     thread_local Node* doomed = nullptr;
@@ -120,7 +120,7 @@ std::shared_ptr<Node> Node::make(std::string name, const std::vector<Tensor>& in
   edges.reserve(inputs.size());
   metas.reserve(inputs.size());
   for (const Tensor& input : inputs) {
-    edges.push_back(gradient_edge(input));  // may make the node of a leaf, which has to be older than this one
+    edges.push_back(gradient_edge(input));  // may make a leaf's node, which must be older than this one
     metas.emplace_back(input);
   }
   std::shared_ptr<Node> node = own(new Node(std::move(name), 0));
@@ -160,7 +160,7 @@ void Node::check(const Gradients& gradients) const {
 }
 
 void Node::release() {
-  // Moved out first: the destructors of its captures may run code that looks at this node.
+  // Moved out first: destructors of captured objects may run code that reads this node.
   const BackwardFunction doomed = std::exchange(backward_, nullptr);
   const std::shared_ptr<NodeNote> forgotten = std::exchange(note_, nullptr);
 }

@@ -1,5 +1,4 @@
-// The tape: one Node per differentiable operator that was run while gradients were wanted. Nodes point to the nodes
-// that made their inputs.
+// The tape: one Node for each recorded differentiable operator. Nodes point to the nodes that made their inputs.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +16,8 @@ namespace poolgrad {
 class Node;
 class NodeNote;  // saved_tensor.h
 
-/// Where a gradient goes: output `index` of the node that made an input, or a leaf (an AccumulateGrad node); null if
-/// none is wanted.
+/// The destination of a gradient: output `index` of the node that made an input, or a leaf (an AccumulateGrad node).
+/// Null if no gradient is wanted.
 struct Edge {
   std::shared_ptr<Node> node;
   int index = 0;
@@ -26,8 +25,8 @@ struct Edge {
 
 using Gradients = std::vector<Tensor>;
 
-/// Whether a tensor may be written over: no other tensor shares its memory, each element has its own place in it, and
-/// no gradient flows through it.
+/// Returns whether a tensor may be overwritten: no other tensor shares its memory, no elements overlap, and it requires
+/// no gradient.
 inline bool is_reusable(const Tensor& tensor) {
   return tensor.is_sole_owner() && tensor.is_contiguous() && !tensor.requires_grad();
 }
@@ -41,10 +40,10 @@ class BackwardCall {
 
   /// Gradient of output i; undefined if that output did not contribute.
   const Tensor& gradient(int i = 0) const { return gradients_[static_cast<std::size_t>(i)]; }
-  /// The same, given away: the caller may become its sole owner.
+  /// Moves the gradient out: the caller may become its sole owner.
   Tensor take_gradient(int i = 0) { return std::move(gradients_[static_cast<std::size_t>(i)]); }
-  /// A tensor like gradient i to write another gradient into: gradient i's memory if no other tensor shares it, else
-  /// new memory. For kernels that read each element before they write it, while grad mode is off.
+  /// Returns a tensor like gradient i for another gradient: its memory if no other tensor shares it, else new memory.
+  /// For kernels that read each element before they write it, while grad mode is off.
   Tensor place_over_gradient(int i = 0) const;
   /// True if the gradient of input i is wanted.
   bool needs(int i) const;
@@ -55,12 +54,11 @@ class BackwardCall {
   const std::uint8_t* wanted_;
 };
 
-/// Returns one gradient per input, in order; undefined where there is none. With create_graph grad mode is on while it
-/// runs, so it must then be written with differentiable operators; otherwise it may call fused kernels: `if
-/// (grad_enabled()) ... else ...`.
+/// Returns one gradient per input, in order; undefined means none. With create_graph, grad mode is on during the call,
+/// which must use differentiable operators. Otherwise it may call fused kernels: `if (grad_enabled()) ... else ...`.
 using BackwardFunction = std::function<Gradients(const BackwardCall&)>;
 
-/// Shape, dtype and device of an operator's input; its gradient must have the same.
+/// Shape, dtype and device of an operator's input. Its gradient must have the same.
 struct TensorMeta {
   Shape shape;
   DType dtype = DType::f32;
@@ -69,7 +67,7 @@ struct TensorMeta {
 
   TensorMeta() = default;
   explicit TensorMeta(const Tensor& tensor);
-  /// "(4, 8) f32 on cpu", or "undefined".
+  /// Returns for example "(4, 8) f32 on cpu", or "undefined".
   std::string describe() const;
   bool matches(const Tensor& tensor) const;
 };
@@ -92,11 +90,11 @@ class HookHandle {
   std::uint64_t id_ = 0;
 };
 
-/// Owned by shared_ptr, through make(): whatever a node was keeping is destroyed iteratively, so that a chain of any
-/// length dies without recursion.
+/// Created by make(), owned by shared_ptr. Destruction is iterative, so chains of any length need no recursion.
 class Node : public std::enable_shared_from_this<Node> {
  public:
-  /// A node for an operator with `inputs`; an undefined input, or one that requires no gradient, gets a null edge.
+  /// Makes a node for an operator with `inputs`. An undefined input, or one that requires no gradient, gets a null
+  /// edge.
   static std::shared_ptr<Node> make(std::string name, const std::vector<Tensor>& inputs, int output_count,
                                     BackwardFunction backward);
   virtual ~Node();
@@ -107,28 +105,29 @@ class Node : public std::enable_shared_from_this<Node> {
   const std::vector<Edge>& edges() const { return edges_; }
   const std::vector<TensorMeta>& inputs() const { return inputs_; }
   int output_count() const { return output_count_; }
-  /// Later operators have larger numbers; the engine runs the largest ready one first, which fixes the order of every
-  /// sum. Leaves are larger than every operator: a leaf's gradient is added as soon as it is complete.
+  /// Later operators have larger numbers. The engine runs the ready node with the largest number first, which fixes the
+  /// order of every sum. Leaves have larger numbers than all operators, so a gradient is added to its leaf as soon as
+  /// it is complete.
   std::uint64_t sequence() const { return sequence_; }
-  /// When the node was made: larger than that of every node it leads to.
+  /// The creation order: larger than that of every node it leads to.
   std::uint64_t made_at() const { return sequence_ & ~leaf_priority; }
 
-  /// Runs the backward function and checks its results: one gradient per input, each like its input. Throws Error that
-  /// names the operator.
+  /// Runs the backward function and checks its results: one gradient per input, with the metadata of the input. Throws
+  /// Error with the name of the operator.
   virtual Gradients run(BackwardCall& call);
-  /// Forgets the backward function, with it every saved tensor, and the note; released() is then true.
+  /// Drops the backward function with its saved tensors, and the note. released() is then true.
   virtual void release();
   virtual bool released() const { return backward_ == nullptr; }
 
-  /// The note of the policy that was in force when the node was made; nullptr without a policy.
+  /// Returns the note of the policy in force when the node was made; nullptr without a policy.
   const std::shared_ptr<NodeNote>& note() const { return note_; }
   void set_note(std::shared_ptr<NodeNote> note) { note_ = std::move(note); }
 
-  /// A hook that holds a tensor made by this node, or by a later one, keeps the graph alive until it is removed.
+  /// A hook that holds a tensor of this node, or of a later one, keeps the graph alive until it is removed.
   HookHandle add_hook(Hook hook);
   void run_hooks(Gradients& gradients) const;
 
-  /// The node whose backward runs on this thread (the innermost); nullptr outside.
+  /// Returns the innermost node with a running backward on this thread; nullptr outside.
   static Node* current();
 
  protected:
@@ -136,10 +135,10 @@ class Node : public std::enable_shared_from_this<Node> {
 
   /// `priority` is 0 or leaf_priority.
   Node(std::string name, std::uint64_t priority);
-  /// Takes ownership with the deleter that never recurses.
+  /// Takes ownership with the non-recursive deleter.
   static std::shared_ptr<Node> own(Node* node);
 
-  /// nullptr until there is one. Those of a leaf's node are the leaf's, which outlives it.
+  /// nullptr until a hook is added. The node of a leaf shares the hooks of the leaf, which outlive it.
   std::shared_ptr<Hooks> hooks_;
 
  private:
@@ -147,7 +146,7 @@ class Node : public std::enable_shared_from_this<Node> {
   void check(const Gradients& gradients) const;
 
   std::string name_;
-  std::source_location made_by_;  // the line of the program that called the operator
+  std::source_location made_by_;  // call site of the operator
   std::vector<Edge> edges_;
   std::vector<TensorMeta> inputs_;
   BackwardFunction backward_;
@@ -157,10 +156,10 @@ class Node : public std::enable_shared_from_this<Node> {
   Node* next_doomed_ = nullptr;
 };
 
-/// Where the gradient of `tensor` goes; null if it requires none.
+/// Returns the destination of the gradient of `tensor`; null if it requires none.
 Edge gradient_edge(const Tensor& tensor);
 
-/// Nodes alive in the process: a training loop that keeps losses shows here.
+/// Returns the number of live nodes in the process. It grows in a training loop that keeps losses.
 std::int64_t live_node_count();
 
 }  // namespace poolgrad

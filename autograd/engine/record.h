@@ -1,4 +1,4 @@
-// How an operator puts itself on the tape. Every differentiable operator reads: check - allocate - compute - record -
+// Records an operator on the tape. Every differentiable operator has the steps: check, allocate, compute, record,
 // return.
 //
 //   Tensor square(const Tensor& x) {
@@ -28,22 +28,21 @@
 
 namespace poolgrad {
 
-/// True if grad mode is on and one of the inputs requires a gradient.
+/// Returns whether grad mode is on and an input requires a gradient.
 bool wants_gradient(std::initializer_list<std::reference_wrapper<const Tensor>> inputs);
 bool wants_gradient(std::span<const Tensor> inputs);
 
-/// Makes the node and connects it: the floating `outputs` (fresh tensors or views) then require grad. `backward` holds
-/// tensors as SavedTensors alone, so that a SavedTensorPolicy decides about all that a graph keeps; those of outputs
-/// must be made with SavedTensor::output(). In anomaly mode the outputs are checked here and the gradients in the
-/// engine.
+/// Makes the node and connects it. The floating `outputs`, fresh tensors or views, then require a gradient. `backward`
+/// must hold tensors only as SavedTensors, so that a SavedTensorPolicy controls all memory of a graph. Outputs need
+/// SavedTensor::output(). In anomaly mode, checks the outputs here and the gradients in the engine.
 void record(std::string name, const std::vector<Tensor>& inputs, const std::vector<Tensor>& outputs,
             BackwardFunction backward);
-/// The same for an operator whose outputs a policy may drop and compute again. Views need no recipe.
+/// The same for an operator with outputs that a policy may drop and recompute. Views need no recipe.
 void record(std::string name, const std::vector<Tensor>& inputs, const std::vector<Tensor>& outputs,
             const Recipe& recipe, BackwardFunction backward);
 
-/// The recipe of an operator with one output, compute(a), compute(a, b) or compute(a, b, c) of the inputs, or compute
-/// of all of them in a vector, which then may also return a vector. Empty where no policy would look at it.
+/// Returns a recipe from compute(a), compute(a, b) or compute(a, b, c) with one output, or from compute of all inputs
+/// as a vector, which may return a vector. Returns an empty recipe if no policy is in force.
 template <class Compute, class Flops = std::nullptr_t>
 Recipe recipe(Compute compute, Flops flops = nullptr) {
   using In = const Tensor&;
@@ -64,13 +63,13 @@ Recipe recipe(Compute compute, Flops flops = nullptr) {
           std::move(flops)};
 }
 
-// How fused operators become twice differentiable: their second derivatives come from the operator's definition,
-// written in primitive operators, so that no fused kernel needs a hand-written second derivative.
+// Second derivatives of fused operators come from the operator's definition in primitive operators. So no fused kernel
+// needs a hand-written second derivative.
 
-/// For backward functions: the gradients of sum_i <gradients_i, definition(inputs)_i> with respect to the inputs, one
-/// per input, undefined where an input requires none. Differentiable if grad mode is on (create_graph): the definition
-/// is run again on the inputs and its gradient is put on the tape. `inputs` are the saved inputs (undefined and integer
-/// ones are passed on as they are); an undefined gradient is an output that did not contribute.
+/// For backward functions. Returns the gradients of sum_i <gradients_i, definition(inputs)_i> with respect to the
+/// inputs, one per input; undefined if an input requires none. With grad mode on (create_graph), reruns the definition
+/// on the inputs and records its gradient. `inputs` are the saved inputs; undefined and integer inputs pass unchanged.
+/// An undefined gradient is an output that did not contribute.
 Gradients differentiable_gradients(const Definition& definition, const std::vector<Tensor>& inputs,
                                    const Gradients& gradients);
 

@@ -21,7 +21,7 @@ constexpr int not_an_output = -1;
 /// A policy's decision about a storage.
 struct SavedTensorPolicy::Kept {
   std::unique_ptr<PackedTensor> packed;
-  std::weak_ptr<Storage> storage;  // who has let it go cannot write into it
+  std::weak_ptr<Storage> storage;  // weak: a destroyed storage cannot be written
   std::uint64_t version;
 };
 
@@ -35,12 +35,12 @@ struct SavedTensor::State {
   Tensor data;                                    // undefined if packed
   std::unique_ptr<Part> part;                     // nullptr unless packed
   std::shared_ptr<SavedTensorPolicy::Kept> kept;  // nullptr without a policy
-  std::shared_ptr<GradRecord> record;  // leads where the gradient goes; none for an output, nor where none is wanted
+  std::shared_ptr<GradRecord> record;             // the gradient's destination; null for an output or without gradient
   std::uint64_t version = 0;
   int output_index = not_an_output;
   bool is_leaf = false;
 
-  /// Tensors saved on this thread under a policy that belong to no node yet.
+  /// Returns the tensors saved on this thread under a policy that no node owns yet.
   static std::vector<std::weak_ptr<State>>& waiting() {
     thread_local std::vector<std::weak_ptr<State>> states;
     return states;
@@ -49,7 +49,7 @@ struct SavedTensor::State {
 
 SavedTensorPolicy::SavedTensorPolicy() : previous_(std::exchange(current_policy, this)) {}
 SavedTensorPolicy::~SavedTensorPolicy() {
-  SavedTensorPolicy** link = &current_policy;  // not always to this one: a pointer to a policy may be given another one
+  SavedTensorPolicy** link = &current_policy;  // may not be this policy: policies can end in any order
   while (*link != nullptr && *link != this) link = &(*link)->previous_;
   if (*link == this) *link = previous_;
 }
@@ -68,7 +68,7 @@ std::shared_ptr<SavedTensor::State> SavedTensor::keep(const Tensor& tensor, int 
   if (!tensor.defined()) return nullptr;
   auto state = std::make_shared<State>();
   state->output_index = output_index;
-  // Never the tensor itself: its later .grad() may lead to this very node.
+  // Does not keep the tensor itself: its later .grad() may lead to this node.
   if (output_index == not_an_output)
     if (Edge edge = gradient_edge(tensor); edge.node != nullptr)
       state->record = std::make_shared<TapeRecord>(std::move(edge));

@@ -1,5 +1,5 @@
-// How a node keeps what its backward needs. This is the one seam where a tensor can be kept, recomputed or offloaded:
-// checkpointing and the memory budget plug in here and nowhere else.
+// Tensors that nodes save for backward. Only here can a tensor be kept, recomputed or offloaded: checkpoints and the
+// memory budget are policies of this interface.
 #pragma once
 
 #include <cstddef>
@@ -14,41 +14,41 @@
 
 namespace poolgrad {
 
-/// A kept memory in whatever form the policy in force chose.
+/// A saved storage in the form that the policy chose.
 class PackedTensor {
  public:
   virtual ~PackedTensor() = default;
-  /// The tensor, with the same bits as when it was packed. Asked by every node that kept a part of it.
+  /// Returns the tensor with the bits of pack(). Every node that saved a part of it calls this.
   virtual Tensor unpack() = 0;
 };
 
-/// An operator as a function of its inputs alone: the same inputs and outputs as those of record().
+/// An operator as a function of its inputs only: the inputs and outputs of record().
 using Definition = std::function<std::vector<Tensor>(const std::vector<Tensor>&)>;
 
-/// How to compute an operator's outputs again, bit for bit, with grad mode off: whatever random numbers it uses it
-/// knows by their key, and it asks no generator.
+/// Recomputes an operator's outputs bit for bit, with grad mode off. It knows the keys of its random numbers and takes
+/// none from a generator.
 struct Recipe {
   Definition compute = {};
-  std::function<double()> flops = {};  // where they are more than a few for each byte read and written
+  std::function<double()> flops = {};  // set if more than a few per byte read and written
 
   explicit operator bool() const { return compute != nullptr; }
 };
 
-/// An operator as record() shows it to a policy, before it asks about the saved tensors of the node.
+/// An operator, passed by record() to a policy before the saved tensors of its node.
 struct RecordedCall {
   const std::string& operation;
   const std::vector<Tensor>& inputs;
   const std::vector<Tensor>& outputs;
   const Recipe& recipe;
-  double flops = 0;  // of the recipe; pack_all() finds them
+  double flops = 0;  // of the recipe; computed by pack_all()
 };
 
-/// Entries by storage. Others keep an entry alive; dead entries are dropped now and then. T has a weak_ptr `storage`
-/// and that storage's `version`.
+/// Entries by storage. Does not own entries; drops dead ones from time to time. T has a weak_ptr `storage` and the
+/// `version` of that storage.
 template <class T>
 class StorageIndex {
  public:
-  /// nullptr where nothing is known of the storage at this version.
+  /// Returns nullptr if no entry exists for the storage at this version.
   std::shared_ptr<T> find(const std::shared_ptr<Storage>& storage, std::uint64_t version) const {
     const auto place = known_.find(storage.get());
     std::shared_ptr<T> found = place == known_.end() ? nullptr : place->second.lock();
@@ -73,42 +73,42 @@ class NodeNote {
   virtual ~NodeNote() = default;
 };
 
-/// Describes to a policy the first node that keeps a tensor or a view of it.
+/// Describes the first node that saves a tensor or a view of it.
 struct SavedUse {
   std::string operation;  // the node's name
-  int output = -1;        // which of the node's outputs the tensor is; -1 for an input, or neither
-  bool is_leaf = false;   // a leaf that requires a gradient, such as a parameter: it lives on whatever is done here
+  int output = -1;        // index of the tensor among the node's outputs; -1: not an output
+  bool is_leaf = false;   // a leaf that requires a gradient, such as a parameter: it stays alive anyway
 };
 
-/// Keeps what functions that are run again supply to the graph of their first run: on any thread, and for as long as
-/// that graph needs it.
+/// Keeps tensors that rerun functions supply to the graph of their first run, on any thread, as long as that graph
+/// needs them.
 class SavedTensorKeeper {
  public:
   virtual ~SavedTensorKeeper() = default;
-  /// As in SavedTensorPolicy, for an operator that a recomputation records.
+  /// As in SavedTensorPolicy, for an operator recorded by a recomputation.
   virtual std::shared_ptr<NodeNote> recorded_again(const RecordedCall& call) = 0;
   virtual std::unique_ptr<PackedTensor> pack_again(const Tensor& tensor) = 0;
 };
 
-/// Thread-local hook that decides how saved tensors are stored, for nodes that are recorded while it is alive. Policies
-/// nest: only the innermost is consulted, even if it declines; they end in any order. A policy packs memory: tensors
-/// that share a storage, at the same version, are packed once, for any number of nodes and views.
+/// Thread-local hook that decides how saved tensors are stored, for nodes recorded while it is alive. Policies nest and
+/// may end in any order. Only the innermost is consulted, even if it declines. A policy packs storages: tensors that
+/// share a storage at the same version are packed once, for any number of nodes and views.
 class SavedTensorPolicy {
  public:
   SavedTensorPolicy();
   virtual ~SavedTensorPolicy();
   SavedTensorPolicy(const SavedTensorPolicy&) = delete;
   SavedTensorPolicy& operator=(const SavedTensorPolicy&) = delete;
-  /// Called once for each recorded operator; the node carries the result as its note().
+  /// Called once for each recorded operator. The node carries the result as its note().
   virtual std::shared_ptr<NodeNote> recorded(const RecordedCall&) { return nullptr; }
-  /// Called by record() for each storage that the node keeps and no node kept before; `tensor` (n) is all of it.
-  /// Returns nullptr to keep the tensor itself.
+  /// Called by record() for each newly saved storage; `tensor` (n) is the whole storage. Returns nullptr to keep the
+  /// tensor itself.
   virtual std::unique_ptr<PackedTensor> pack(const Tensor& tensor, const SavedUse& use) = 0;
 
-  /// Keeper of tensors that functions save when they first run under this policy; nullptr: the graph itself.
+  /// Returns the keeper of tensors saved by functions that first run under this policy; nullptr: the graph itself.
   virtual std::shared_ptr<SavedTensorKeeper> keeper() { return nullptr; }
 
-  /// This thread's; nullptr where there is none.
+  /// Returns this thread's policy; nullptr without one.
   static SavedTensorPolicy* in_force();
 
  private:
@@ -119,27 +119,27 @@ class SavedTensorPolicy {
   StorageIndex<Kept> kept_;
 };
 
-/// Keeps the data of a tensor and where its gradient goes, not the tensor: a graph that a leaf's .grad() leads to does
-/// not keep that leaf alive.
+/// Keeps a tensor's data and the destination of its gradient, but not the tensor. So a graph reachable from a leaf's
+/// .grad() does not keep that leaf alive.
 class SavedTensor {
  public:
   SavedTensor() = default;
-  /// Keeps an input of the operator (or any tensor that is not its output).
+  /// Saves an input of the operator, or any tensor other than its outputs.
   explicit SavedTensor(const Tensor& tensor);
-  /// Keeps output `index` of the operator, without the reference cycle node -> tensor -> node: unpack() connects it to
-  /// the node again, for second derivatives.
+  /// Saves output `index` of the operator without a reference cycle from node to tensor to node. unpack() reconnects it
+  /// to the node, for second derivatives.
   static SavedTensor output(const Tensor& tensor, int index = 0);
 
   bool defined() const { return state_ != nullptr; }
-  /// A tensor with the data that was saved, whose gradient goes where that of the saved one went; undefined if that
-  /// was. Call it inside the backward function: there it knows its operator. Throws Error naming operator, shape and
-  /// both versions if the tensor was written in place since, packed or not.
+  /// Returns a tensor with the saved data and gradient destination; undefined if an undefined tensor was saved. Call it
+  /// inside the backward function, where the operator is known. Throws Error with operator, shape and both versions if
+  /// the tensor was written in place since, packed or not.
   Tensor unpack() const;
 
-  /// For record(): passes the call, and the tensors saved on this thread since the last one, to the policy in force, if
-  /// there is one. Returns the node's note.
+  /// For record(): passes the call, and the tensors saved on this thread since the last call, to the policy in force,
+  /// if any. Returns the node's note.
   static std::shared_ptr<NodeNote> pack_all(const RecordedCall& call);
-  /// The FLOPs of all recipes that this thread has recorded under policies.
+  /// Returns the FLOPs of all recipes recorded under policies on this thread.
   static double flops_recorded();
 
  private:

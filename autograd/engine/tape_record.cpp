@@ -14,8 +14,8 @@ namespace poolgrad {
 
 namespace {
 
-/// The end of the tape: hands the complete gradient of a leaf to its record. It does not keep the record alive: with
-/// create_graph the gradient in there leads back here. The gradient of a destroyed leaf is dropped.
+/// The end of the tape: passes the complete gradient of a leaf to its record. Does not keep the record alive, because
+/// with create_graph its gradient leads back here. Drops the gradient of a destroyed leaf.
 class AccumulateGrad final : public Node {
  public:
   static std::shared_ptr<Node> make(std::weak_ptr<TapeRecord> record, std::shared_ptr<Hooks> hooks) {
@@ -40,7 +40,7 @@ class AccumulateGrad final : public Node {
   std::weak_ptr<TapeRecord> record_;
 };
 
-/// Keeping `tensor` keeps no more bytes alive than it has elements.
+/// Returns whether `tensor` keeps no more bytes alive than its elements.
 bool owns_whole_storage(const Tensor& tensor) { return tensor.storage()->bytes() <= bytes_of(tensor); }
 
 Tensor differentiable_copy(const Tensor& tensor) {
@@ -67,7 +67,7 @@ Tensor TapeRecord::grad() const {
 }
 
 void TapeRecord::set_grad(const Tensor& grad) {
-  GradientSum sum;  // the previous one is destroyed after the lock is gone: it may hold a graph
+  GradientSum sum;  // the old value is destroyed after unlocking, since it may hold a graph
   sum.reset(grad);
   std::lock_guard lock(mutex_);
   std::swap(grad_, sum);
@@ -83,7 +83,7 @@ Edge TapeRecord::edge() {
   std::lock_guard lock(mutex_);
   std::shared_ptr<Node> node = accumulate_.lock();
   if (node == nullptr) {
-    if (leaf_hooks_ == nullptr) leaf_hooks_ = std::make_shared<Hooks>();  // the node's, too
+    if (leaf_hooks_ == nullptr) leaf_hooks_ = std::make_shared<Hooks>();  // shared with the node
     node = AccumulateGrad::make(weak_from_this(), leaf_hooks_);
     accumulate_ = node;
   }
@@ -98,12 +98,12 @@ void TapeRecord::leave_graphs() {
 void TapeRecord::accumulate(Tensor gradient, const Node& node) {
   std::lock_guard lock(mutex_);
   if (accumulate_.lock().get() != &node)
-    throw Error("[backward] a leaf was moved or cast since the forward pass, of which it has another gradient: " +
+    throw Error("[backward] a leaf was moved or cast after the forward pass, so its gradient no longer fits: " +
                 describe(gradient));
   const Tensor& before = grad_.value();
   if (before.defined() && !TensorMeta(before).matches(gradient))
     throw ShapeError(
-        fmt::format("[backward] the gradient that a leaf already has is unlike the new one: old {}, new {}",
+        fmt::format("[backward] the new gradient of a leaf does not match its accumulated one: old {}, new {}",
                     describe(before), describe(gradient)));
   if (!before.defined() && !(is_reusable(gradient) && owns_whole_storage(gradient)))
     gradient = differentiable_copy(gradient);
@@ -114,7 +114,7 @@ HookHandle TapeRecord::add_hook(std::function<Tensor(const Tensor&)> hook) {
   const auto index = static_cast<std::size_t>(made_by_.index);
   auto adapted = [index, hook = std::move(hook)](Gradients& gradients) {
     if (!gradients[index].defined()) return;
-    const TensorMeta meta(gradients[index]);  // as the tensor's: its node has checked it
+    const TensorMeta meta(gradients[index]);  // equal to the tensor's, as checked by its node
     Tensor replacement = hook(gradients[index]);
     if (!replacement.defined()) return;
     if (!meta.matches(replacement))
@@ -189,7 +189,7 @@ void record(std::string name, const std::vector<Tensor>& inputs, const std::vect
   node->set_note(std::move(note));
   for (std::size_t i = 0; i < outputs.size(); ++i) {
     if (!is_floating(outputs[i].dtype())) continue;
-    Tensor output = outputs[i];  // a handle: the record belongs to the tensor behind it
+    Tensor output = outputs[i];  // a handle to the tensor that owns the record
     output.set_grad_record(std::make_shared<TapeRecord>(Edge{node, static_cast<int>(i)}));
   }
 }
@@ -205,8 +205,8 @@ Gradients differentiable_gradients(const Definition& definition, const std::vect
     EnableGradGuard guard;
     for (std::size_t i = 0; i < inputs.size(); ++i) {
       if (!inputs[i].defined() || !inputs[i].requires_grad()) continue;
-      // A view of each input: the derivative is by the operator's argument alone, even where one argument was computed
-      // from another. On the tape the view leads back to the input.
+      // Uses a view of each input. The derivative is by the operator's argument alone, even if one argument was
+      // computed from another. On the tape the view leads back to the input.
       seen[i] = create_graph ? expand(inputs[i], inputs[i].shape()) : inputs[i].detach().set_requires_grad();
       wanted.push_back(seen[i]);
       positions.push_back(i);

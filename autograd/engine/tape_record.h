@@ -12,8 +12,8 @@
 
 namespace poolgrad {
 
-/// The hooks of a node, or of a leaf. They run in the order in which they were added; a hook may add and remove hooks,
-/// itself too. May be used from several threads.
+/// The hooks of a node or of a leaf. They run in the order of registration. A hook may add and remove hooks, also
+/// itself. Any thread may call any function.
 class Hooks {
  public:
   std::uint64_t add(Hook hook);
@@ -30,11 +30,11 @@ class TapeRecord final : public GradRecord, public std::enable_shared_from_this<
  public:
   /// A leaf that does not require a gradient yet.
   TapeRecord() = default;
-  /// Output `edge.index` of `edge.node`; for the node of a leaf, another tensor whose gradient goes to that leaf.
+  /// Output `edge.index` of `edge.node`. For the node of a leaf: another tensor with its gradient in that leaf.
   explicit TapeRecord(Edge edge) : made_by_(std::move(edge)) {}
 
   bool requires_grad() const override { return requires_grad_ || !is_leaf(); }
-  /// Throws Error for false on the output of an operator.
+  /// Throws Error if `value` is false on the output of an operator.
   void set_requires_grad(bool value) override;
   bool is_leaf() const override { return made_by_.node == nullptr; }
   std::string made_by() const override { return is_leaf() ? "" : made_by_.node->name(); }
@@ -42,13 +42,14 @@ class TapeRecord final : public GradRecord, public std::enable_shared_from_this<
   void set_grad(const Tensor& grad) override;
   void backward(const Tensor& self, const Tensor& gradient, bool retain_graph, bool create_graph) override;
 
-  /// The node that made the tensor, or the AccumulateGrad node of a leaf that requires a gradient (made at first use
-  /// and kept alive only by the graphs that use it); null otherwise.
+  /// Returns the node that made the tensor. For a leaf that requires a gradient, returns its AccumulateGrad node, made
+  /// at first use and kept alive only by the graphs that use it. Otherwise returns null.
   Edge edge();
-  /// The leaf is of another dtype or device from now on: what graphs that were made before find for it does not fit.
+  /// Called when the leaf changes dtype or device. Earlier graphs then throw, because their gradients no longer fit.
   void leave_graphs();
   /// Adds to the gradient of a leaf. Adopts the first one without a copy if it has no other owner. Adds later ones in
-  /// place, or into a new tensor while grad mode is on. Throws Error if `node` is of a graph that was left.
+  /// place, or into a new tensor while grad mode is on. Throws Error if `node` belongs to a graph from before
+  /// leave_graphs().
   void accumulate(Tensor gradient, const Node& node);
   HookHandle add_hook(std::function<Tensor(const Tensor&)> hook);
   /// Of leaves only.
@@ -58,14 +59,14 @@ class TapeRecord final : public GradRecord, public std::enable_shared_from_this<
  private:
   bool requires_grad_ = false;
   Edge made_by_;
-  // Of leaves only. Parameters may be shared by graphs on several threads.
-  mutable std::recursive_mutex mutex_;  // adding may look up the edge of this very leaf
+  // For leaves only. Graphs on several threads may share a parameter.
+  mutable std::recursive_mutex mutex_;  // accumulation may call edge() of the same leaf
   GradientSum grad_;
   std::weak_ptr<Node> accumulate_;
   std::shared_ptr<Hooks> leaf_hooks_, post_accumulate_hooks_;  // made at first use
 };
 
-/// The record of `tensor`; nullptr where it has none.
+/// Returns the record of `tensor`; nullptr without one.
 TapeRecord* tape_record(const Tensor& tensor);
 
 }  // namespace poolgrad

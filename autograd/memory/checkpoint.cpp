@@ -43,7 +43,7 @@ struct PackedSupply : PackedTensor {
   explicit PackedSupply(Supplied what) : supplied(std::move(what)) {}
   Tensor unpack() override {
     if (supplied.is_there()) return supplied.unpack();
-    throw Error("[checkpoint] the function did something else when it was run again: it takes gradients");
+    throw Error("[checkpoint] the second run of the function differs from the first: it takes gradients");
   }
   const Supplied supplied;
 };
@@ -247,7 +247,7 @@ class CheckpointedCall::SecondRun : public Run {
 
   std::shared_ptr<NodeNote> recorded(const RecordedCall& call) override {
     if (operation_ == call_.operations_.size())
-      fail(fmt::format("it did {} operations, and now goes on with {}", operation_, LoggedOperation(call).describe()));
+      fail(fmt::format("it had {} operations, and now also {}", operation_, LoggedOperation(call).describe()));
     const LoggedOperation& then = call_.operations_[operation_];
     if (!then.is(call))
       fail(fmt::format("operation {} was {}, now {}", operation_, then.describe(), LoggedOperation(call).describe()));
@@ -277,8 +277,8 @@ class CheckpointedCall::SecondRun : public Run {
     const std::size_t now = operation_ - 1;
     const bool same = next_ < wanted_.size() && wanted_[next_].operation == now && wanted_[next_].meta.matches(tensor);
     if (!same)
-      fail(fmt::format("operation {}, {}, did not save {} elements of {} there", now, use.operation, tensor.count(),
-                       to_string(tensor.dtype())));
+      fail(fmt::format("operation {}, {}, did not save {} elements of {} in the first run", now, use.operation,
+                       tensor.count(), to_string(tensor.dtype())));
     set_number(tensor, next_);
     if (is_walked_ || keeper_ != nullptr) {
       Supplied& supplied = wanted_[next_].supplied;
@@ -292,7 +292,7 @@ class CheckpointedCall::SecondRun : public Run {
   }
 
   [[noreturn]] static void fail(const std::string& how) {
-    throw Error("[checkpoint] the function did something else when it was run again: " + how);
+    throw Error("[checkpoint] the second run of the function differs from the first: " + how);
   }
 
   const bool is_walked_;  // a backward pass walks the graph of this run
@@ -436,7 +436,7 @@ Tensor CheckpointedCall::value(std::size_t index) {
   // The function wrote the tensor after it was saved, which is an error without a checkpoint too.
   if (const auto storage = slot.supplied.storage.lock();
       storage != nullptr && storage->version() != slot.supplied.version)
-    throw Error(fmt::format("[checkpoint] what operation {}, {}, saved was written in place by the function: {}",
+    throw Error(fmt::format("[checkpoint] the function wrote in place to a tensor that operation {}, {}, saved: {}",
                             slot.operation, operations_[slot.operation].name, slot.meta.describe()));
   return slot.supplied.unpack();
 }

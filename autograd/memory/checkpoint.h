@@ -34,8 +34,8 @@ Tensor checkpoint(const std::function<Tensor(const Tensor&)>& function, const Te
 /// operator.
 std::vector<Tensor> checkpoint_part(const Definition& function, const std::vector<Tensor>& inputs);
 
-/// While alive, checkpointed functions of this thread throw, in first and second runs ("[checkpoint] the function
-/// cannot be run again: <reason>"), because the tensors that they read exist for now only. Guards nest.
+/// While alive, checkpointed functions of this thread throw "[checkpoint] the function cannot be run again: <reason>"
+/// in first and second runs, because the tensors that they read are temporary. Guards nest.
 class NoSecondRunGuard {
  public:
   explicit NoSecondRunGuard(const char* reason);

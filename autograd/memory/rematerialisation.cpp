@@ -34,7 +34,7 @@ class Rematerialisation::Results : public ReclaimClient,
   explicit Results(const RematerialisationOptions& options)
       : options_(options), file_(options.offload_folder.empty() ? nullptr : OffloadFile::in(options.offload_folder)) {}
 
-  std::string name() const override { return "saved tensors that can be computed again"; }
+  std::string name() const override { return "saved tensors that can be recomputed"; }
   RungId kind() const override { return RungId::rematerialise; }
   double price_per_byte() const override {
     const std::lock_guard lock(mutex_);
@@ -106,8 +106,8 @@ class Rematerialisation::Results : public ReclaimClient,
   std::unique_ptr<PackedTensor> pack_again(const Tensor& tensor) override { return pack(tensor, true); }
   std::unique_ptr<PackedTensor> pack(const Tensor& tensor, bool is_again);
 
-  /// Returns the data of `wanted`, recomputed if needed. Tensors in use meanwhile cannot be dropped; any thread can
-  /// drop all others, so memory does not grow with the number of missing results.
+  /// Returns the data of `wanted`, recomputed if needed. Tensors in use during the call cannot be dropped; any thread
+  /// can drop all others, so memory does not grow with the number of missing results.
   Tensor restored(const std::shared_ptr<RecordedResult>& wanted) {
     const std::lock_guard lock(mutex_);
     decide();
@@ -208,7 +208,7 @@ class Rematerialisation::Results : public ReclaimClient,
 
   static Tensor checked_source(const RecordedOperation& operation, const OperationInput& input) {
     if (input.source.defined() && input.source.storage()->version() != input.version)
-      throw Error("[" + operation.name + "] cannot be computed again: an input " + describe(input.source) +
+      throw Error("[" + operation.name + "] cannot be recomputed: an input " + describe(input.source) +
                   " was written in place: read at version " + std::to_string(input.version) + ", now at version " +
                   std::to_string(input.source.storage()->version()));
     return input.source;
@@ -237,9 +237,9 @@ class Rematerialisation::Results : public ReclaimClient,
       });
     again_in_pass_ += operation.nanoseconds;
     if (again_in_pass_ > most_again * statistics_.recorded_nanoseconds)
-      throw OutOfMemoryError("[" + operation.name + "] computing saved tensors again has taken more than " +
+      throw OutOfMemoryError("[" + operation.name + "] recomputation of saved tensors has taken more than " +
                              std::to_string(static_cast<int>(most_again)) +
-                             " times as long as what was recorded: the budget is too small, with " +
+                             " times as long as the recorded operations: the budget is too small, with " +
                              format_bytes(statistics_.held_bytes) + " of saved tensors in memory");
     Tensor found;
     for (const std::weak_ptr<RecordedResult>& made : operation.results) {

@@ -23,27 +23,28 @@ namespace {
 using kernels::BinaryOp;
 using kernels::UnaryOp;
 
-/// Checks, allocates and computes op(a, b); the callers record. The result is like the operands, which must be numbers,
-/// or, for comparisons, bool.
+/// Checks, allocates and computes op(a, b); callers record. The result has the dtype of the operands, which must be
+/// numeric, or bool for comparisons.
 Tensor computed(const char* name, BinaryOp op, const Tensor& a, const Tensor& b, std::optional<DType> result = {},
                 std::source_location at = std::source_location::current()) {
   check_alike(name, {{"lhs", a}, {"rhs", b}});
-  if (!result && a.dtype() == DType::boolean) fail<DTypeError>(name, "bool is no number", {{"lhs", a}, {"rhs", b}});
+  if (!result && a.dtype() == DType::boolean)
+    fail<DTypeError>(name, "bool is not a numeric dtype", {{"lhs", a}, {"rhs", b}});
   const Shape shape = broadcast_operands(name, {{"lhs", a}, {"rhs", b}});
   Tensor out = Tensor::empty(shape, {result.value_or(a.dtype()), a.device()}, at);
   kernels::binary(current_stream(a.device()), op, out.view(), broadcast_view(a, shape), broadcast_view(b, shape));
   return out;
 }
 
-/// Keeps a tensor only where the gradient that reads it is wanted.
+/// Saves a tensor only if its gradient is wanted.
 SavedTensor kept_for(const Tensor& other, const Tensor& tensor) {
   return other.requires_grad() ? SavedTensor(tensor) : SavedTensor();
 }
 
-/// Shared by maximum and minimum: the winner gets the gradient, ties share it. `share` gives a's part.
+/// Shared by maximum and minimum. The winner gets the gradient and ties share it. `share` gives the part of a.
 Tensor record_extremum(const char* name, BinaryOp op, BinaryOp share, const Tensor& a, const Tensor& b);
 
-/// Puts a product on the tape whose gradients are products by `gradient`, mul or mul_no_nan.
+/// Records a product. Its gradients are products by `gradient`: mul or mul_no_nan.
 Tensor record_product(BinaryOp op, BinaryOp gradient, const Tensor& a, const Tensor& b,
                       std::source_location at = std::source_location::current()) {
   Tensor out = computed("mul", op, a, b, {}, at);
@@ -125,7 +126,7 @@ Tensor pow(Argument a, const Tensor& b) {
              const Tensor grad = to(call.gradient(), wide), base = to(a.unpack(), wide),
                           exponent = to(b.unpack(), wide);
              const Tensor zero = zeros({}, base.options());
-             if (call.needs(0)) {  // exponent 0 gives 0 even where base^-1 is infinite, or no number
+             if (call.needs(0)) {  // exponent 0 gives 0 even if base^-1 is infinite or NaN
                const double least = wide == DType::f64 ? 1.0 / std::numeric_limits<double>::max()
                                                        : 1.0 / std::numeric_limits<float>::max();
                const Tensor flat = logical_and(logical_not(abs(base) >= least), equal(exponent, zero));
@@ -152,7 +153,7 @@ Tensor atan2(Argument y, const Tensor& x) {
            [y = SavedTensor(y), x = SavedTensor(x)](const BackwardCall& call) -> Gradients {
              const DType dtype = call.gradient().dtype(), wide = compute_dtype(dtype);
              const Tensor a = to(y.unpack(), wide), b = to(x.unpack(), wide);
-             // Dividing both by the larger one keeps their squares from overflowing.
+             // Divides both by the larger one, so that their squares do not overflow.
              const Tensor larger = maximum(abs(a.detach()), abs(b.detach()));
              const Tensor scale = masked_fill(larger, ~((larger > 0.0) & is_finite(larger)), 1.0);
              const Tensor rise = a / scale, run = b / scale, length = square(rise) + square(run);
@@ -227,17 +228,17 @@ Tensor record_extremum(const char* name, BinaryOp op, BinaryOp share, const Tens
 
 Tensor pow(Argument a, double exponent) {
   if (!is_floating(a->dtype()) && !has_number(DType::i64, exponent))
-    fail<ValueError>("pow", fmt::format("exponent {} of an integer is no whole number of i64", exponent), {{"x", a}});
+    fail<ValueError>("pow", fmt::format("exponent {} of an integer is not an i64 number", exponent), {{"x", a}});
   return record_unary("power", UnaryOp::power, a, exponent, 0.0, Domain::numbers);
 }
 
 namespace {
 
-/// scale * x + shift, which stands for x `op` number.
+/// Returns scale * x + shift, the result of x `op` number.
 Tensor with_number(const char* op, const Tensor& x, double number, double scale, double shift,
                    std::source_location at = std::source_location::current()) {
   check_devices(op, {{"x", x}});
-  if (x.dtype() == DType::boolean) fail<DTypeError>(op, "bool is no number", {{"x", x}});
+  if (x.dtype() == DType::boolean) fail<DTypeError>(op, "bool is not a numeric dtype", {{"x", x}});
   check_whole(op, x, {number});
   return record_unary("affine", UnaryOp::affine, x, scale, shift, Domain::numbers, at);
 }
@@ -257,7 +258,7 @@ Tensor operator+(Argument a, double b) { return with_number("add", a, b, 1.0, b)
 Tensor operator+(double a, Argument b) { return with_number("add", b, a, 1.0, a); }
 Tensor operator-(Argument a, double b) { return with_number("sub", a, b, 1.0, -b); }
 Tensor operator-(double a, Argument b) { return with_number("sub", b, a, -1.0, a); }
-// Times a number: 0 added to -0 would be 0, and -0 leaves all as it is.
+// The shift is -0: adding 0 would turn -0 into 0.
 Tensor operator*(Argument a, double b) { return with_number("mul", a, b, b, -0.0); }
 Tensor operator*(double a, Argument b) { return with_number("mul", b, a, a, -0.0); }
 Tensor operator/(Argument a, double b) {
@@ -353,11 +354,11 @@ Tensor operator~(Argument x) {
   return logical_not(*x);
 }
 
-// In place.
+// In-place operators.
 
 namespace {
 
-/// Implements x op= y, `y` undefined for a number: compute() gives x op y on the tape, write() writes it over x.
+/// Implements x op= y, with `y` undefined for a number. compute() records x op y; write() writes it over x.
 template <class Compute, class Write>
 Tensor assigned(const char* op, Tensor x, const Tensor& y, const Compute& compute, const Write& write) {
   const Operands operands = {{"lhs", x}, {"rhs", y}};
@@ -384,7 +385,7 @@ Tensor assigned_tensor(const char* op, BinaryOp kernel, Tensor (*function)(Argum
   if (!y.defined()) fail<ValueError>(op, "the right side is undefined", {{"lhs", x}});
   const auto compute = [&] { return function(x, y); };
   return assigned(op, x, y, compute, [&] {
-    if (x.dtype() != y.dtype() || x.dtype() == DType::boolean) {  // as autocast has it, or refused
+    if (x.dtype() != y.dtype() || x.dtype() == DType::boolean) {  // casts by autocast, or throws
       Tensor(x).copy_from(compute());
     } else {
       const Tensor right = y.shares_storage_with(x) && y.geometry() != x.geometry() ? y.copy() : y;
@@ -393,10 +394,10 @@ Tensor assigned_tensor(const char* op, BinaryOp kernel, Tensor (*function)(Argum
   });
 }
 
-/// x = kernel(x, a, b), which stands for x `op` number.
+/// Assigns x = kernel(x, a, b), the result of x `op` number.
 Tensor assigned_number(const char* op, UnaryOp kernel, const Tensor& x, double number, double a, double b,
                        std::source_location at = std::source_location::current()) {
-  if (x.defined() && x.dtype() == DType::boolean) fail<DTypeError>(op, "bool is no number", {{"lhs", x}});
+  if (x.defined() && x.dtype() == DType::boolean) fail<DTypeError>(op, "bool is not a numeric dtype", {{"lhs", x}});
   check_whole(op, x, {number, a, b});
   return assigned(
       op, x, {},

@@ -15,23 +15,23 @@
 namespace poolgrad {
 namespace {
 
-/// Of a diagonal's offset: a matrix that has one further out has more than 2^62 elements.
+/// Limit of a diagonal's offset: beyond it, a matrix has more than 2^62 elements.
 constexpr std::int64_t widest = std::int64_t{1} << 31;
 
-/// bool (m, n) for the last two dimensions of x: column - row > offset.
+/// Returns bool (m, n) for the last two dimensions of x: column - row > offset.
 Tensor above_diagonal(const char* op, const Tensor& x, std::int64_t offset) {
   check_devices(op, {{"x", x}});
-  if (x.rank() < 2) fail<ShapeError>(op, "x is no matrix", {{"x", x}});
+  if (x.rank() < 2) fail<ShapeError>(op, "x is not a matrix", {{"x", x}});
   const TensorOptions numbers{DType::i64, x.device()};
-  offset = std::clamp(offset, -x.size(-2), x.size(-1));  // all of it, or nothing
+  offset = std::clamp(offset, -x.size(-2), x.size(-1));  // all true or all false beyond
   const Tensor rows = arange(0.0, static_cast<double>(x.size(-2)), 1.0, numbers);
   const Tensor columns = arange(0.0, static_cast<double>(x.size(-1)), 1.0, numbers);
   return greater(columns, unsqueeze(rows + static_cast<double>(offset), 1));
 }
 
-/// Dimension `axis` of x `times` times, each element in a row with itself, or all of the dimension again and again.
+/// Repeats dimension `axis` of x `times` times: each element, or the dimension as a whole.
 Tensor repeated(const Tensor& x, std::int64_t times, int axis, bool elementwise) {
-  if (x.rank() == max_rank) {  // the dimensions before it or behind it become one, so that there is room for another
+  if (x.rank() == max_rank) {  // merges the dimensions before or after it to make room
     const bool before = axis > 1;
     const Tensor fewer = before ? flatten(x, 0, axis - 1) : flatten(x, axis + 1, max_rank - 1);
     const Tensor out = repeated(fewer, times, before ? 1 : axis, elementwise);
@@ -102,14 +102,14 @@ Tensor flip(Argument x, const Dims& dims) {
 
 Tensor repeat(Argument x, std::int64_t times, std::int64_t dim) {
   check_devices("repeat", {{"x", x}});
-  if (times < 0) fail<ValueError>("repeat", "a number of times is negative", {{"x", x}});
+  if (times < 0) fail<ValueError>("repeat", "a count is negative", {{"x", x}});
   return repeated(x, times, normalize_dim("repeat", dim, x->shape()), /*elementwise=*/true);
 }
 
 Tensor tile(Argument x, const Dims& counts) {
   check_devices("tile", {{"x", x}});
   for (const std::int64_t times : counts)
-    if (times < 0) fail<ValueError>("tile", "a number of times is negative", {{"x", x}});
+    if (times < 0) fail<ValueError>("tile", "a count is negative", {{"x", x}});
   Tensor out = x;
   while (out.rank() < counts.rank()) out = unsqueeze(out, 0);
   const int lead = out.rank() - counts.rank();

@@ -19,18 +19,18 @@
 namespace poolgrad {
 namespace {
 
-/// How windows lie along one dimension.
+/// The windows along one dimension.
 struct Window {
   std::int64_t size, stride, padding, dilation, count;
 };
 
-/// The arguments of a call, for its errors too.
+/// The arguments of a call, also for its errors.
 struct Request {
   const char* op;
   Operands operands;
   Dims stride, padding, dilation;
 
-  /// The windows of `size` along a dimension of `length` elements, the first (0) or second (1) of two.
+  /// Returns the windows of `size` along dimension d (0 or 1), which has `length` elements.
   Window window(int d, std::int64_t length, std::int64_t size) const {
     const auto pick = [d](const Dims& list) { return list[std::min(d, list.rank() - 1)]; };
     Window window{size, pick(stride), pick(padding), pick(dilation), 0};
@@ -50,7 +50,7 @@ struct Request {
     window.count = (room - reach) / window.stride + 1;
     return window;
   }
-  /// One number, or two where there are two dimensions. ValueError otherwise.
+  /// Throws ValueError unless each list has one number, or two for two dimensions.
   void check_lists(int dims) const {
     for (const Dims& list : {stride, padding, dilation})
       if (list.rank() < 1 || list.rank() > dims)
@@ -61,7 +61,7 @@ struct Request {
   }
 };
 
-/// x (N, C, H, W) -> its windows (N, C, rows, columns, KH, KW), differentiable.
+/// Returns the windows of x (N, C, H, W): (N, C, rows, columns, KH, KW), differentiable.
 Tensor windows_of(const Tensor& x, const Window& rows, const Window& columns, double padding) {
   Tensor padded = x;
   if (rows.padding > 0) padded = pad(padded, 2, rows.padding, rows.padding, padding);
@@ -70,15 +70,15 @@ Tensor windows_of(const Tensor& x, const Window& rows, const Window& columns, do
                 columns.dilation);
 }
 
-/// A convolution's sizes, and its three products.
+/// The sizes of a convolution and its three products.
 struct Convolution {
   Window rows, columns;
   std::int64_t images, channels, height, width, groups, outputs;  // outputs: O / groups
 
   std::int64_t inner() const { return channels / groups * rows.size * columns.size; }
   std::int64_t places() const { return rows.count * columns.count; }
-  /// Images whose windows exist at one time: about 4 M elements. A function of the shape alone, as is the order of
-  /// sums.
+  /// Returns the number of images with windows in memory at one time: about 4 M elements. It depends only on the shape,
+  /// and so does the order of sums.
   std::int64_t images_per_chunk() const {
     const std::int64_t each = std::max<std::int64_t>(groups * inner() * places(), 1);
     return std::clamp<std::int64_t>((std::int64_t{1} << 22) / each, 1, std::max<std::int64_t>(images, 1));
@@ -90,13 +90,13 @@ struct Convolution {
       body(begin, std::min(images, begin + images_per_chunk()));
   }
 
-  /// The windows of some images as (n, G, inner, places): those images themselves where windows are single elements.
+  /// Returns the windows of some images as (n, G, inner, places). For windows of one element, these are the images.
   Tensor unrolled(const Tensor& x) const {
     const Tensor windows = permute(windows_of(x, rows, columns, 0.0), {0, 1, 4, 5, 2, 3});
     return reshape(dense(windows), {x.size(0), groups, inner(), places()});
   }
   Tensor filters(const Tensor& weight) const { return reshape(dense(weight), {groups, outputs, inner()}); }
-  /// (n, O, OH, OW) as (n, G, O / G, places).
+  /// Returns (n, O, OH, OW) as (n, G, O / G, places).
   Tensor results(const Tensor& out) const { return reshape(out, {out.size(0), groups, outputs, places()}); }
 
   Tensor forward(const Tensor& x, const Tensor& weight, const Tensor& bias) const {
@@ -112,7 +112,7 @@ struct Convolution {
     return out;
   }
 
-  /// Added up in f32 for half types, image after image.
+  /// Sums image after image, in f32 for half types.
   Tensor weight_gradient(const Tensor& grad, const Tensor& x, const Tensor& weight) const {
     Tensor out = Tensor::empty_like(weight);
     const MemoryScope scope(Category::workspace);
@@ -128,7 +128,7 @@ struct Convolution {
     return out;
   }
 
-  /// The gradients of the windows, added up where those overlap; in f32 for half types.
+  /// Sums the gradients of overlapping windows, in f32 for half types.
   Tensor input_gradient(const Tensor& grad, const Tensor& weight) const {
     Tensor out = Tensor::empty({images, channels, height, width}, grad.options());
     const MemoryScope scope(Category::workspace);
@@ -150,7 +150,7 @@ struct Convolution {
     return out;
   }
 
-  /// In differentiable operators.
+  /// The definition in differentiable operators.
   Tensor definition(const Tensor& x, const Tensor& weight, const Tensor& bias) const {
     const Tensor windows = permute(windows_of(x, rows, columns, 0.0), {0, 1, 4, 5, 2, 3});
     const Tensor out = reshape(
@@ -165,8 +165,8 @@ Tensor convolved(const Convolution& plan, const Tensor& x, const Tensor& weight,
   return plan.forward(x, weight, bias);
 }
 
-/// The convolution of x (N, C, H, W) with weight (O, C / groups, KH, KW); `request` is of `dims` dimensions, and of the
-/// first there may be none: x (N, C, 1, L).
+/// Returns the convolution of x (N, C, H, W) with weight (O, C / groups, KH, KW). `request` has `dims` dimensions; for
+/// one dimension x is (N, C, 1, L).
 Tensor convolution(const Request& request, int dims, const Tensor& x, const Tensor& weight, const Tensor& bias,
                    std::int64_t groups) {
   const char* const layout = dims == 1 ? "needs x (N, C, L), weight (O, C / groups, K) and bias (O)"
@@ -219,7 +219,7 @@ void check_floats(const char* op, const Tensor& x, const Tensor& weight, const T
     check_floating(op, {{"x", x}, {"weight", weight}});
 }
 
-/// x (N, C, H, W), or (N, C, L) for one dimension -> its windows (N, C, OH, OW, KH, KW).
+/// Returns the windows (N, C, OH, OW, KH, KW) of x (N, C, H, W), or of (N, C, L) for one dimension.
 Tensor pooling_windows(const char* op, int dims, const Tensor& x, const Dims& size, const Dims& stride,
                        const Dims& padding, double filling) {
   const Request request{op, {{"x", x}}, stride.empty() ? size : stride, padding, size};

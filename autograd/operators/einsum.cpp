@@ -13,19 +13,19 @@
 namespace poolgrad {
 namespace {
 
-/// A dimension's name: a letter, or one of the digits that stand for the dimensions of "...", '0' being the last.
+/// A dimension's name: a letter, or a digit for a dimension of "...", '0' for the last.
 using Label = char;
 using Labels = std::string;
 
 bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
 bool mentions(std::string_view labels, Label label) { return labels.find(label) != std::string_view::npos; }
 
-/// The equation and its operands, for errors too.
+/// The equation and its operands, also for errors.
 class Equation {
  public:
   Equation(std::string_view text, const std::vector<Tensor>& operands);
 
-  std::vector<Labels> inputs;  // one for each operand, as many as it has dimensions
+  std::vector<Labels> inputs;  // for each operand, one label per dimension
   Labels output;
 
   template <class E>
@@ -37,7 +37,7 @@ class Equation {
   }
 
  private:
-  /// The labels that `term` stands for.
+  /// Returns the labels of `term`.
   Labels expanded(std::string_view term, int dims_of_ellipsis) const;
 
   std::string text_;
@@ -75,7 +75,7 @@ Equation::Equation(std::string_view text, const std::vector<Tensor>& operands) :
   if (terms.size() != operands.size())
     refuse<ValueError>(std::to_string(operands.size()) + " operands for " + std::to_string(terms.size()) + " terms");
 
-  int most = 0;  // dimensions that "..." stands for
+  int most = 0;  // dimensions of "..."
   for (std::size_t i = 0; i < terms.size(); ++i) {
     const int letters = static_cast<int>(std::count_if(terms[i].begin(), terms[i].end(), is_letter));
     const int others = mentions(terms[i], '.') ? std::max(operands[i].rank() - letters, 0) : 0;
@@ -134,7 +134,7 @@ struct Labelled {
   Tensor tensor;
   Labels labels;
 
-  /// The operand's diagonals where its term names a letter twice.
+  /// Takes the diagonal for each letter that the term repeats.
   Labelled(const Tensor& operand, const Labels& names) : tensor(operand), labels(names) {
     for (std::size_t d = 0; d < labels.size();) {
       const std::size_t again = labels.find(labels[d], d + 1);
@@ -161,7 +161,7 @@ struct Labelled {
     if (!dims.empty()) tensor = sum(tensor, dims);
     labels = kept;
   }
-  /// Dimensions in the order of `order`, with size 1 for those it lacks.
+  /// Returns the dimensions in the order of `order`, with size 1 for missing ones.
   Tensor in_order(std::string_view order) const {
     Dims present;
     for (const Label label : order)
@@ -173,7 +173,7 @@ struct Labelled {
   }
 };
 
-/// The sizes of `count` dimensions from `first` on, multiplied.
+/// Returns the product of `count` sizes from `first` on.
 std::int64_t merged_size(const Shape& shape, std::size_t first, std::size_t count) {
   std::int64_t size = 1;
   for (std::size_t d = first; d < first + count; ++d) size *= shape[static_cast<int>(d)];
@@ -186,8 +186,8 @@ Shape first_dims(const Shape& shape, std::size_t count) {
   return first;
 }
 
-/// (batch..., rows..., columns...) -> (batch..., rows, columns). Where that is a dimension too many, the batches become
-/// one, which takes all of `batches`: nothing is left of these to broadcast.
+/// (batch..., rows..., columns...) -> (batch..., rows, columns). If that exceeds the limit of dimensions, expands the
+/// batches to `batches` and merges them into one.
 Tensor as_matrices(const Tensor& x, const Shape& batches, std::size_t rows, std::size_t columns) {
   const auto batch = static_cast<std::size_t>(batches.rank());
   Shape shape = first_dims(x.shape(), batch);
@@ -203,14 +203,14 @@ Tensor as_matrices(const Tensor& x, const Shape& batches, std::size_t rows, std:
   return reshape(expand(x, whole), {merged_size(batches, 0, batch), height, width});
 }
 
-/// a and b, summed over what only the two of them name.
+/// Returns the product of a and b, summed over letters that only these two have.
 Labelled combined(const Labelled& a, const Labelled& b, std::string_view needed) {
   Labels batch, inner, left, right;
   for (const Label label : a.labels)
     (!mentions(b.labels, label) ? left : mentions(needed, label) ? batch : inner) += label;
   for (const Label label : b.labels)
     if (!mentions(a.labels, label)) (is_letter(label) ? right : batch) += label;
-  // The dimensions of "..." are batches even where one side lacks them.
+  // Dimensions of "..." are batches even if one side lacks them.
   std::erase_if(left, [&](Label label) { return !is_letter(label) && (batch += label, true); });
   if (inner.empty()) {
     const Labels order = batch + left + right;
@@ -231,7 +231,7 @@ Tensor einsum(std::string_view text, const std::vector<Tensor>& operands, CallSi
   const Equation equation(text, operands);
   for (const Tensor& operand : operands)
     if (operand.device() != operands[0].device()) equation.refuse<DeviceError>("operands live on different devices");
-  // Letters that the result, or an operand from i on, still needs.
+  // Returns the letters needed by the result or by operands from i on.
   const auto needed_from = [&](std::size_t i) {
     Labels labels = equation.output;
     for (; i < operands.size(); ++i) labels += equation.inputs[i];

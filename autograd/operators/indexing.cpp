@@ -20,28 +20,28 @@ namespace {
 
 using IndexKernel = void (*)(Stream, const View&, int, const View&, const View&);
 
-/// Indices are i64, on the device of x and within dimension `dim` of it; returns that dimension.
+/// Checks that indices are i64, on the device of x and in range of dimension `dim`. Returns that dimension.
 int check_index(const char* op, const Tensor& x, std::int64_t dim, const Tensor& index, Operands operands) {
   check_devices(op, operands);
   check_dtype(op, index, DType::i64, "indices must be i64", operands);
   return checked_axis(op, x, dim, operands);
 }
 
-/// For the operators whose index has the rank of x: sizes agree outside `dim`.
+/// Checks that x and an index of the same rank agree outside `dim`.
 void check_aligned(const char* op, const Tensor& x, int dim, const Tensor& index, Operands operands) {
   Shape expected = index.shape();
   if (expected.rank() == x.rank()) expected[dim] = x.shape()[dim];
   if (expected != x.shape()) fail<ShapeError>(op, "index and x differ outside the dimension", operands);
 }
 
-/// x has no dimensions, and the index names one place of the vector of one element that stands for it.
+/// Returns whether x has no dimensions and the index has one position. x then acts as a vector of one element.
 bool have_no_dimensions(const Tensor& x, const Tensor& index) {
   return has_no_dimensions(x) && index.defined() && index.rank() <= 1 && index.count() == 1;
 }
-/// The vector that as_vector() makes of a tensor without dimensions; other tensors as they are.
+/// Returns a tensor without dimensions as a vector, others unchanged.
 Tensor one_of(const Tensor& x) { return has_no_dimensions(x) ? reshape(x, {1}) : x; }
 
-/// x with `source` written or added at the indices, not recorded.
+/// Returns x with `source` written or added at the indices, not recorded.
 Tensor updated(IndexKernel kernel, const Tensor& x, int dim, const Tensor& index, const Tensor& source) {
   Tensor out = x.copy();
   kernel(current_stream(x.device()), out.view(), dim, index.view(), source.view());
@@ -62,12 +62,12 @@ int check_scatter(const char* op, const Tensor& x, std::int64_t dim, const Tenso
   return axis;
 }
 
-// Reading at indices and adding at indices are each other's gradients.
+// Reading and adding at indices are each other's gradients.
 
 using Reading = Tensor (*)(Argument x, std::int64_t dim, const Tensor& index);
 using Adding = Tensor (*)(Argument x, std::int64_t dim, const Tensor& index, const Tensor& source);
 
-/// Puts out = read(x, axis, index) on the tape; returns it.
+/// Records out = read(x, axis, index) and returns it.
 Tensor record_read(const char* name, Reading read, Adding add, const Tensor& x, int axis, const Tensor& index,
                    const Tensor& out) {
   if (!wants_gradient({x})) return out;
@@ -80,7 +80,7 @@ Tensor record_read(const char* name, Reading read, Adding add, const Tensor& x, 
   return out;
 }
 
-/// Puts out = add(x, axis, index, source) on the tape; returns it.
+/// Records out = add(x, axis, index, source) and returns it.
 Tensor record_sum(const char* name, Adding add, Reading read, const Tensor& x, int axis, const Tensor& index,
                   const Tensor& source, const Tensor& out) {
   if (!wants_gradient({x, source})) return out;
@@ -144,7 +144,7 @@ Tensor scatter_add(Argument x, std::int64_t dim, const Tensor& index, const Tens
   if (const auto cast = autocast("scatter_add", {x, source}); !cast.empty())
     return scatter_add(cast[0], dim, index, cast[1]);
   const int axis = check_scatter("scatter_add", x, dim, index, source);
-  const DType sums = compute_dtype(x->dtype());  // of many small numbers, a half type would lose all but the first
+  const DType sums = compute_dtype(x->dtype());  // a half type would lose small addends
   Tensor out =
       x->dtype() == sums || !is_floating(x->dtype())
           ? updated(add_at_index, x, axis, index, source)
@@ -184,26 +184,26 @@ namespace {
 
 using kernels::BinaryOp;
 
-/// The start of scatter_reduce(): x, or `start` at the indices where x takes no part.
+/// Returns the start of scatter_reduce(): x, or `start` at indices that exclude x.
 Tensor beginning(const Tensor& x, int axis, const Tensor& index, const Tensor& start, bool include_self) {
   return include_self ? x : updated(kernels::scatter, x, axis, index, start);
 }
 
-/// The product or extremum that scatter_reduce() promises, not recorded.
+/// Returns the product or extremum of scatter_reduce(), not recorded.
 Tensor combined(BinaryOp op, const Tensor& x, int axis, const Tensor& index, const Tensor& source, bool include_self) {
   const DType dtype = x.dtype(), wide = is_floating(dtype) ? compute_dtype(dtype) : dtype;
   const Tensor values = to(source.detach(), wide);
-  // Any element that is sent can start an extremum.
+  // An extremum may start from any of its sources.
   const Tensor start = op == BinaryOp::mul ? ones_like(values) : values;
   const Tensor out = beginning(to(x.detach(), wide), axis, index, start, include_self).copy();
   kernels::scatter_reduce(current_stream(x.device()), op, out.view(), axis, index.view(), values.view());
   return to(out, dtype);
 }
 
-/// 1 where x is the result, which may be NaN, else 0.
+/// Returns 1 where x is the result or NaN, else 0.
 Tensor wins(const Tensor& x, const Tensor& result, DType dtype) { return to((x == result) | is_nan(x), dtype); }
 
-/// The factors of an extremum's gradient for x and for the source: equal parts of 1.
+/// Returns the gradient's factors for x and for the source: equal parts of 1.
 std::pair<Tensor, Tensor> shares_of(const Tensor& x, int axis, const Tensor& index, const Tensor& source,
                                     const Tensor& result, bool include_self) {
   const NoGradGuard guard;
@@ -214,7 +214,7 @@ std::pair<Tensor, Tensor> shares_of(const Tensor& x, int axis, const Tensor& ind
   return {to(own / winners, dtype), to(sent / gather(winners, axis, index), dtype)};
 }
 
-/// The gradients of a product, exact even where factors are 0.
+/// Returns the gradients of a product, exact even where factors are 0.
 Gradients product_gradients(const Tensor& grad, const Tensor& x, int axis, const Tensor& index, const Tensor& source,
                             bool include_self) {
   const DType dtype = x.dtype(), wide = compute_dtype(dtype);
@@ -267,7 +267,7 @@ Tensor scatter_reduce(Argument x, std::int64_t dim, const Tensor& index, const T
   const int axis = check_scatter("scatter_reduce", x, dim, index, source);
   const Operands operands = {{"x", x}, {"index", index}, {"source", source}};
   const DType dtype = x->dtype();
-  if (dtype == DType::boolean) fail<DTypeError>("scatter_reduce", "bool is no number", operands);
+  if (dtype == DType::boolean) fail<DTypeError>("scatter_reduce", "bool is not a numeric dtype", operands);
   switch (reduction) {
     case ScatterReduction::prod: return record_combined(BinaryOp::mul, x, axis, index, source, include_self);
     case ScatterReduction::amax: return record_combined(BinaryOp::maximum, x, axis, index, source, include_self);
@@ -285,20 +285,20 @@ Tensor scatter_reduce(Argument x, std::int64_t dim, const Tensor& index, const T
 
 namespace {
 
-/// Which elements of a tensor index tensors name: its `dims` leading dimensions as one, whose places `rows` (n) are the
-/// elements of `shape`, in order.
+/// The elements named by index tensors. `dims` leading dimensions count as one, and `rows` (n) are positions in it, one
+/// for each element of `shape`, in order.
 struct Places {
   int dims = 0;
   Tensor rows;
   Shape shape;
 
-  /// The leading dimensions of x as one.
+  /// Returns x with its leading dimensions merged.
   Tensor merged(const Tensor& x) const {
     Shape merged{1};
     for (int d = 0; d < dims; ++d) merged[0] *= x.shape()[d];
     return reshape(x, with_rest(merged, x));
   }
-  /// `leading`, and the dimensions of x that no index names.
+  /// Returns `leading` followed by the unindexed dimensions of x.
   Shape with_rest(Shape leading, const Tensor& x) const {
     for (int d = dims; d < x.rank(); ++d) leading.append(x.shape()[d]);
     return leading;
@@ -322,7 +322,7 @@ Places places_of_true(const char* op, const Tensor& x, const Tensor& mask) {
 
 Places places_of(const char* op, const Tensor& x, std::span<const Tensor> indices) {
   const NoGradGuard guard;
-  if (indices.empty()) throw ValueError("[" + std::string(op) + "] there is no index");
+  if (indices.empty()) throw ValueError("[" + std::string(op) + "] no index given");
   check_devices(op, {{"x", x}, {"index", indices[0]}});
   if (indices.size() == 1 && indices[0].dtype() == DType::boolean) return places_of_true(op, x, indices[0]);
   Places places{.dims = static_cast<int>(indices.size()), .rows = {}, .shape = {}};
@@ -336,7 +336,7 @@ Places places_of(const char* op, const Tensor& x, std::span<const Tensor> indice
     const std::int64_t size = x.shape()[d];
     check_index_range(op, "index", index, size, -size);
     const auto extent = static_cast<double>(size);
-    const Tensor forward = where(index < 0.0, index + extent, index);  // negative ones count from the end
+    const Tensor forward = where(index < 0.0, index + extent, index);  // negative indices count from the end
     rows = rows.defined() ? rows * extent + forward : forward;
   }
   places.shape = rows.shape();

@@ -1,5 +1,5 @@
-// Gathers and scatters; indices are i64 on the same device and must be in range (IndexError names the first bad one and
-// its position). A tensor without dimensions has dimensions 0 and -1 here, and takes an index without dimensions.
+// Gathers and scatters. Indices are i64 on the same device. An index out of range throws IndexError with the first bad
+// index and its position. A tensor without dimensions accepts dimensions 0 and -1 and an index without dimensions.
 #pragma once
 
 #include <cstdint>
@@ -9,38 +9,39 @@
 
 namespace poolgrad {
 
-/// out[..., i, ...] = x[..., index[i], ...] along dim; index one-dimensional.
+/// Returns out[..., i, ...] = x[..., index[i], ...] along dim, for a one-dimensional index.
 Tensor index_select(Argument x, std::int64_t dim, const Tensor& index);
-/// x with source added at rows `index` along dim, deterministic.
+/// Returns x with source added at rows `index` along dim; deterministic.
 Tensor index_add(Argument x, std::int64_t dim, const Tensor& index, const Tensor& source);
-/// out[i, j] = x[index[i, j], j] for dim 0, and so on.
+/// Returns out[i, j] = x[index[i, j], j] for dim 0, and likewise for other dims.
 Tensor gather(Argument x, std::int64_t dim, const Tensor& index);
-/// x with out[index[i, j], j] = source[i, j] for dim 0; of equal indices the last wins, and only it gets the gradient.
+/// Returns x with out[index[i, j], j] = source[i, j] for dim 0. Of equal indices the last wins, and only it gets the
+/// gradient.
 Tensor scatter(Argument x, std::int64_t dim, const Tensor& index, const Tensor& source);
-/// The same, with all of them added. Half types are summed in f32, and rounded once.
+/// The same, but adds all sources. Half types are summed in f32 and rounded once.
 Tensor scatter_add(Argument x, std::int64_t dim, const Tensor& index, const Tensor& source);
-/// How scatter_reduce() combines: PyTorch's names.
+/// The reductions of scatter_reduce(), with the names of PyTorch.
 enum class ScatterReduction { sum, prod, mean, amax, amin };
-/// x with out[index[i, j], j] combined with every source[i, j] that is sent there, for dim 0; without `include_self`
-/// the element of x takes no part where any is sent. Numbers; mean floating. Half types are combined in f32, and
-/// rounded once. Those that share an extremum share its gradient, x among them where it takes part. prod has no second
-/// derivative (Error).
+/// Returns x with out[index[i, j], j] combined with all its source[i, j], for dim 0. Without `include_self`, an element
+/// with sources ignores its value in x. Needs a numeric dtype, and mean a floating one. Half types are combined in f32
+/// and rounded once. Elements that share an extremum share its gradient equally, x included if it takes part. prod has
+/// no second derivative (Error).
 Tensor scatter_reduce(Argument x, std::int64_t dim, const Tensor& index, const Tensor& source,
                       ScatterReduction reduction, bool include_self = true);
-/// x with x[indices] replaced by values, which broadcast to that shape; of equal places the last wins, and only it gets
-/// the gradient. With `accumulate` values are added, all of them. `indices` are the leading dimensions' index tensors,
-/// which broadcast (NumPy), or one bool mask, as x[mask] takes it.
+/// Returns x with x[indices] replaced by values, which broadcast to that shape. Of equal positions the last wins, and
+/// only it gets the gradient. With `accumulate`, adds all values. `indices` are index tensors for the leading
+/// dimensions, which broadcast as in NumPy, or one bool mask as in x[mask].
 Tensor index_put(Argument x, const std::vector<Tensor>& indices, const Tensor& values, bool accumulate = false);
-/// cond ? a : b with broadcasting; cond bool.
+/// Returns cond ? a : b with broadcasting; cond is bool.
 Tensor where(Argument cond, const Tensor& a, const Tensor& b);
 Tensor where(Argument cond, const Tensor& a, double b);
 Tensor where(Argument cond, double a, const Tensor& b);
-/// x with `value` where mask (bool, broadcast to x) is true.
+/// Returns x with `value` where mask is true; mask is bool and broadcasts to x.
 Tensor masked_fill(Argument x, const Tensor& mask, double value);
 
 // Table lookup.
 
-/// out = table[index]: index (...) i64, table (V, C) -> (..., C). Rows equal to `padding` get no gradient.
+/// Returns table[index]: index (...) i64, table (V, C) -> (..., C). Rows with index `padding` get no gradient.
 Tensor embedding(Argument table, const Tensor& index, std::int64_t padding = -1);
 
 }  // namespace poolgrad

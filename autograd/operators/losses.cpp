@@ -27,23 +27,25 @@
 namespace poolgrad {
 namespace {
 
-/// rows != number, exactly, whatever a double makes of it.
+/// Returns rows != number, exact even if a double cannot hold the number.
 Tensor not_class(const Tensor& rows, std::int64_t number) {
   constexpr std::int64_t exact = std::int64_t{1} << 53;
   if (-exact <= number && number <= exact) return rows != static_cast<double>(number);
   return not_equal(rows, from_data<std::int64_t>({number}, {}, rows.device()));
 }
 
-/// The targets of a classification loss: which count, and checks.
+/// The targets of a classification loss, and the flags of counted ones.
 struct ClassTargets {
-  Tensor rows;     // i64, row-major; a backward saves it to make these again
+  Tensor rows;     // i64, row-major; saved by backward to recompute the others
   Tensor counted;  // bool: not ignored
   Tensor safe;     // rows with 0 for ignored targets
 
-  /// Checks dtype, range (IndexError) and options (ValueError); targets equal to options.ignore_index may be anything.
+  /// Checks dtype, range (IndexError) and options (ValueError). Targets equal to options.ignore_index may have any
+  /// value.
   ClassTargets(const char* op, const Tensor& targets, std::int64_t classes, const CrossEntropyOptions& options,
                Operands operands);
-  /// 1 / number of counted targets, 0-dimensional; 1 where there are none. Computed on the device, without a wait.
+  /// Returns 1 / number of counted targets, 0-dimensional; 1 without counted targets. Computed on the device, without a
+  /// wait.
   Tensor inverse_count(DType dtype) const;
 };
 
@@ -62,8 +64,8 @@ Tensor ClassTargets::inverse_count(DType dtype) const {
   return reciprocal(clamp(to(sum(counted), dtype), 1.0, std::numeric_limits<double>::infinity()));
 }
 
-/// The loss of every row in primitive operators: `normaliser`, its log-sum-exp (none where that is 0), less the score
-/// of its target.
+/// Returns the loss of every row in primitive operators: `normaliser`, its log-sum-exp, minus the score of its target.
+/// An undefined normaliser counts as 0.
 Tensor target_losses(const Tensor& scores, const Tensor& normaliser, const ClassTargets& targets,
                      const CrossEntropyOptions& options) {
   const Tensor picked = squeeze(gather(scores, -1, unsqueeze(targets.safe, -1)), -1);
@@ -82,7 +84,7 @@ Tensor reduced(const Tensor& losses, Reduction reduction) {
   }
 }
 
-/// Two floating tensors of one shape.
+/// Checks for two floating tensors of one shape.
 void check_pair(const char* op, Operands operands) {
   check_floating(op, operands);
   if (operands.begin()[0].tensor.shape() != operands.begin()[1].tensor.shape())
@@ -155,7 +157,7 @@ Tensor kl_div(Argument log_q, const Tensor& p, Reduction reduction) {
   check_pair("kl_div", {{"log_q", log_q}, {"p", p}});
   if (p.rank() == 0) fail<ShapeError>("kl_div", "needs rows (..., V)", {{"log_q", log_q}, {"p", p}});
   const DType wide = compute_dtype(p.dtype());
-  const Tensor weights = to(p, wide), none = weights == 0.0;  // where neither logarithm counts, infinite as it may be
+  const Tensor weights = to(p, wide), none = weights == 0.0;  // ignores both logarithms there, even infinite ones
   const Tensor ratio = log(masked_fill(weights, none, 1.0)) - masked_fill(to(*log_q, wide), none, 0.0);
   return reduced(sum(weights * ratio, -1), reduction);
 }
@@ -184,9 +186,9 @@ Tensor huber_loss(Argument a, const Tensor& b, double delta, Reduction reduction
 
 namespace {
 
-/// Rows whose logits exist at one time: about 4 M logits. Logits of a half type take 6 bytes each, in f32 with a
-/// gradient beside: they come in chunks of half as many rows, at least two chunks from 128 rows on. A function of shape
-/// and dtype alone, and with it the order of sums.
+/// Returns the number of rows with logits in memory at one time: about 4 M logits. Logits of a half type take 6 bytes
+/// each, f32 and their gradient. So their chunks have half as many rows, with at least two chunks from 128 rows on.
+/// Depends only on shape and dtype, and so does the order of sums.
 std::int64_t rows_per_chunk(std::int64_t rows, std::int64_t classes, DType dtype) {
   const auto chunk = [&](std::int64_t logits, std::int64_t most) {
     return std::clamp<std::int64_t>(logits / std::max<std::int64_t>(classes, 1) / 64 * 64, 64, most);
@@ -200,14 +202,14 @@ struct LossAndGradients {
   Tensor losses, dx, dweight;  // losses (N)
 };
 
-/// Sums of products for a gradient in the compute dtype: the gradient itself where it has that, else room in f32, so
-/// that a half type rounds once, however many products there are.
+/// Sums products for a gradient in the compute dtype: in the gradient itself if it has that dtype, else in f32 memory.
+/// A half type is then rounded once.
 class WideGradient {
  public:
   WideGradient(const Tensor& result, const Tensor& room) : result_(result), sum_(room.defined() ? room : result) {}
-  /// sum = a b, or sum += a b where not `first`.
+  /// Computes sum = a b if `first`, else sum += a b.
   void add(const Tensor& a, const Tensor& b, bool first) const { product(sum_, a, b, first ? 0.0 : 1.0); }
-  /// result = sum * scale (0-dimensional).
+  /// Computes result = sum * scale (0-dimensional).
   void finish(Stream stream, const Tensor& scale) const {
     kernels::binary(stream, kernels::BinaryOp::mul, sum_.view(), sum_.view(), broadcast_view(scale, sum_.shape()));
     if (!sum_.is_same(result_)) kernels::copy(stream, result_.view(), sum_.view());
@@ -217,15 +219,15 @@ class WideGradient {
   Tensor result_, sum_;
 };
 
-/// The gradients that run_chunks() is to find, each in its dtype; none where that is absent.
+/// The gradients wanted from run_chunks(), with their dtypes; absent: not wanted.
 struct WantedGradients {
   std::optional<DType> dx, dweight;
   bool any() const { return dx || dweight; }
 };
 
-/// x (N, C), weight (V, C). Logits have the compute dtype: a half type would lose the loss of logits near 100. Their
-/// gradients have x's dtype, for the products. The gradients of x and weight are multiplied by `scale` (0-dimensional)
-/// last of all; dx not at all where it is of a half type, in which a single row's part of a mean would vanish.
+/// x (N, C), weight (V, C). Logits have the compute dtype, because a half type is too coarse for the loss of logits
+/// near 100. Their gradients have x's dtype, for the products. The gradients of x and weight are multiplied by `scale`
+/// (0-dimensional) last. A half-type dx is not scaled, because a row's share of a mean would underflow.
 LossAndGradients run_chunks(const Tensor& x, const Tensor& weight, const Tensor& targets, const Tensor& scale,
                             const CrossEntropyOptions& options, const WantedGradients& want) {
   const Stream stream = current_stream(x.device());
@@ -276,12 +278,12 @@ LossAndGradients run_chunks(const Tensor& x, const Tensor& weight, const Tensor&
   return result;
 }
 
-/// The gradients that the forward pass made: for the first backward that asks, on whatever thread.
+/// The gradients made by the forward pass. The first backward on any thread takes them.
 class MadeGradients {
  public:
   explicit MadeGradients(const LossAndGradients& made) : dx_(made.dx), dweight_(made.dweight) {}
 
-  /// Nothing from the second time on.
+  /// Returns undefined SavedTensors from the second call on.
   std::pair<SavedTensor, SavedTensor> take() {
     const std::lock_guard lock(mutex_);
     return {std::exchange(dx_, {}), std::exchange(dweight_, {})};
@@ -292,7 +294,7 @@ class MadeGradients {
   SavedTensor dx_, dweight_;
 };
 
-/// x *= scale, which has one element. The CPU skips what would change nothing; a device is not waited for to know.
+/// Computes x *= scale for one-element scale. The CPU skips a scale of 1; a device is not synchronized to check it.
 void scale_in_place(const Tensor& x, const Tensor& scale) {
   if (!x.defined() || (x.device().is_cpu() && scale.item() == 1.0)) return;
   kernels::binary(current_stream(x.device()), kernels::BinaryOp::mul, x.view(), x.view(),
@@ -344,7 +346,7 @@ Tensor linear_cross_entropy(Argument x, const Tensor& weight, const Tensor& targ
                   return {cross_entropy(linear(to(in[0], products), to(in[1], products)), classes, options)};
                 },
                 {input, table}, {grad});
-          // The gradients of the forward pass are given away; another backward computes them again.
+          // The first backward takes the gradients of the forward pass; a later one recomputes them.
           const auto [saved_dx, saved_dweight] = made->take();
           Tensor dx = saved_dx.unpack(), dweight = saved_dweight.unpack();
           if ((want.dx && !dx.defined()) || (want.dweight && !dweight.defined())) {

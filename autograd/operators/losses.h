@@ -1,6 +1,6 @@
-// Losses: 0-dimensional results (but for Reduction::none), in f32 for f16 and bf16 inputs of the cross entropies and
-// their kin. A backward that reads targets again throws Error if they were written since the forward pass; nll_loss and
-// the losses of a - b keep copies. Operands are never broadcast (ShapeError).
+// Losses. Results are 0-dimensional, except with Reduction::none. Cross entropies, nll_loss and kl_div of f16 and bf16
+// return f32. If targets were written since the forward pass, a backward that reads them throws Error; nll_loss and the
+// losses of a - b keep copies. Operands never broadcast (ShapeError).
 #pragma once
 
 #include <cstdint>
@@ -12,34 +12,37 @@ namespace poolgrad {
 enum class Reduction { mean, sum, none };
 
 struct CrossEntropyOptions {
-  std::int64_t ignore_index = -100;  // targets equal to it count neither in the sum nor in the mean
+  std::int64_t ignore_index = -100;  // targets with this value are ignored
   double label_smoothing = 0.0;
   Reduction reduction = Reduction::mean;
 };
 
-/// logits (..., V) and i64 targets (...): mean of log_sum_exp(logits) - logits[target]. The backward recomputes
-/// probabilities from the saved lse straight into the gradient. The mean over no counted target is 0. IndexError names
-/// the first target outside [0, V) and its position.
+/// Returns the mean of log_sum_exp(logits) - logits[target], for logits (..., V) and i64 targets (...). The backward
+/// recomputes probabilities from the saved lse, in the memory of the gradient. Without counted targets the mean is 0.
+/// Throws IndexError with the first target outside [0, V) and its position.
 Tensor cross_entropy(Argument logits, const Tensor& targets, CrossEntropyOptions options = {});
-/// cross_entropy(x weight^T, targets) for x (..., C), weight (V, C) in chunks of rows: neither logits nor probabilities
-/// exist beyond one chunk of at most 1024 rows (512 of a half type, whose logits are f32). The forward pass computes
-/// the gradients, tagged Category::gradient. The first backward takes them; a second one (retain_graph) computes them
-/// again. For f16 and bf16 the gradient of the weight is summed in f32: an f32 weight, which is cast for the products,
-/// gets this sum; else the sum takes room of its size. Under autocast x may be f32, too. Mean or sum only (ValueError).
+/// Returns cross_entropy(x weight^T, targets) for x (..., C) and weight (V, C), in chunks of rows. Only the logits of
+/// one chunk exist at a time: at most 1024 rows, or 512 for half types, whose logits are f32.
+/// The forward pass computes the gradients, tagged Category::gradient. The first backward takes them; a second one
+/// (retain_graph) recomputes them. For f16 and bf16 the gradient of the weight is summed in f32. An f32 weight, cast
+/// for the products, gets this sum directly; otherwise the sum takes additional memory of its size. Under autocast x
+/// may be f32. Mean or sum only (ValueError).
 Tensor linear_cross_entropy(Argument x, const Tensor& weight, const Tensor& targets, CrossEntropyOptions options = {});
-/// cross_entropy of what log_softmax gave: log_probabilities (..., V), i64 targets (...). The same options and errors.
+/// Returns the cross entropy for the output of log_softmax: log_probabilities (..., V), i64 targets (...). Same options
+/// and errors as cross_entropy().
 Tensor nll_loss(Argument log_probabilities, const Tensor& targets, CrossEntropyOptions options = {});
-/// -t log(sigmoid(x)) - (1 - t) log(1 - sigmoid(x)) of each logit x and its target t in [0, 1], a tensor like logits;
-/// stable, and exact in the tails.
+/// Returns -t log(sigmoid(x)) - (1 - t) log(1 - sigmoid(x)) for each logit x and its target t in [0, 1]. targets has
+/// the shape and dtype of logits. Stable, and exact in the tails.
 Tensor binary_cross_entropy_with_logits(Argument logits, const Tensor& targets, Reduction reduction = Reduction::mean);
-/// KL(p || q) = sum of p (log p - log q) over the last dimension, 0 where p is 0, for log_q (..., V) and p (..., V),
-/// both of one dtype; the mean is over rows (PyTorch's batchmean).
+/// Returns KL(p || q), the sum of p (log p - log q) over the last dimension, 0 where p is 0. log_q and p are (..., V)
+/// with one dtype. The mean is over rows (batchmean in PyTorch).
 Tensor kl_div(Argument log_q, const Tensor& p, Reduction reduction = Reduction::mean);
-/// (a - b)^2 of each element.
+/// (a - b)^2 for each element.
 Tensor mse_loss(Argument a, const Tensor& b, Reduction reduction = Reduction::mean);
-/// |a - b| of each element; subgradient 0 at 0.
+/// |a - b| for each element; subgradient 0 at 0.
 Tensor l1_loss(Argument a, const Tensor& b, Reduction reduction = Reduction::mean);
-/// d^2 / 2 where |d| <= delta, else delta (|d| - delta / 2), for d = a - b (Huber 1964); delta > 0 (ValueError).
+/// d^2 / 2 if |d| <= delta, else delta (|d| - delta / 2), for d = a - b (Huber 1964). Throws ValueError unless delta >
+/// 0.
 Tensor huber_loss(Argument a, const Tensor& b, double delta = 1.0, Reduction reduction = Reduction::mean);
 
 }  // namespace poolgrad

@@ -18,7 +18,7 @@ namespace poolgrad {
 
 namespace {
 
-/// (..., m, n) with the broadcast batch dimensions of a and b.
+/// Returns the shape (..., m, n) with the broadcast batch dimensions of a and b.
 Shape product_shape(const Tensor& a, const Tensor& b, Operands operands) {
   const std::int64_t inner = b.shape()[b.rank() - 2];
   if (a.shape().back() != inner) fail<ShapeError>("matmul", "inner dimensions differ", operands);
@@ -35,7 +35,7 @@ Shape product_shape(const Tensor& a, const Tensor& b, Operands operands) {
   return *shape;
 }
 
-/// (..., n) as (rows, n).
+/// Returns (..., n) as (rows, n).
 Tensor as_rows(const Tensor& x) {
   std::int64_t rows = 1;
   for (int d = 0; d + 1 < x.rank(); ++d) rows *= x.shape()[d];
@@ -43,8 +43,8 @@ Tensor as_rows(const Tensor& x) {
 }
 Tensor swapped(const Tensor& x) { return transpose(x, -2, -1); }
 
-/// The gradients of weight and bias of rows (n, in) from those of their results (n, out), the latter in the epilogue of
-/// the former where there is one.
+/// Returns the gradients of weight and bias from rows (n, in) and the gradient of their results (n, out). The bias
+/// gradient comes from the product's epilogue, if there is one.
 std::pair<Tensor, Tensor> gradients_of_table(const Tensor& grad, const Tensor& rows) {
   const Tensor weight = Tensor::empty({grad.shape()[1], rows.shape()[1]}, grad.options()),
                bias = Tensor::empty({grad.shape()[1]}, grad.options());
@@ -52,7 +52,7 @@ std::pair<Tensor, Tensor> gradients_of_table(const Tensor& grad, const Tensor& r
   return {weight, bias};
 }
 
-/// d<grad, a b>/db: where b has no batch dimensions of its own, one product over all rows.
+/// Returns d<grad, a b>/db. If b has no batch dimensions, one product covers all rows.
 Tensor gradient_of_right(const Tensor& grad, const Tensor& a, const Shape& shape) {
   if (shape.rank() == 2) return matmul(swapped(as_rows(a)), as_rows(grad));
   return sum_to(matmul(swapped(a), grad), shape);
@@ -117,7 +117,7 @@ Tensor linear(Argument x, const Tensor& weight, const Tensor& bias) {
          out_features = weight.shape()[0]](const BackwardCall& call) {
           Gradients gradients(3);
           const Tensor& grad = call.gradient();
-          // First what may have to be computed again: the gradient of x is not there meanwhile.
+          // First the gradient that may need recomputation: the gradient of x does not exist yet.
           if (call.needs(1)) {
             const Tensor rows = as_rows(x.unpack());
             if (call.needs(2) && !wants_gradient({grad, rows}))
@@ -134,13 +134,13 @@ Tensor linear(Argument x, const Tensor& weight, const Tensor& bias) {
 
 namespace {
 
-/// How gemm reads the last two dimensions: row-major, or as the transpose of a row-major matrix.
+/// The layout of the last two dimensions for gemm: row-major, or the transpose of a row-major matrix.
 struct Layout {
   bool usable = false, transposed = false;
   std::int64_t leading = 1;
 };
 
-/// `lines` lines of `length` consecutive elements; a dimension of size 1 has no stride of its own.
+/// Returns the layout of `lines` lines of `length` consecutive elements. A dimension of size 1 may have any stride.
 Layout lines_of(std::int64_t lines, std::int64_t line_stride, std::int64_t length, std::int64_t element_stride,
                 bool transposed) {
   if (element_stride != 1 && length > 1) return {};
@@ -156,7 +156,7 @@ Layout layout_of(const Tensor& matrix) {
   return straight.usable ? straight : lines_of(columns, column_stride, rows, row_stride, true);
 }
 
-/// One batch dimension of all three operands: its size and how far a step moves in each.
+/// A batch dimension of all three operands: its size and strides.
 struct BatchDim {
   std::int64_t size, a, b, out;
 
@@ -170,7 +170,7 @@ std::int64_t batch_stride(const Tensor& x, int d, int batch_rank) {
   return own < 0 || x.shape()[own] == 1 ? 0 : x.strides()[own];
 }
 
-/// The batch dimensions, outermost first, neighbours merged wherever all operands allow it.
+/// Returns the batch dimensions, outermost first. Merges neighbors if all operands allow it.
 std::vector<BatchDim> batch_dims(const Tensor& out, const Tensor& a, const Tensor& b) {
   const int rank = out.rank() - 2;
   std::vector<BatchDim> dims;
@@ -205,7 +205,7 @@ void product(const Tensor& out, const Tensor& left, const Tensor& right, double 
   if (row_sums.defined()) shape.row_sums = row_sums.view().data;
 
   std::vector<BatchDim> dims = batch_dims(out, a, b);
-  // A row-major `a` whose batches follow on its rows is one tall matrix, where all batches share `b`.
+  // If all batches share `b` and the batches of a row-major `a` are adjacent, `a` is one tall matrix.
   if (!dims.empty() && !la.transposed && dims.back().b == 0) {
     const BatchDim& inner = dims.back();
     if (inner.a == shape.m * shape.lda && inner.out == shape.m * shape.ldc) {

@@ -25,10 +25,10 @@ namespace {
 
 using kernels::ReduceOp;
 
-/// The shapes after reducing `dims` of x: with the reduced dimensions as 1, and without them.
+/// The shapes after reducing `dims` of x: with reduced dimensions as 1, and without them.
 struct ReducedDims {
   Shape kept, dropped;
-  std::int64_t elements = 1;  // that are combined into one
+  std::int64_t elements = 1;  // reduced to one
 
   ReducedDims(const char* name, const Tensor& x, const Dims& dims) : kept(x.shape()) {
     const std::bitset<max_rank> reduced = named_dims(name, x, dims);
@@ -53,8 +53,8 @@ Tensor computed(ReduceOp op, const Tensor& x, const ReducedDims& reduction, bool
 /// Integers and bools sum to i64.
 DType sum_dtype(DType dtype) { return is_floating(dtype) ? dtype : DType::i64; }
 
-/// The part of each element of x in the gradient of its extremum `best`, (kept): elements that are the result share it
-/// equally. A constant for second derivatives; computed in the dtype that x is computed in.
+/// Returns the share of each element of x in the gradient of its extremum `best` (kept). Elements equal to the result
+/// share it equally. A constant for second derivatives, in the compute dtype of x.
 Tensor shares_of_extremum(ReduceOp op, const Tensor& x, const Tensor& best, const ReducedDims& reduction) {
   const NoGradGuard guard;
   const auto share = op == ReduceOp::maximum ? kernels::BinaryOp::maximum_share : kernels::BinaryOp::minimum_share;
@@ -64,12 +64,12 @@ Tensor shares_of_extremum(ReduceOp op, const Tensor& x, const Tensor& best, cons
   return winners * to(1.0 / sums, x.dtype());
 }
 
-/// max and min: the gradient goes to the elements that are the result, in equal parts.
+/// Records max or min. The elements equal to the result get the gradient in equal parts.
 Tensor record_extremum(const char* name, ReduceOp op, const Tensor& x, const Dims& dims, bool keep,
                        std::source_location at = std::source_location::current()) {
   check_devices(name, {{"x", x}});
   const ReducedDims reduction(name, x, dims);
-  if (reduction.elements == 0) fail<ShapeError>(name, "nothing to choose from", {{"x", x}});
+  if (reduction.elements == 0) fail<ShapeError>(name, "there are no elements to choose from", {{"x", x}});
   Tensor out = computed(op, x, reduction, keep, x.dtype(), at);
   if (wants_gradient({x}))
     record(name, {x}, {out}, recipe([name, op, dims, keep](const Tensor& input) {
@@ -83,7 +83,8 @@ Tensor record_extremum(const char* name, ReduceOp op, const Tensor& x, const Dim
   return out;
 }
 
-/// The product over the last dimension as a tree of products of halves: exact derivatives even where factors are 0.
+/// Returns the product over the last dimension as a tree of products of halves. Derivatives are exact even where
+/// factors are 0.
 Tensor product_tree(Tensor x) {
   for (std::int64_t n = x.shape().back(); n > 1; n = x.shape().back()) {
     const Tensor halves = slice(x, -1, 0, n / 2) * slice(x, -1, n / 2, n / 2 * 2);
@@ -92,7 +93,7 @@ Tensor product_tree(Tensor x) {
   return x;
 }
 
-/// prod over `dims`, kept as 1, in differentiable operators; x has elements.
+/// Returns prod over `dims`, kept as 1, in differentiable operators. x must not be empty.
 Tensor product_of(const Tensor& x, const ReducedDims& reduction) {
   Dims order;
   for (const bool combined : {false, true})
@@ -101,7 +102,8 @@ Tensor product_of(const Tensor& x, const ReducedDims& reduction) {
   return reshape(product_tree(reshape(permute(x, order), {-1, reduction.elements})), reduction.kept);
 }
 
-/// The running sum along the last dimension, from the front or from the back; each is the gradient of the other.
+/// Returns the running sum along the last dimension, from the front or from the back. Each is the gradient of the
+/// other.
 Tensor running_sum(const Tensor& x, bool reverse) {
   Tensor out = Tensor::empty(x.shape(), {sum_dtype(x.dtype()), x.device()});
   kernels::cumulative_sum(current_stream(x.device()), out.view(), dense(x).view(), reverse);
@@ -113,7 +115,7 @@ Tensor running_sum(const Tensor& x, bool reverse) {
 
 constexpr double infinity = std::numeric_limits<double>::infinity();
 
-/// Of a floating dtype.
+/// Returns the largest finite number of a floating dtype.
 double largest_number(DType dtype) {
   switch (dtype) {
     case DType::f64: return std::numeric_limits<double>::max();
@@ -123,9 +125,9 @@ double largest_number(DType dtype) {
   }
 }
 
-/// combine() of every element with all before it along the last dimension, in log2(n) passes of differentiable
-/// operators (Hillis & Steele 1986): exact derivatives even where factors are 0 or numbers far apart. Half types
-/// compute in f32.
+/// Combines every element with all before it along the last dimension, in log2(n) passes of differentiable operators
+/// (Hillis & Steele 1986). Derivatives are exact even where factors are 0 or numbers differ widely. Half types compute
+/// in f32.
 template <class Combine>
 Tensor prefixes_of(const Tensor& x, const Combine& combine) {
   const DType dtype = sum_dtype(x.dtype()), wide = is_half(dtype) ? DType::f32 : dtype;
@@ -142,10 +144,10 @@ Tensor running_log_sum_exp(const Tensor& x) {
     return log_sum_exp(stack({before, own}, -1));
   });
   if (!out.requires_grad()) return out;
-  return masked_fill(out, out == -infinity, -infinity);  // no gradient there: the first is its own sum
+  return masked_fill(out, out == -infinity, -infinity);  // no gradient for leading -infinity
 }
 
-/// An operator whose forward and backward are those of its definition along the last dimension; saves x alone.
+/// Records an operator with forward and backward from its definition along the last dimension. Saves only x.
 Tensor record_defined(const char* name, Tensor (*definition)(const Tensor&), const Tensor& x, std::int64_t dim) {
   if (x.rank() == 0) return as_vector(x, [&](const Tensor& one) { return record_defined(name, definition, one, dim); });
   const int axis = checked_axis(name, x, dim);
@@ -170,7 +172,7 @@ Tensor position_of(const char* name, Search search, const Tensor& x, std::int64_
   check_devices(name, {{"x", x}});
   if (x.rank() == 0) return as_vector(x, [&](const Tensor& one) { return position_of(name, search, one, dim, keep); });
   const int axis = checked_axis(name, x, dim);
-  if (x.shape()[axis] == 0) fail<ShapeError>(name, "nothing to choose from", {{"x", x}});
+  if (x.shape()[axis] == 0) fail<ShapeError>(name, "there are no elements to choose from", {{"x", x}});
   const Tensor rows = dense(moved_to_end(x.detach(), axis));
   Tensor out = Tensor::empty(row_shape(rows), {DType::i64, x.device()});
   search(current_stream(x.device()), out.view(), rows.view());
@@ -232,7 +234,7 @@ Tensor stddev(Argument x, const Dims& dims, Keep keep, double correction) {
   check_floating("stddev", {{"x", x}});
   if (is_half(x->dtype())) return to(stddev(to(*x, DType::f32), dims, keep, correction), x->dtype());
   const auto elements = static_cast<double>(ReducedDims("stddev", x, dims).elements);
-  // By the norm, whose squares neither overflow nor vanish.
+  // By the norm, which squares without overflow or underflow.
   return norm(*x - mean(*x, dims, true), 2.0, dims, keep) * (1.0 / std::sqrt(std::max(elements - correction, 0.0)));
 }
 
@@ -284,7 +286,7 @@ Tensor log_sum_exp(Argument x, std::int64_t dim, Keep keep) {
   if (wants_gradient({x}))
     record("log_sum_exp", {x}, {out}, recipe([](const Tensor& input) { return log_sum_exp(input); }),
            [x = SavedTensor(x)](const BackwardCall& call) -> Gradients {
-             // Infinity counts as the largest number: elements of infinity share the gradient as in max.
+             // Infinity counts as the largest number, so infinite elements share the gradient as in max.
              const Tensor finite = clamp(x.unpack(), -infinity, largest_number(call.gradient().dtype()));
              return {mul_no_nan(unsqueeze(call.gradient(), -1), softmax(finite))};
            });
@@ -314,8 +316,8 @@ Tensor logcumsumexp(Argument x, std::int64_t dim) {
 
 namespace {
 
-/// The p-norm over `dims`, which stay as 1, in x's dtype. Computed in f64, which holds the squares of every other
-/// dtype; other powers, and squares of f64, are those of x divided by about its largest magnitude.
+/// Returns the p-norm over `dims`, which stay as 1, in x's dtype. Computes in f64, which holds the squares of all other
+/// dtypes. For other powers, and for squares of f64, first divides x by about its largest magnitude.
 Tensor computed_norm(const Tensor& x, double p, const Dims& dims) {
   const NoGradGuard guard;
   const ReducedDims reduction("norm", x, dims);
@@ -341,12 +343,12 @@ Tensor computed_norm(const Tensor& x, double p, const Dims& dims) {
   return to(scale * pow(sum(pow(magnitude / scale, p), dims, true), 1.0 / p), x.dtype());
 }
 
-/// The derivative of the p-norm `length`, (kept), by x; both in the dtype that x is computed in.
+/// Returns the derivative of the p-norm `length` (kept) by x; both have the compute dtype of x.
 Tensor slope_of_norm(const Tensor& x, const Tensor& length, double p, const ReducedDims& reduction) {
   if (p == 0.0) return zeros_like(x);
   if (p == 1.0) return sign(x);
   if (p == infinity) return sign(x) * shares_of_extremum(ReduceOp::maximum, abs(x), length.detach(), reduction);
-  if (p == 2.0) return x / masked_fill(length, length == 0.0, infinity);  // 0, and flat, at 0
+  if (p == 2.0) return x / masked_fill(length, length == 0.0, infinity);  // 0 at 0, also in the second derivative
   const Tensor none = x == 0.0;
   const Tensor ratio = abs(masked_fill(x, none, 1.0)) / masked_fill(length, length == 0.0, 1.0);
   return masked_fill(sign(x) * pow(ratio, p - 1.0), none, 0.0);
@@ -371,7 +373,7 @@ Tensor record_norm(const Tensor& x, double p, const Dims& dims) {
 Tensor norm(Argument x, double p, const Dims& dims, Keep keep) {
   if (const auto cast = autocast("norm", {x}); !cast.empty()) return norm(cast[0], p, dims, keep);
   check_floating("norm", {{"x", x}});
-  if (!(p >= 0.0)) fail<ValueError>("norm", fmt::format("p is {}, neither 0, positive nor inf", p), {{"x", x}});
+  if (!(p >= 0.0)) fail<ValueError>("norm", fmt::format("p {} is neither 0, positive nor inf", p), {{"x", x}});
   const ReducedDims reduction("norm", x, dims);
   const bool power = p != 0.0 && p != 1.0 && p != 2.0 && p != infinity;
   if (power && is_half(x->dtype())) return to(norm(to(*x, DType::f32), p, dims, keep), x->dtype());

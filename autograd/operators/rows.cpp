@@ -32,7 +32,7 @@ Tensor gradient(RowBackwardKernel kernel, const Tensor& grad, const Tensor& out)
   return dx;
 }
 
-/// A function of rows, with what gives the gradient by that of its result and the result, and the same in
+/// A function of rows, its gradient from the result and the gradient of the result, and its definition in
 /// differentiable operators.
 struct RowFunction {
   RowKernel kernel;
@@ -71,7 +71,7 @@ Tensor log_softmax(Argument x, std::int64_t dim) {
 
 namespace {
 
-/// weight and bias, where given, are (C), contiguous, and like x.
+/// Checks that weight and bias, if defined, are (C), contiguous, and like x.
 void check_norm(const char* name, const Tensor& x, const Tensor& weight, const Tensor& bias) {
   const Operands operands = {{"x", x}, {"weight", weight}, {"bias", bias}};
   check_floating(name, {{"x", x}});
@@ -87,13 +87,13 @@ void check_norm(const char* name, const Tensor& x, const Tensor& weight, const T
 
 Tensor statistics_like(const Tensor& x) { return Tensor::empty(row_shape(x), {compute_dtype(x.dtype()), x.device()}); }
 Tensor dense_or_undefined(const Tensor& x) { return x.defined() ? dense(x) : x; }
-/// Room for the gradient of an input, if it is wanted.
+/// Returns memory for the gradient of an input, if it is wanted.
 Tensor room_for(const BackwardCall& call, int input, const Tensor& like) {
   return call.needs(input) ? Tensor::empty_like(like) : Tensor();
 }
 
-/// Rows of x divided by the root of their mean square plus epsilon, in differentiable operators: by way of rows divided
-/// by a power of two, whose squares neither overflow nor vanish.
+/// Returns rows of x divided by the root of their mean square plus epsilon, in differentiable operators. Rows are first
+/// divided by a power of two, so that squares neither overflow nor underflow.
 Tensor normalized(const Tensor& x, double epsilon, bool centered) {
   Tensor scale;
   {
@@ -106,7 +106,7 @@ Tensor normalized(const Tensor& x, double epsilon, bool centered) {
   return rows * rsqrt(mean(square(rows), {-1}, true) + epsilon / scale / scale);
 }
 
-/// x * weight + bias, where they are given.
+/// Returns x * weight + bias; undefined operands are left out.
 Tensor scaled(const Tensor& x, const Tensor& weight, const Tensor& bias = {}) {
   const Tensor product = weight.defined() ? x * weight : x;
   return bias.defined() ? product + bias : product;
@@ -183,7 +183,7 @@ Tensor rms_norm(Argument x, const Tensor& weight, double epsilon) {
 
 namespace {
 
-/// out = the first `heads` heads rotated and the others as they are; out may be x.
+/// Writes the first `heads` heads rotated, and the others unchanged, to `out`; out may be x.
 void rotate(const Tensor& out, const Tensor& x, std::int64_t heads, const kernels::RotaryPositions& positions,
             const kernels::RotaryFrequencies& frequencies, bool inverse) {
   const Stream stream = current_stream(x.device());
@@ -213,7 +213,7 @@ Tensor rotated(const Tensor& x, std::int64_t heads, const kernels::RotaryPositio
   return out;
 }
 
-/// Of vectors of `size` elements.
+/// Returns the frequencies for vectors of `size` elements.
 kernels::RotaryFrequencies frequencies_of(const RopeOptions& options, std::int64_t size) {
   kernels::RotaryFrequencies result(options.base);
   switch (options.scaling) {
@@ -223,7 +223,7 @@ kernels::RotaryFrequencies frequencies_of(const RopeOptions& options, std::int64
       break;
     case RopeScaling::linear: result.stretch = 1 / options.factor; break;
     case RopeScaling::yarn: {
-      // The pair, not a whole number, that turns so many times in the trained context.
+      // Returns the fractional pair index that turns this many times in the trained context.
       const auto pair_of = [&](double turns) {
         const double longest = static_cast<double>(options.trained_context) / (2 * std::numbers::pi * turns);
         return static_cast<double>(size) * std::log(longest) / (2 * std::log(options.base));
@@ -231,7 +231,7 @@ kernels::RotaryFrequencies frequencies_of(const RopeOptions& options, std::int64
       result.stretch = 1 / options.factor;
       result.kept = std::max(0.0, std::floor(pair_of(32)));
       result.stretched = std::min(static_cast<double>(size - 1), std::ceil(pair_of(1)));
-      result.stretched = std::max(result.stretched, result.kept + 0.001);  // never a division by 0
+      result.stretched = std::max(result.stretched, result.kept + 0.001);  // avoids a division by 0
       result.magnitude = 0.1 * std::log(options.factor) + 1;
     }
   }
@@ -245,9 +245,9 @@ Tensor checked_rope(const Tensor& x, std::int64_t heads, const kernels::RotaryPo
   if (heads < 0 || heads > x.shape()[2])
     fail<ValueError>("rope", "cannot rotate " + std::to_string(heads) + " heads", {{"x", x}});
   if (!(options.base > 0.0)) fail<ValueError>("rope", "the base must be positive", {{"x", x}});
-  if (!(options.factor >= 1.0)) fail<ValueError>("rope", "the factor of a longer context is below 1", {{"x", x}});
+  if (!(options.factor >= 1.0)) fail<ValueError>("rope", "factor is below 1", {{"x", x}});
   if (options.scaling == RopeScaling::yarn && options.trained_context < 1)
-    fail<ValueError>("rope", "yarn needs the context that was trained on", {{"x", x}});
+    fail<ValueError>("rope", "yarn needs trained_context", {{"x", x}});
   return rotated(x, heads, positions, frequencies_of(options, x.shape()[3]), /*inverse=*/false);
 }
 

@@ -74,7 +74,7 @@ std::bitset<max_rank> named_dims(const char* op, const Tensor& x, const Dims& di
 void check_number(const char* op, const Tensor& x, double value) {
   check_devices(op, {{"x", x}});
   if (!has_number(x.dtype(), value))
-    fail<ValueError>(op, fmt::format("{} is no {}", value, to_string(x.dtype())), {{"x", x}});
+    fail<ValueError>(op, fmt::format("{} does not fit into {}", value, to_string(x.dtype())), {{"x", x}});
 }
 
 void check_whole(const char* op, const Tensor& x, std::initializer_list<double> numbers) {

@@ -15,7 +15,7 @@ int sorted_axis(const char* name, const Tensor& x, std::int64_t dim) {
   return checked_axis(name, x, dim);
 }
 
-/// The first `count` places of the order along `axis`.
+/// Returns the first `count` indices of the order along `axis`.
 Tensor first_places(const Tensor& x, int axis, std::int64_t count, bool descending,
                     std::source_location at = std::source_location::current()) {
   const Tensor rows = moved_to_end(x.detach(), axis);
@@ -30,7 +30,7 @@ Tensor first_places(const Tensor& x, int axis, std::int64_t count, bool descendi
 
 namespace {
 
-/// Both as as_vector() has them.
+/// Returns both results as as_vector() does.
 template <class Function>
 Sorted sorted_as_vector(const Tensor& x, const Function& of_vector) {
   const Sorted vector = of_vector(reshape(x, {1}));
@@ -57,9 +57,8 @@ Sorted topk(Argument x, std::int64_t k, std::int64_t dim, bool largest) {
     return sorted_as_vector(x, [=](const Tensor& one) { return topk(one, k, dim, largest); });
   const int axis = sorted_axis("topk", x, dim);
   if (k < 0 || k > x->shape()[axis])
-    fail<ValueError>(
-        "topk", "there are no " + std::to_string(k) + " elements to choose along dimension " + std::to_string(axis),
-        {{"x", x}});
+    fail<ValueError>("topk", "k " + std::to_string(k) + " is out of range for dimension " + std::to_string(axis),
+                     {{"x", x}});
   const Tensor indices = first_places(x, axis, k, largest);
   return {gather(*x, axis, indices), indices};
 }

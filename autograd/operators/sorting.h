@@ -1,6 +1,5 @@
-// Order along one dimension: NaN is last in either direction, and equal elements stay in the order they have, so that
-// every device gives the same places. A tensor without dimensions throws ShapeError, a dimension out of range
-// IndexError.
+// Sorting along one dimension. NaN is last in either direction. Sorting is stable, so every device gives the same
+// indices. A tensor without dimensions acts as a vector of one element. A dimension out of range throws IndexError.
 #pragma once
 
 #include <cstdint>
@@ -9,17 +8,18 @@
 
 namespace poolgrad {
 
-/// Elements in order, and where (i64) along the dimension each was. The gradient of a value goes there; second
-/// derivatives too.
+/// Sorted elements and their original indices (i64) along the dimension. The gradient of a value goes to its origin.
+/// Second derivatives exist.
 struct Sorted {
   Tensor values, indices;
 };
 
-/// const auto [values, indices] = sort(x); of every dtype.
+/// const auto [values, indices] = sort(x). Every dtype.
 Sorted sort(Argument x, std::int64_t dim = -1, bool descending = false);
-/// The places alone: gather(x, dim, argsort(x, dim)) is in order.
+/// Returns only the indices: gather(x, dim, argsort(x, dim)) is sorted.
 Tensor argsort(Argument x, std::int64_t dim = -1, bool descending = false);
-/// The k largest (or smallest) along the dimension, the best first. ValueError unless 0 <= k <= its size.
+/// Returns the k largest (or smallest) elements along the dimension, the best first. Throws ValueError unless 0 <= k <=
+/// its size.
 Sorted topk(Argument x, std::int64_t k, std::int64_t dim = -1, bool largest = true);
 
 }  // namespace poolgrad

@@ -24,7 +24,7 @@ using kernels::UnaryOp;
 
 Tensor zero_where(const Tensor& condition, const Tensor& x) { return masked_fill(x, condition, 0.0); }
 
-/// grad * op'(x) in differentiable operators: what create_graph needs. Reads x or y = op(x) as the kernel does.
+/// Returns grad * op'(x) in differentiable operators, for create_graph. Reads x or y = op(x) as the kernel does.
 Tensor derivative(UnaryOp op, const Tensor& grad, const Tensor& x, const Tensor& y, double a, double b) {
   constexpr double pi = std::numbers::pi;
   if (is_half(grad.dtype()) && (x.defined() || y.defined())) {  // intermediate results may overflow f16
@@ -90,7 +90,8 @@ void check_domain(const char* name, const Tensor& x, Domain domain) {
   check_devices(name, {{"x", x}});
   if (domain == Domain::floating && !is_floating(x.dtype()))
     fail<DTypeError>(name, "needs a floating dtype", {{"x", x}});
-  if (domain == Domain::numbers && x.dtype() == DType::boolean) fail<DTypeError>(name, "bool is no number", {{"x", x}});
+  if (domain == Domain::numbers && x.dtype() == DType::boolean)
+    fail<DTypeError>(name, "bool is not a numeric dtype", {{"x", x}});
 }
 
 Tensor computed(UnaryOp op, const Tensor& x, double a, double b,
@@ -179,12 +180,12 @@ Tensor gelu(Argument x, GeluKind kind) {
 Tensor clamp(Argument x, double low, double high) {
   if (!(low <= high))
     fail<ValueError>("clamp", fmt::format("the lower bound {} is above the upper {}", low, high), {{"x", x}});
-  if (x->defined()) {  // bounds that the dtype has, as in maximum(x, number)
+  if (x->defined()) {  // bounds rounded to the dtype, as in maximum(x, number)
     low = rounded(x->dtype(), low);
     high = rounded(x->dtype(), high);
   }
   if (x->defined() && !is_floating(x->dtype())) {
-    // Integers are compared as i64, which has no infinity, and whose largest number no double is.
+    // Integers are compared as i64, which has no infinity. No double equals its largest number.
     low = std::max(low, -0x1p63);
     if (std::isinf(high)) {
       if (x->dtype() == DType::i64) return maximum(*x, low);
@@ -240,7 +241,7 @@ Tensor silu_mul(Argument gate, const Tensor& up) {
 
 namespace {
 
-/// Steps that lie one after another, each with the position of its first.
+/// Returns runs of consecutive positions, each with its first position.
 std::vector<kernels::PositionMap::Piece> runs_of(const kernels::PositionMap& map) {
   std::vector<kernels::PositionMap::Piece> runs;
   for (int n = 0; n < 2; ++n) {
@@ -252,7 +253,8 @@ std::vector<kernels::PositionMap::Piece> runs_of(const kernels::PositionMap& map
   return runs;
 }
 
-/// Linear in x for a given key, so that its gradient is itself. `part` is of the tensor whose range the key begins.
+/// Linear in x for a given key, so its gradient is the same operator. `key` begins the range of the whole tensor, and x
+/// is its `part`.
 Tensor dropped(const Tensor& x, double p, kernels::RandomKey key, SequencePart part) {
   Tensor out = Tensor::empty_like(x);
   const Stream stream = current_stream(x.device());
@@ -265,7 +267,7 @@ Tensor dropped(const Tensor& x, double p, kernels::RandomKey key, SequencePart p
           const Geometry entry = sliced(y.geometry(), 0, b, b + 1, 1);
           return y.alias(sliced(entry, 1, run.row, run.row + run.count, 1)).view();
         };
-        const std::int64_t row = x.count() / x.size(0) / x.size(1);  // numbers for a position
+        const std::int64_t row = x.count() / x.size(0) / x.size(1);  // numbers per position
         kernels::RandomKey own = key;
         own.offset += static_cast<std::uint64_t>(((part.first_row + b) * part.whole + run.position) * row);
         kernels::dropout(stream, own, of_run(out), of_run(x), p);
@@ -298,13 +300,13 @@ Tensor dropout(Argument x, double p, Generator& generator, SequencePart part) {
   if (x->rank() < 2 || map.count != x->size(1) || map.position(0) < 0 ||
       (map.count > 0 && map.position(map.count - 1) >= part.whole))
     fail<ShapeError>("dropout",
-                     "dimension 1 does not lie from position " + std::to_string(map.position(0)) + " on within " +
+                     "dimension 1 does not fit from position " + std::to_string(map.position(0)) + " on within " +
                          std::to_string(part.whole),
                      {{"x", x}});
   if (part.first_row < 0 || part.first_row + x->size(0) > rows)
     fail<ShapeError>(
         "dropout",
-        "dimension 0 does not lie from row " + std::to_string(part.first_row) + " on within " + std::to_string(rows),
+        "dimension 0 does not fit from row " + std::to_string(part.first_row) + " on within " + std::to_string(rows),
         {{"x", x}});
   if (p == 0.0) return x;
   std::int64_t numbers = rows * part.whole;

@@ -1,5 +1,5 @@
-// Elementwise functions of one tensor: floating dtypes, DTypeError otherwise; neg, abs, sign, square, clamp, floor,
-// ceil and round take integers as well. All are twice differentiable away from their kinks.
+// Elementwise functions of one tensor. Floating dtypes (DTypeError); neg, abs, sign, square, clamp, floor, ceil and
+// round also accept integers. All are twice differentiable away from kinks.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +29,7 @@ Tensor exp2(Argument x);
 Tensor sin(Argument x);
 Tensor cos(Argument x);
 Tensor tan(Argument x);
-/// NaN outside [-1, 1], infinite gradient at its ends; so has acos.
+/// NaN outside [-1, 1], with infinite gradient at -1 and 1, like acos.
 Tensor asin(Argument x);
 Tensor acos(Argument x);
 Tensor atan(Argument x);
@@ -41,7 +41,7 @@ Tensor erf(Argument x);
 /// Subgradient 0 at 0, gradient 1 at NaN.
 Tensor relu(Argument x);
 Tensor leaky_relu(Argument x, double negative_slope = 0.01);
-/// GELU (Hendrycks & Gimpel 2016): x * Phi(x), exact by erf or its tanh approximation.
+/// GELU (Hendrycks & Gimpel 2016): x * Phi(x), exact (erf) or by the tanh approximation.
 enum class GeluKind { exact, tanh };
 Tensor gelu(Argument x, GeluKind kind = GeluKind::exact);
 /// x * sigmoid(x).
@@ -51,45 +51,46 @@ Tensor mish(Argument x);
 /// x above 0, alpha * (e^x - 1) elsewhere (Clevert et al. 2016). Gradient alpha at 0, as in PyTorch.
 Tensor elu(Argument x, double alpha = 1.0);
 Tensor softplus(Argument x);
-/// Gradient 1 inside [low, high] and at NaN, 0 outside. An infinite bound is none. Bounds of integers are whole numbers
-/// of i64 (ValueError); the ends of the range of i32 and u8 stand for those beyond it.
+/// The gradient is 1 inside [low, high] and at NaN, 0 outside. An infinite bound is no bound. For integers, bounds must
+/// be whole i64 numbers (ValueError); bounds beyond the range of i32 and u8 act as its ends.
 Tensor clamp(Argument x, double low, double high);
-/// minimum(maximum(x, low), high): bounds broadcast, an undefined one is none, and where low > high the result is high.
-/// Gradients are those of maximum() and minimum().
+/// Returns minimum(maximum(x, low), high). Bounds broadcast; an undefined bound is no bound. Where low > high the
+/// result is high. Gradients are those of maximum() and minimum().
 Tensor clamp(Argument x, const Tensor& low, const Tensor& high);
 /// Gradient 0.
 Tensor floor(Argument x);
 Tensor ceil(Argument x);
 Tensor round(Argument x);
-/// bool tensors, no gradient.
+/// Return bool tensors without gradient.
 Tensor is_nan(Argument x);
 Tensor is_finite(Argument x);
-/// SwiGLU's product silu(gate) * up in one pass (Shazeer 2020). Equal shapes.
+/// Returns SwiGLU's product silu(gate) * up in one pass (Shazeer 2020). Shapes must be equal.
 Tensor silu_mul(Argument gate, const Tensor& up);
 
-/// a * sigmoid(b), where a and b are the halves of x along dim (Dauphin et al. 2017). ShapeError where it is odd.
+/// Returns a * sigmoid(b) for the halves a and b of x along dim (Dauphin et al. 2017). Throws ShapeError for an odd
+/// size.
 Tensor glu(Argument x, std::int64_t dim = -1);
 
 // Dropout by counter.
 
 /// Zeroes each element with probability p in [0, 1) and scales the rest by 1 / (1 - p). The mask is a function of the
-/// generator's range, so nothing is stored and recomputation gives the same bits. p == 0 returns x.
+/// generator's range: nothing is stored, and recomputation gives the same bits. p == 0 returns x.
 Tensor dropout(Argument x, double p, Generator& generator = default_generator());
 
-/// Which part of a batch of sequences a tensor (B, n, ...) holds: positions [begin, begin + n) of `whole`, or those of
-/// the map where it has any, in the sequences [first_row, first_row + B) of `rows` (0: of B).
+/// The part of a batch of sequences that a tensor (B, n, ...) holds. Its positions are [begin, begin + n) of `whole`,
+/// or those of the map if it is not empty. Its sequences are [first_row, first_row + B) of `rows`; rows 0 means B.
 struct SequencePart {
   std::int64_t begin = 0, whole = 0;
   kernels::PositionMap positions = {};
   std::int64_t first_row = 0, rows = 0;
 
-  /// Of `count` steps.
+  /// Returns the positions of `count` steps.
   kernels::PositionMap map(std::int64_t count) const {
     return positions.count > 0 ? positions : kernels::PositionMap::contiguous(count, begin);
   }
 };
-/// dropout() of this part of the whole (rows, whole, ...), with the bits that dropout() of the whole has for a
-/// generator in the same state; takes the generator's range of the whole. Throws ShapeError if x is no such part.
+/// Drops this part of the whole (rows, whole, ...) with the same bits as dropout() of the whole, for a generator in the
+/// same state. Takes the generator's range of the whole. Throws ShapeError if x does not fit into the whole.
 Tensor dropout(Argument x, double p, Generator& generator, SequencePart part);
 
 }  // namespace poolgrad

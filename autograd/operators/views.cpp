@@ -33,7 +33,7 @@ Tensor reshape(Argument x, const Shape& shape) {
 
 Tensor flatten(Argument x, std::int64_t first, std::int64_t last) {
   check_defined("flatten", x);
-  const Shape as_a_vector = x->rank() == 0 ? Shape{1} : x->shape();  // of a scalar
+  const Shape as_a_vector = x->rank() == 0 ? Shape{1} : x->shape();  // for a scalar
   const int begin = normalize_dim("flatten", first, as_a_vector), end = normalize_dim("flatten", last, as_a_vector);
   if (x->rank() == 0) return reshape(*x, as_a_vector);
   if (begin > end) fail<IndexError>("flatten", "the first dimension comes after the last", {{"x", x}});
@@ -74,9 +74,10 @@ Tensor movedim(Argument x, const Dims& source, const Dims& destination) {
   check_defined("movedim", x);
   const std::bitset<max_rank> moved = named_dims("movedim", x, source), taken = named_dims("movedim", x, destination);
   if (moved.count() != taken.count())
-    fail<ShapeError>(
-        "movedim", "as many dimensions must go to as come from: " + to_string(source) + " to " + to_string(destination),
-        {{"x", x}});
+    fail<ShapeError>("movedim",
+                     "source and destination differ in the number of dimensions: " + to_string(source) + " to " +
+                         to_string(destination),
+                     {{"x", x}});
   Dims order = Dims::filled(x->rank(), -1);
   for (int i = 0; i < source.rank() && x->rank() > 0; ++i)
     order[normalize_dim("movedim", destination[i], x->shape())] = normalize_dim("movedim", source[i], x->shape());
@@ -224,7 +225,7 @@ Tensor placed_on_diagonal(const Tensor& x, const Shape& before, std::int64_t off
 
 namespace {
 
-/// fold() on the tape: the gradient of unfold(), and its own is that.
+/// Records fold(), the gradient of unfold(). Their gradients are each other.
 Tensor folded(const Tensor& windows, std::int64_t length, int axis, std::int64_t step, std::int64_t dilation,
               std::source_location at = std::source_location::current()) {
   Tensor out = fold(windows, length, axis, step, dilation, windows.dtype(), at);
@@ -305,7 +306,7 @@ const Tensor Tensor::operator[](const Indices& indices) const {
         break;
       case Index::Kind::new_axis: added.push_back(dim + static_cast<int>(added.size())); break;
     }
-  for (const int axis : added) out = unsqueeze(out, axis);  // there is room once the others are gone
+  for (const int axis : added) out = unsqueeze(out, axis);  // after selected dimensions have gone, within the limit
   return out;
 }
 
@@ -325,7 +326,7 @@ Tensor clone(Argument x) {
 
 namespace {
 
-/// The slices of `grad` that belong to the parts.
+/// Returns the slices of `grad` for the parts.
 Gradients slices_of(const BackwardCall& call, int dim, const std::vector<std::int64_t>& starts,
                     const std::vector<std::int64_t>& sizes, std::int64_t step = 1) {
   Gradients gradients(starts.size());
@@ -335,7 +336,7 @@ Gradients slices_of(const BackwardCall& call, int dim, const std::vector<std::in
   return gradients;
 }
 
-/// "[cat] reason: tensor 0 (2, 3) f32 on cpu, tensor 1 ...".
+/// Throws E with "[cat] reason: tensor 0 (2, 3) f32 on cpu, tensor 1 ...".
 template <class E>
 [[noreturn]] void fail_list(const char* op, const std::string& reason, const std::vector<Tensor>& tensors) {
   std::string text = "[" + std::string(op) + "] " + reason;
@@ -459,7 +460,7 @@ Tensor pad(Argument x, std::int64_t dim, std::int64_t before, std::int64_t after
   std::int64_t& length = shape[axis];
   if (__builtin_add_overflow(length, before, &length) || __builtin_add_overflow(length, after, &length))
     fail<ShapeError>("pad",
-                     fmt::format("{} and {} elements more make a dimension of more than 2^63 - 1", before, after),
+                     fmt::format("{} and {} more elements make a dimension of more than 2^63 - 1", before, after),
                      {{"x", x}});
   Tensor out = assembled({x}, shape, axis, {before}, 1, value);
   if (wants_gradient({x}))

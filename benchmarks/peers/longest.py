@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""What a long context costs PyTorch in memory, and what fits: the peer of `./run plan --longest`.
+"""The memory of long contexts in PyTorch, and the longest that fits: the peer of `./run plan --longest`.
 
 Usage: python3 benchmarks/peers/longest.py [memory in GiB, 8] [context ...]
 
-Trains the model of docs/memory.md (6 layers, width 512, 8 heads, causal attention, f32 parameters, AdamW; activations in
-bf16 under autocast where the CPU has products of it, else in f32, since PyTorch then takes minutes for a few hundred tokens)
-for two steps at each context (default: 4096 8192 16384), with torch.utils.checkpoint over every block, each in a process of
-its own, and prints what it needed at most beyond the process at rest, the time of the second step, and the context at which
-the line through the last two would reach the memory.
+Trains the model of docs/guides/memory.md for two steps at each context (default: 4096 8192 16384): 6 layers, width 512,
+8 heads, causal attention, f32 parameters, AdamW, torch.utils.checkpoint over every block. Activations are bf16 under
+autocast if the CPU has bf16 products. Otherwise they are f32, because PyTorch would take minutes for a few hundred
+tokens. Each context has a separate process. Prints the peak memory beyond the process at rest and the time of the
+second step, and extrapolates the last two contexts to the one that needs the given memory.
 """
 import resource
 import subprocess

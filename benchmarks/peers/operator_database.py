@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Holds poolgrad's operators to PyTorch's operator database: results and gradients of its samples, in every dtype.
+"""Compares poolgrad's operators with PyTorch's operator database: results and gradients of its samples, in every dtype.
 
 usage: cmake --build build/release --target operator_database
        python3 benchmarks/peers/operator_database.py build/release/benchmarks/operator_database [OPERATOR...]
 
-Needs PyTorch and safetensors; measured with PyTorch 2.15.0, whose database is a private module. operator_map.py has, for
-each of PyTorch's names, the same function written with poolgrad's operators. A sample is run in f64, and with its numbers
-rounded in f32, f16 and bf16. In f64 results and gradients agree within 1e-9 of the largest number of each tensor. In
-less, the error beside f64 may be four times that of PyTorch in the same dtype, or of one rounding; in f32 also that of
-16 roundings of the largest number. Exits with the number of wrong results, at most 99."""
+Needs PyTorch and safetensors; tested with PyTorch 2.15.0, whose database is a private module. operator_map.py maps
+each of PyTorch's names to the same function written with poolgrad's operators. A sample runs in f64, and with rounded
+numbers in f32, f16 and bf16. In f64, results and gradients must agree within 1e-9 of the largest number of each
+tensor. In other dtypes, the error against f64 may be four times that of PyTorch in the same dtype, or of one
+rounding; in f32 also that of 16 roundings of the largest number. Exits with the number of wrong results, at most 99."""
 import collections
 import json
 import os
@@ -26,7 +26,7 @@ from operator_map import DTYPES, MAP, RANK, SHAPE, E, Unmapped, encoded, need
 warnings.simplefilter("ignore")
 ROUNDOFF = {torch.float32: 2.0**-24, torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8}
 
-# Operators whose gradients, or values too, differ by a convention that docs/conventions.md or docs/operators.md has.
+# Operators whose gradients or values differ by a convention of docs/reference/conventions.md or docs/reference/operators.md.
 CONVENTIONS = {
     "max/reduction_with_dim": "equals share the gradient", "min/reduction_with_dim": "equals share the gradient",
     "nn.functional.max_pool1d": "equals share the gradient", "nn.functional.max_pool2d": "equals share the gradient",
@@ -40,7 +40,7 @@ CONVENTIONS = {
 
 
 def leaves(value, found):
-    """The value with an expression for each tensor, which is added to `found`."""
+    """Returns the value with an expression for each tensor, and adds these to `found`."""
     if isinstance(value, torch.Tensor):
         found.append(value)
         return E({"t": f"{PREFIX[0]}.t{len(found) - 1}"}, value)
@@ -56,7 +56,7 @@ agreed_upon = set()
 
 
 def rounded(value, dtype, back):
-    """The value with its tensors of f64 rounded to the dtype, and cast back to f64 if told to."""
+    """Returns the value with its f64 tensors rounded to the dtype, and cast back to f64 on request."""
     if isinstance(value, torch.Tensor):
         if value.dtype != torch.float64: return value
         x = value.detach().to(dtype)
@@ -74,7 +74,7 @@ def tensors_of(result):
 
 
 def evaluated(op, operands, weights):
-    """PyTorch's results and gradients; `weights` grow by those of new floating results."""
+    """Returns PyTorch's results and gradients; adds the weights of new floating results to `weights`."""
     value, arguments, options = operands
     results = tensors_of(op(value, *arguments, **options))
     found = []
@@ -91,7 +91,7 @@ def evaluated(op, operands, weights):
 
 
 def disagreement(found, exact, peer, dtype, largest):
-    """What is wrong with one tensor, None where nothing is; `largest` is the largest number of the operands."""
+    """Returns the fault of one tensor, or None; `largest` is the largest number of the operands."""
     if tuple(found.shape) != tuple(exact.shape): return f"shape {tuple(found.shape)}, not {tuple(exact.shape)}"
     if not exact.is_floating_point(): return None if torch.equal(found.to(exact.dtype), exact) else "other integers"
     found, exact, peer = found.double(), exact.double(), peer.double()

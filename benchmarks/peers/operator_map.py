@@ -1,7 +1,7 @@
 """PyTorch's operators written with poolgrad's: MAP has a function for each name of PyTorch's operator database.
 
 A function takes a sample's arguments, tensors as E, and returns the expression that operator_database.cpp evaluates.
-It raises Unmapped where the sample asks for an option that poolgrad has no operator for."""
+It raises Unmapped for a sample with an option that poolgrad lacks."""
 import math
 
 import torch
@@ -13,7 +13,7 @@ inf = math.inf
 
 
 class Unmapped(Exception):
-    """The sample asks for something that poolgrad has no operator for."""
+    """The sample needs an option that poolgrad lacks."""
 
 
 class E:

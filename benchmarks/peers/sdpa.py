@@ -5,9 +5,9 @@ Usage: python3 benchmarks/peers/sdpa.py path/to/attention_benchmark [--repeats 7
        [--dtypes f32 bf16] [--patterns dense causal] [--passes forward forward_backward] [--device cuda]
 
 Prints the medians of both in ms and GFLOP/s, counted on the pairs that the pattern admits (forward 4 D, backward 10 D),
-and PyTorch / poolgrad (above 1: poolgrad is faster): of the medians, and the quartiles over neighbouring pairs. On a GPU
-that is for each of PyTorch's kernels by name, or why there is no figure of one. The last lines are the geometric means of
-the ratios to the fastest of them. POOLGRAD_MMA=0 keeps poolgrad from tensor cores.
+and PyTorch / poolgrad (above 1: poolgrad is faster): of the medians, and the quartiles over neighboring pairs. On a GPU
+prints this for each of PyTorch's kernels by name, or the reason for a missing figure. The last lines are the geometric
+means of the ratios to the fastest kernel. POOLGRAD_MMA=0 keeps poolgrad from tensor cores.
 """
 import argparse
 import math
@@ -23,19 +23,19 @@ DEPTH = 64
 
 
 def torch_kernels(device):
-    """Names of PyTorch's attention kernels; on a CPU it chooses."""
+    """Returns the names of PyTorch's attention kernels; on a CPU PyTorch chooses."""
     return ["flash", "cudnn", "efficient", "math"] if device == "cuda" else ["own choice"]
 
 
 def reason_of(error):
-    """Why a call of PyTorch failed, in a few words."""
+    """Returns why a call of PyTorch failed, in a few words."""
     if "out of memory" in str(error):
         return "out of memory"
     return "not for these operands" if "No available kernel" in str(error) else str(error).strip().split("\n")[0][:60]
 
 
 def torch_call(dtype, pattern, backward, length, heads, device, kernel):
-    """A function that makes one call and waits for it."""
+    """Returns a function that makes one call and waits for it."""
     import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -99,7 +99,7 @@ class Poolgrad:
         return float(line)
 
     def call(self):
-        """Milliseconds."""
+        """Returns milliseconds."""
         try:
             self.process.stdin.write("\n")
             self.process.stdin.flush()
@@ -164,7 +164,7 @@ def compare_one(options, dtype, pattern, step, length, heads, threads, name):
 
 
 def give_back(device):
-    """The memory that PyTorch keeps, for poolgrad's process."""
+    """Frees the memory that PyTorch caches, for poolgrad's process."""
     if device == "cuda":
         import torch
 

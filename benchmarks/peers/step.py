@@ -3,12 +3,13 @@
 
 Usage: python3 benchmarks/peers/step.py [--device=cuda] path/to/step_benchmark [repeats] [configuration number ...]
 
-PyTorch runs each eager and through torch.compile, in bf16 under autocast (parameters stay f32, as poolgrad's do). Prints
-the medians, PyTorch / poolgrad in the same dtype (above 1: poolgrad is faster; in brackets the middle half of the pairs),
-and what each step needs at most beyond its process at rest: poolgrad's pool and resident memory, PyTorch's resident
-memory, in f32 also with attention as matrix products. On a GPU a long context is measured too, and poolgrad's recorded
-steps, in bf16 also its attention by tensor cores, and of PyTorch's memory what its allocator handed out. What cannot be
-measured is said in a few words: what has no memory, or is not compiled within COMPILE_SECONDS, and everything else goes on.
+PyTorch runs each model eagerly and through torch.compile, in bf16 under autocast (parameters stay f32, as poolgrad's
+do). Prints the medians and PyTorch / poolgrad in the same dtype (above 1: poolgrad is faster; in brackets the middle
+half of the pairs). Prints the peak memory of each step beyond the process at rest: poolgrad's pool and resident
+memory, and PyTorch's resident memory, in f32 also with attention as matrix products. On a GPU, also measures a long
+context, poolgrad's recorded steps, and in bf16 its attention by tensor cores; PyTorch's memory is then that of its
+allocator. Names each figure that is missing, for lack of memory or after COMPILE_SECONDS of compilation, and
+continues.
 """
 import itertools
 import os
@@ -23,11 +24,11 @@ CONFIGURATIONS = [(12, 64, 128, 4, 4, 65), (8, 256, 192, 4, 6, 256), (1, 2048, 1
 VARIANTS = DTYPES  # of poolgrad
 ON_A_GPU = [dtype + recorded for dtype in ["f32", "bf16", "bf16, tensor cores"] for recorded in ["", ", recorded"]]
 DEVICE = "cpu"
-COMPILE_SECONDS = 30  # on a GPU; elsewhere as long as it takes
+COMPILE_SECONDS = 30  # on a GPU; no limit elsewhere
 
 
 class Failed(Exception):
-    """In a few words."""
+    """The reason, in a few words."""
 
 
 def reason_of(error):
@@ -36,7 +37,7 @@ def reason_of(error):
 
 
 def torch_step(configuration, dtype="f32", compiled=False, math_attention=False):
-    """A function that takes one step."""
+    """Returns a function that takes one step."""
     import torch
     import torch.nn as nn
     import torch.nn.functional as F
@@ -96,7 +97,7 @@ def resident(field):
 
 
 def print_torch_memory(configuration, dtype, math_attention):
-    torch_step((1, 8, 8, 1, 1, 8), dtype)()  # what PyTorch needs to have run at all
+    torch_step((1, 8, 8, 1, 1, 8), dtype)()  # the memory of PyTorch itself
     import torch
 
     before = resident("VmRSS")
@@ -123,12 +124,12 @@ class Poolgrad:
             arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
 
     def step(self):
-        """Milliseconds, pool's peak and resident peak in MiB."""
+        """Returns milliseconds, and the peaks of pool and resident memory in MiB."""
         try:
             self.process.stdin.write("\n")
             self.process.stdin.flush()
         except BrokenPipeError:
-            pass  # as seen from what it answers
+            pass  # its answer shows the failure
         line = self.process.stdout.readline()
         if not line:
             raise Failed(f"ended with status {self.process.wait()}")
@@ -140,7 +141,7 @@ class Poolgrad:
 
 
 def warmed_up(step, seconds=0):
-    """Calls it three times; Failed where that cannot be, or takes longer."""
+    """Calls it three times. Raises Failed if a call fails or takes longer."""
 
     def over(*_):
         raise Failed(f"not compiled within {seconds} s")
@@ -174,7 +175,7 @@ def main(program, repeats=30, numbers=None):
 def measure(program, repeats, number):
     import torch
 
-    torch.compiler.reset()  # else it compiles the next configuration for sizes that vary
+    torch.compiler.reset()  # else it compiles the next configuration for varying sizes
     configuration = CONFIGURATIONS[number]
     print(f"(B,T,C,L,H,V) = {configuration}", flush=True)
     steps, servers = {}, []

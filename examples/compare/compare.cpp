@@ -76,7 +76,7 @@ void take_budgets(const std::vector<std::string>& budgets, bool has_time, bool h
     has_time |= is_time;
   }
   if (has_time && has_steps)
-    throw ValueError("[compare] --steps says how long each trains, and so does the time " + o.time + ": one of them");
+    throw ValueError("[compare] --steps and the time " + o.time + " both set the length of a run: give one of them");
 }
 
 }  // namespace
@@ -91,22 +91,22 @@ int parse_compare_options(int argc, const char* const* argv, CompareOptions& o) 
                  "Files or folders to read, or PATH=WEIGHT (default: the C++ sources of Eigen)");
   add_training_options(app, o.train);
   app.remove_option(app.get_option("--sample"));  // a comparison writes no sample
-  app.get_option("--attention")->description("Kinds to compare, with commas: causal, window, dilated, ...");
+  app.get_option("--attention")->description("Kinds to compare, separated by commas: causal, window, dilated, ...");
   app.get_option("--layers")
       ->description(
-          "Transformer blocks: a number, or lists of layers to compare in place of kinds, with semicolons, such as "
-          "\"2*window;window,causal+nope\"");
-  app.get_option("--steps")->description("So many steps of each, in place of --time")->default_str("");
+          "Number of transformer blocks, or lists of layers to compare instead of kinds, separated by semicolons, such "
+          "as \"2*window;window,causal+nope\"");
+  app.get_option("--steps")->description("Steps to train each, instead of --time")->default_str("");
   auto* time = app.add_option("--time", o.time, "Time to train each, such as 90s, 4min or 1h");
   app.add_option("--device", o.train.device, computing_device_help);
   std::vector<std::string> budgets;
   app.add_option("--budget", budgets,
-                 "Of time, such as 4min, the same as --time; of memory, such as 512MiB, a hard limit of the pool; or "
-                 "both, with a comma")
+                 "A time, such as 4min, like --time; or a size, such as 512MiB, the hard limit of the pool; or both, "
+                 "separated by a comma")
       ->delimiter(',');
-  app.add_option("--json", o.json, "Report to write, as JSON; - for standard output, which then has nothing else");
-  app.add_option("--html", o.html, "Page to write, with curves over time and by position");
-  app.add_flag("--quiet", o.quiet, "Print nothing but errors");
+  app.add_option("--json", o.json, "JSON report to write; - for standard output, without any other text");
+  app.add_option("--html", o.html, "HTML page to write, with curves over time and by position");
+  app.add_flag("--quiet", o.quiet, "Print only errors");
   const int code = parse_command_line(app, argc, argv);
   const bool has_steps = app.get_option("--steps")->count() > 0;
   o.train.given = options_given(app);
@@ -186,9 +186,8 @@ std::string table_of(const CompareOptions& options, const std::vector<Compared>&
   for (const Compared& one : all) table.add(cells(one, names.size()));
   const nn::Baselines& counted = judged(all).baselines;
   return table.text() + fmt::format(
-                            "  ms/step and tok/s of the median step; nats per byte of held-out text, also by the {} "
-                            "that are there to go by; "
-                            "unigram {:.4f}, bigram {:.4f}, trigram {:.4f}",
+                            "  ms/step and tok/s of the median step; nats per byte of held-out text, also by {} of "
+                            "context; unigram {:.4f}, bigram {:.4f}, trigram {:.4f}",
                             unit_of(options.train.tokenizer), counted.unigram, counted.bigram, counted.trigram);
 }
 
@@ -229,7 +228,7 @@ std::string page_of(const CompareOptions& options, const std::vector<Compared>& 
   Chart over_time{.x_name = "seconds of training", .series = {}, .height = 280, .y_text = [](double y) {
                     return fmt::format("{:.2f}", y);
                   }};
-  Chart by_position{.x_name = fmt::format("{} to go by", unit_of(options.train.tokenizer)),
+  Chart by_position{.x_name = fmt::format("{} of context", unit_of(options.train.tokenizer)),
                     .series = {},
                     .log_x = true,
                     .height = 280,
@@ -273,7 +272,7 @@ std::string page_of(const CompareOptions& options, const std::vector<Compared>& 
   const std::string by_context =
       second_names.size() == 1
           ? ""
-          : fmt::format("<h2>Held-out loss by context</h2>\n<p>Nats per byte, by the {} that are there to go by.</p>\n",
+          : fmt::format("<h2>Held-out loss by context</h2>\n<p>Nats per byte, by {} of context.</p>\n",
                         unit_of(options.train.tokenizer)) +
                 html_table(second_names, second_rows);
   std::string errors;

@@ -59,7 +59,8 @@ std::vector<Group> selected(const HeadlineOptions& options) {
     if (!group.rows.empty()) result.push_back(std::move(group));
   }
   if (result.empty())
-    throw ValueError("[headline] --rows names no row: " + printable(fmt::format("{}", fmt::join(options.rows, ", "))));
+    throw ValueError("[headline] --rows matches no row: " +
+                     printable(fmt::format("{}", fmt::join(options.rows, ", "))));
   return result;
 }
 
@@ -226,8 +227,8 @@ Json headline_json(const std::vector<MeasuredGroup>& groups, const Bench& bench,
 
 std::string headline_html(const std::vector<MeasuredGroup>& groups, const Bench& bench, const std::string& machine) {
   std::string html = fmt::format(
-      "<h1>Headline tables</h1>\n<p>{}, {}, {}, {}. \"theirs\" is what the report says of a GTX 1080, the "
-      "ratio theirs over ours; the line under each title says what it measured.</p>\n",
+      "<h1>Headline tables</h1>\n<p>{}, {}, {}, {}. \"theirs\" is the report's figure on a GTX 1080; the ratio is "
+      "theirs over ours; the line under each title explains both runs.</p>\n",
       escaped(machine), plural(kernels::num_threads(), "thread"), to_string(bench.device), to_string(bench.dtype));
   for (const MeasuredGroup& group : groups)
     html += "<h2>" + escaped(group.group->title) + "</h2>\n<p class=\"behind\">" + escaped(group.group->behind) +
@@ -238,18 +239,17 @@ std::string headline_html(const std::vector<MeasuredGroup>& groups, const Bench&
 }  // namespace
 
 int parse_headline_options(int argc, const char* const* argv, HeadlineOptions& o) {
-  CLI::App app("Runs the rows of the original reports' tables with exact mathematics, and prints their figures beside.",
+  CLI::App app("Runs the tables of the original reports with exact attention, and prints both figures side by side.",
                "./run headline");
   app.option_defaults()->always_capture_default();
-  app.add_option("--rows", o.rows, "Rows or groups to run, by the beginning of their names (default: all)")
-      ->delimiter(',');
-  app.add_flag("--list", o.list, "Name the rows and stop");
+  app.add_option("--rows", o.rows, "Rows or groups to run, by prefixes of their names (default: all)")->delimiter(',');
+  app.add_flag("--list", o.list, "List the rows and exit");
   app.add_option("--device", o.device, computing_device_help);
   app.add_option("--dtype", o.dtype, "Storage of the tensors: f16, bf16 or f32");
-  app.add_option("--row-seconds", o.row_seconds, "Leave out rows that would take longer than this");
+  app.add_option("--row-seconds", o.row_seconds, "Skip rows that would take longer than this");
   app.add_option("--seconds", o.seconds, "Time for each row that streams a billion tokens");
-  app.add_option("--memory", o.memory, "Bytes that rows may use, such as 8GiB (default: 9/10 of what is free)");
-  app.add_option("--seed", o.seed, "Decides the inputs");
+  app.add_option("--memory", o.memory, "Memory limit of the rows, such as 8GiB (default: 9/10 of the free memory)");
+  app.add_option("--seed", o.seed, "Seed of the inputs");
   app.add_option("--json", o.json, "File to write as JSON; - for standard output");
   app.add_option("--html", o.html, "Page to write");
   app.add_flag("--quiet", o.quiet, "Print no tables");

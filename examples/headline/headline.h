@@ -116,7 +116,7 @@ struct AttentionWork {
 
 /// Operations of a call: 4 D for each visited pair forward, 3.5 times that with the backward.
 double operations_of(const AttentionWork& work);
-/// Bytes of the tensors that must be live at once, docs/attention.md.
+/// Bytes of the tensors that must be live at once, docs/reference/attention.md.
 double formula_bytes(const AttentionWork& work, DType dtype);
 
 /// A row that repeats the work while time permits, at least once. If the bytes do not fit the machine, a sim device

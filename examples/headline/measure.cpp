@@ -130,7 +130,7 @@ Outcome measure(const AttentionWork& work, Bench& bench) {
   const double expected = bench.rate > 0 ? outcome.operations / bench.rate : 0;
   if (expected > bench.row_seconds) {
     simulate(work, dtype, outcome);
-    outcome.remark = fmt::format("would take about {} here: --row-seconds", format_duration(expected));
+    outcome.remark = fmt::format("would take about {} here, above --row-seconds", format_duration(expected));
     return outcome;
   }
 
@@ -265,7 +265,7 @@ Outcome run_shapes(Bench& bench) {
   outcome.milliseconds = warm.milliseconds;
   outcome.calls = 9 * static_cast<int>(std::size(shapes));
   take_peaks(pool, outcome);
-  outcome.remark = fmt::format("{:.2f} ms where memory goes back after each call: {:.2f}x; hit rate {:.3f}; {}",
+  outcome.remark = fmt::format("{:.2f} ms if each call releases its memory: {:.2f}x; hit rate {:.3f}; {}",
                                cold.milliseconds, cold.milliseconds / warm.milliseconds, warm.hit_rate,
                                std::ranges::equal(cold.last, warm.last, bit_equal) ? "same bits" : "RESULTS DIFFER");
   return outcome;
@@ -422,9 +422,8 @@ Outcome stream(const StreamedWork& work, Bench& bench) {
   outcome.worst_error = worst_error(work, bench, pattern, samples);
   const bool whole = done == blocks;
   outcome.remark = fmt::format(
-      "{} tokens really computed in {}, {} tokens/s with their making; {} random rows differ from the definition in "
-      "f64 by "
-      "at most {:.1e}; checksum {:.6g}; {}",
+      "{} tokens computed in {}, {} tokens/s including their generation; {} random rows differ from the definition in "
+      "f64 by at most {:.1e}; checksum {:.6g}; {}",
       done * length, format_duration(seconds), format_count(rate), samples.size(), *outcome.worst_error, checksum,
       whole ? "all of them"
             : fmt::format("all {} would take {} (extrapolated)", format_count(static_cast<double>(work.tokens)),

@@ -147,9 +147,8 @@ Group block_sparse_limits() {
   Group group{
       "limits",
       "Block-sparse, \"base\" against \"ring\" (report 004)",
-      "Both rows ran the same class: \"base\" with 5 blocks of 64 keys at 8 heads of 64, \"ring\" with 7 blocks "
-      "of 128 at 4 heads of 32 and gradients on, whatever sparsity was asked for; the 128 MB of \"base\" were "
-      "its output alone.",
+      "Both rows ran the same class: \"base\" with 5 blocks of 64 keys at 8 heads of 64, \"ring\" with 7 blocks of 128 "
+      "at 4 heads of 32 and gradients on, for any requested sparsity; the 128 MB of \"base\" were its output alone.",
       {}};
   for (const Size& size : {Size{65536, {418}}, Size{131072, {1549, 128.2e6}}})
     group.rows.push_back(attention_row(fmt::format("base-{}K", size.tokens / 1024), "local window, 5 x 64 keys",
@@ -171,10 +170,9 @@ Group block_sparse_limits() {
 Group memory_limits() {
   Group group{"longest",
               "The longest sequence in 8 GiB (reports 000 and 002)",
-              "A pool does not make memory: with and without it the same number of tokens fits (theirs: \"65,536 with "
-              "the pool, "
-              "24,576 without\"). What decides is what "
-              "must live at once. Searched in steps of 512 tokens on a simulated device; no arithmetic is done.",
+              "A pool creates no memory: with and without it the same number of tokens fits (theirs: \"65,536 with the "
+              "pool, 24,576 without\"). The limit is the bytes that must live at once. Searched in steps of 512 tokens "
+              "on a simulated device; no arithmetic is done.",
               {}};
   struct Search {
     const char *id, *label, *options;
@@ -195,23 +193,21 @@ Group memory_limits() {
 }
 
 Group varying_shapes() {
-  return {
-      "shapes",
-      "Shapes that vary from call to call (report 003)",
-      "\"8.44 ms to 2.43 ms, 3.47 times\" is in no script of the original; its pool never got its outputs back. Here: "
-      "five shapes in turn, segments 128, 256 and 512, the same calls with the pool and with every cached page "
-      "given back after each call.",
-      {{"shapes", "five shapes, with the pool", 0, 0, {2.43}, run_shapes}}};
+  return {"shapes",
+          "Shapes that vary from call to call (report 003)",
+          "\"8.44 ms to 2.43 ms, 3.47 times\" is in no script of the original; its pool never got its outputs back. "
+          "Here: five shapes in turn, segments 128, 256 and 512, the same calls with the pool, and with every cached "
+          "page released after each call.",
+          {{"shapes", "five shapes, with the pool", 0, 0, {2.43}, run_shapes}}};
 }
 
 Group billion_tokens() {
   Group group{
       "billion",
       "1,073,741,824 tokens in chunks of 4096 (report 001)",
-      "The original timed one random chunk once, cold, and multiplied by 262,144; no keys ever crossed a chunk. "
-      "With segments up to 2048 none has to. Here: chunk after chunk for the time given (--seconds), each made, "
-      "attended and summed; the second configuration has segments of 8192 and 16,384, so that four chunks pass "
-      "their keys around a ring.",
+      "The original timed one random chunk once, cold, and multiplied by 262,144; no keys ever crossed a chunk. With "
+      "segments up to 2048, no key needs to. Here: chunk after chunk for --seconds, each generated, attended and "
+      "summed; the second configuration has segments of 8192 and 16,384, so four chunks pass their keys around a ring.",
       {}};
   constexpr std::int64_t billion = std::int64_t{1} << 30;
   const auto add = [&](const char* id, const char* label, const StreamedWork& work, const Theirs& theirs) {

@@ -34,7 +34,7 @@ namespace poolgrad::examples {
 namespace {
 
 std::string policy_text() {
-  Table table({"<policy", "<", "<what it is"});
+  Table table({"<policy", "<", "<description"});
   for (const PolicyEntry& policy : policies()) {
     table.add({std::string(policy.name), policy.online ? "" : "knows the future", std::string(policy.description)});
     for (const PolicyParameter& parameter : policy.parameters)
@@ -54,7 +54,7 @@ int list(Console& console) {
                                   {"description", policy.description},
                                   {"parameters", parameters}});
   }
-  Table zoo_table({"<workload", "<what it is"});
+  Table zoo_table({"<workload", "<description"});
   for (const ZooEntry& entry : trace_zoo()) {
     zoo_table.add({"zoo:" + std::string(entry.name), std::string(entry.description)});
     answer["workloads"].push_back({{"name", entry.name}, {"description", entry.description}});
@@ -227,16 +227,16 @@ std::string policy_help() {
 }
 
 void add_latency(CLI::App& command, std::string& latency) {
-  command.add_option("--latency", latency, "What calls to the device cost: h200, unit (1 us each), or a table's file")
+  command.add_option("--latency", latency, "Latency table of device calls: h200, unit (1 us each), or a file")
       ->capture_default_str();
 }
 
 Command add_list(CLI::App& lab) {
-  return {lab.add_subcommand("list", "Policies, workloads of the zoo, recordings and latency tables"), list};
+  return {lab.add_subcommand("list", "Lists policies, zoo workloads, recordings and latency tables"), list};
 }
 
 Command add_export(CLI::App& lab) {
-  CLI::App* app = lab.add_subcommand("export", "A trace in another format; any readable format goes in");
+  CLI::App* app = lab.add_subcommand("export", "Converts a trace to another format; reads any known format");
   const auto options = std::make_shared<ExportOptions>();
   app->add_option("trace", options->source, "TRACE or zoo:NAME")->required();
   app->add_option("-o,--output", options->output, "The file to write")->required();
@@ -245,48 +245,50 @@ Command add_export(CLI::App& lab) {
       ->capture_default_str()
       ->check(CLI::IsMember(formats));
   app->add_option("--from", options->from, "First event");
-  app->add_option("--to", options->to, "Event behind the last");
-  app->add_option("--min-size", options->least, "Leave smaller requests out, such as 1MiB");
+  app->add_option("--to", options->to, "End of the exported events, exclusive");
+  app->add_option("--min-size", options->least, "Omit requests smaller than this, such as 1MiB");
   return {app, [options](Console& console) { return export_trace(*options, console); }};
 }
 
 Command add_replay(CLI::App& lab) {
-  CLI::App* app = lab.add_subcommand("replay", "One workload through one policy; exit code 3 if it runs out of memory");
+  CLI::App* app =
+      lab.add_subcommand("replay", "Replays one workload through one policy; exit code 3 if it runs out of memory");
   app->footer(policy_help);
   const auto options = std::make_shared<ReplayCommandOptions>();
   app->add_option("trace", options->source, "TRACE or zoo:NAME")->required();
-  app->add_option("--policy", options->policy, "One of those that list shows, with parameters: pytorch:max_split=20MiB")
+  app->add_option("--policy", options->policy, "A policy of lab list, with parameters: pytorch:max_split=20MiB")
       ->capture_default_str();
   app->add_option("--capacity", options->capacity,
-                  "Of the device: 8GiB, or 1.05x the lower bound (default: no limit below 1 TiB)");
+                  "Device capacity: 8GiB, or 1.05x the lower bound (default: no limit below 1 TiB)");
   app->add_flag("--find-min-capacity", options->smallest, "Find the smallest capacity that suffices");
   add_latency(*app, options->latency);
   return {app, [options](Console& console) { return replay_one(*options, console); }};
 }
 
 Command add_report(CLI::App& lab) {
-  CLI::App* app = lab.add_subcommand("report", "One page that shows a trace: open it in any browser");
+  CLI::App* app = lab.add_subcommand("report", "Writes one HTML page that shows a trace, for any browser");
   const auto options = std::make_shared<ReportOptions>();
   app->add_option("trace", options->source, "TRACE or zoo:NAME")->required();
   app->add_option("-o,--output", options->output, "The page to write")->required();
-  app->add_option("--title", options->title, "Of the page (default: the name of the trace)");
+  app->add_option("--title", options->title, "Title of the page (default: the name of the trace)");
   app->add_flag("--place", options->replace, "Show poolgrad's own placement of the trace's allocations");
-  app->add_option("--capacity", options->capacity, "With a device of this capacity: 8GiB, or 1.05x (means --place)");
-  app->add_flag("--policies,!--no-policies", options->policies, "With the table of policies (default: yes)");
+  app->add_option("--capacity", options->capacity,
+                  "Device capacity for that placement: 8GiB, or 1.05x (implies --place)");
+  app->add_flag("--policies,!--no-policies", options->policies, "Include the table of policies (default: yes)");
   add_latency(*app, options->latency);
   return {app, [options](Console& console) { return report(*options, console); }};
 }
 
 int run_lab(int argc, const char* const* argv, std::ostream& out, std::ostream& errors, bool live) {
-  CLI::App app("Records, replays, compares and draws what an allocator does.", "./run lab");
+  CLI::App app("Records, replays, compares and draws the work of an allocator.", "./run lab");
   app.require_subcommand(1);
   app.footer("A TRACE is a file (.pgt, PyTorch memory snapshot as pickle or JSON, RMM CSV) or zoo:NAME.");
   ConsoleOptions options;
   std::vector<Command> commands;
   for (const auto add : {add_record, add_replay, add_compare, add_report, add_demo_oom, add_export, add_list}) {
     commands.push_back(add(app));
-    commands.back().app->add_flag("--json", options.json, "Answer as JSON");
-    commands.back().app->add_flag("--quiet", options.quiet, "Print nothing but errors (and JSON, where asked for)");
+    commands.back().app->add_flag("--json", options.json, "Print JSON");
+    commands.back().app->add_flag("--quiet", options.quiet, "Print only errors (and JSON, if requested)");
   }
   try {
     read_command_line(app, argc, argv);
@@ -378,7 +380,7 @@ void check_output(const std::string& command, const std::string& output, const s
   std::vector<InputFile> files;
   std::error_code unknown;  // names such as zoo:checkerboard have no file
   for (const std::string& input : inputs)
-    if (fs::exists(input, unknown)) files.push_back({"what it reads", input});
+    if (fs::exists(input, unknown)) files.push_back({"its input", input});
   check_files(command, {{"-o", output}}, files);
   nn::check_replaceable(output, command);
 }
@@ -393,8 +395,7 @@ Workload read_workload(const std::string& source) {
   Workload workload = workload_of(load_trace(source), source_name(source));
   workload.description = printable_path(source);
   if (workload.operations.empty())
-    throw FileError("[read] " + printable_path(source) +
-                    ": no allocation was recorded, so that there is nothing to replay");
+    throw FileError("[read] " + printable_path(source) + ": no allocation was recorded, so there is nothing to replay");
   return workload;
 }
 

@@ -263,7 +263,7 @@ int compare_all(const CompareOptions& options, Console& console) {
     return policy->name == "poolgrad" || (policy->name == "planned" && options.smallest);
   });
   if (options.check && !has_goal)
-    throw ValueError("[compare] --check looks at goals of poolgrad and planned, and no policy here has one");
+    throw ValueError("[compare] --check needs --policy poolgrad or planned: no other policy has a goal");
   const std::vector<Workload> workloads = read_workloads(options.sources);
   const Stopwatch watch;
   const Comparison comparison =
@@ -285,24 +285,25 @@ int compare_all(const CompareOptions& options, Console& console) {
 }  // namespace
 
 Command add_compare(CLI::App& lab) {
-  CLI::App* app = lab.add_subcommand("compare", "Many workloads through many policies, side by side");
+  CLI::App* app = lab.add_subcommand("compare", "Compares many policies on many workloads");
   app->footer(policy_help);
   const auto options = std::make_shared<CompareOptions>();
-  app->add_option("trace", options->sources, "TRACE, zoo:NAME, or zoo: all of it, and the recordings")
+  app->add_option("trace", options->sources, "TRACE, zoo:NAME, or zoo for the whole zoo and the recordings")
       ->capture_default_str();
   app->add_option("--policy", options->policies, "Policies (default: all), with parameters: pytorch:max_split=20MiB");
-  app->add_option("--capacity", options->tight,
-                  "Where running out of memory is looked for: 8GiB, or 1.05x the lower bound")
+  app->add_option("--capacity", options->tight, "Capacity of the out-of-memory test: 8GiB, or 1.05x the lower bound")
       ->capture_default_str();
   app->add_flag("--find-min-capacity,!--no-min-capacity", options->smallest, "Find smallest capacities (default: yes)");
   app->add_option("--curve", options->curve, "Capacities at which device time is measured")
       ->delimiter(',')
       ->capture_default_str();
-  app->add_flag("!--no-curve", options->curves, "Measure device time without limit alone");
+  app->add_flag("!--no-curve", options->curves, "Measure device time only without a limit");
   add_latency(*app, options->latency);
-  app->add_option("--threads", options->threads, "Replays at once")->capture_default_str()->check(CLI::Range(1, 256));
-  app->add_flag("--summary", options->summary, "No tables of single workloads");
-  app->add_flag("--check", options->check, "Exit code 3 if a goal is missed, those of speed left out");
+  app->add_option("--threads", options->threads, "Threads that replay at the same time")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 256));
+  app->add_flag("--summary", options->summary, "Omit the tables of single workloads");
+  app->add_flag("--check", options->check, "End with exit code 3 if a goal is missed, except for speed goals");
   return {app, [options](Console& console) { return compare_all(*options, console); }};
 }
 

@@ -184,14 +184,15 @@ void free_all(DemoPool& pool, std::vector<Block>& blocks) {
 void play_the_pool(Story& story) {
   DemoPool& pool = story.pool();
   std::vector<Block> blocks;
-  story.act(fmt::format("An empty pool is asked for {}", format_bytes(story.share(4))),
+  story.act(fmt::format("An empty pool gets a request for {}", format_bytes(story.share(4))),
             [&] { blocks.push_back(pool.allocate(story.share(4), Category::activation)); });
-  story.act("It comes back and is asked for again", [&] {
+  story.act("The block is freed and requested again", [&] {
     free_all(pool, blocks);
     blocks.push_back(pool.allocate(story.share(4), Category::activation));
   });
   story.act(
-      "Another thread fills the rest with small blocks and frees them, keeping some at hand; all of it is asked for",
+      "Another thread fills the rest with small blocks and frees them, some into its magazines; a request needs all of "
+      "it",
       [&] {
         std::latch freed(1), done(1);
         std::thread other([&] {
@@ -213,23 +214,25 @@ void play_the_pool(Story& story) {
         done.count_down();
         other.join();
       });
-  story.act("A second stream asks for what the first has just freed, while its work still runs", [&] {
+  story.act("A second stream requests memory that the first has just freed, while its work still runs", [&] {
     pool.memory().set_event_delay(50000);
     free_all(pool, blocks);
     blocks.push_back(pool.allocate(story.share(12), Category::activation, 2));
   });
-  story.act("A block that two streams use is freed, and at once the memory is asked for", [&] {
+  story.act("A block that two streams use is freed, and its memory is requested at once", [&] {
     pool.use(blocks.back(), 0);
     pool.free(blocks.back(), 2);
     blocks.back() = pool.allocate(story.share(14), Category::activation);
     pool.memory().set_event_delay(0);
   });
   free_all(pool, blocks);
-  story.act("Every other sixteenth of the budget is freed, and half the budget asked for in one piece", [&] {
-    for (std::size_t i = 0; i < 16; ++i) blocks.push_back(pool.allocate(story.share(1), Category::activation));
-    for (std::size_t i = 0; i < 16; i += 2) pool.free(blocks[i]);
-    blocks.push_back(pool.allocate(story.share(7), Category::activation));
-  });
+  story.act("Every other sixteenth of the budget is freed, and nearly half of the budget is requested in one piece",
+            [&] {
+              for (std::size_t i = 0; i < 16; ++i)
+                blocks.push_back(pool.allocate(story.share(1), Category::activation));
+              for (std::size_t i = 0; i < 16; i += 2) pool.free(blocks[i]);
+              blocks.push_back(pool.allocate(story.share(7), Category::activation));
+            });
   free_all(pool, blocks);
 }
 
@@ -240,7 +243,7 @@ void play_the_clients(Story& story) {
   const auto host = std::make_shared<DemoClient>(pool, "offload to the host", RungId::offload, 0.1);
   const auto again = std::make_shared<DemoClient>(pool, "recompute block 3", RungId::rematerialise, 0.02);
   Block wanted, emergency;
-  story.act("Tables, saved tensors and a reserve fill the budget; then three sixteenths are asked for", [&] {
+  story.act("Tables, saved tensors and a reserve fill the budget; then three sixteenths are requested", [&] {
     tables->hold(story.share(4), Category::cache);
     host->hold(story.share(4), Category::activation);
     again->hold(story.share(4), Category::activation);
@@ -249,7 +252,7 @@ void play_the_clients(Story& story) {
     wanted = pool.allocate(story.share(3), Category::activation);
   });
   Block more, last;
-  story.act("Six sixteenths more: recomputing is cheaper than the way to the host and back",
+  story.act("Six sixteenths more: recomputing is cheaper than offloading to the host",
             [&] { more = pool.allocate(story.share(6), Category::activation); });
   story.act("Everything is in use; the program has registered a callback that frees its reserve", [&] {
     pool.pool().set_out_of_memory_callback([&](std::size_t, int attempt) {
@@ -266,7 +269,7 @@ void play_the_clients(Story& story) {
 void play_the_end(Story& story) {
   DemoPool& pool = story.pool();
   std::vector<Block> live;
-  story.act("Ten sixteenths are in use; eight more cannot be had", [&] {
+  story.act("Ten sixteenths are in use; a request for eight more fails", [&] {
     live.push_back(pool.allocate(story.share(7), Category::parameter));
     live.push_back(pool.allocate(story.share(3), Category::activation));
     try {
@@ -275,9 +278,9 @@ void play_the_end(Story& story) {
       story.answer()["report"] = error.what();
     }
   });
-  if (!story.answer().contains("report")) throw Error("[demo-oom] the last request was served");
+  if (!story.answer().contains("report")) throw Error("[demo-oom] the last request must fail, but was served");
   story.tell("\n" + trimmed(story.answer()["report"].get<std::string>()));
-  story.act("The pool still works: what fits is served, and in the end the whole budget in one piece", [&] {
+  story.act("The pool still works: it serves a request that fits, and at the end the whole budget in one piece", [&] {
     live.push_back(pool.allocate(story.share(6), Category::activation));
     free_all(pool, live);
     live.push_back(pool.allocate(story.budget(), Category::activation));
@@ -285,7 +288,7 @@ void play_the_end(Story& story) {
   });
   const Statistics now = pool.pool().statistics();
   if (now.allocated_bytes.current != 0 || now.reserved_bytes.peak > story.budget())
-    throw Error("[demo-oom] the pool is not as it was");
+    throw Error("[demo-oom] the pool must be empty and within its budget at the end");
   story.answer()["proof"] = {{"live", now.allocated_bytes.current},
                              {"largest_block", story.budget()},
                              {"peak_reserved", now.reserved_bytes.peak},
@@ -314,9 +317,9 @@ int demo(const std::string& text, Console& console) {
 }  // namespace
 
 Command add_demo_oom(CLI::App& lab) {
-  CLI::App* app = lab.add_subcommand("demo-oom", "The emergency ladder at work, rung by rung, down to its report");
+  CLI::App* app = lab.add_subcommand("demo-oom", "Shows the emergency ladder rung by rung, down to its report");
   const auto budget = std::make_shared<std::string>("128MiB");
-  app->add_option("--budget", *budget, "Of the pool; a multiple of 32 MiB")->capture_default_str();
+  app->add_option("--budget", *budget, "Hard limit of the pool; a multiple of 32 MiB")->capture_default_str();
   return {app, [budget](Console& console) { return demo(*budget, console); }};
 }
 

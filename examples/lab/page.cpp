@@ -271,20 +271,19 @@ Json page_data(const PageInput& input, const PageLimits& limits) {
   Json& notes = page["notes"] = Json::array();
   if (all_blocks > history.blocks.size())
     notes.push_back(
-        fmt::format("The address map shows the {} blocks of most bytes x events, of {}; the other plots and "
-                    "the tables count all.",
+        fmt::format("The address map shows the {} blocks with the most bytes x events, of {}; the other plots and the "
+                    "tables count all.",
                     format_integer(history.blocks.size()), format_integer(all_blocks)));
   if (samples.size() <= trace.events.size())
-    notes.push_back(fmt::format("Memory and fragmentation show one moment of every {:.1f} events, the fullest of them.",
+    notes.push_back(fmt::format("Memory and fragmentation show the fullest moment of every {:.1f} events.",
                                 static_cast<double>(trace.events.size()) / static_cast<double>(samples.size() - 1)));
   if (omitted_marks > 0)
-    notes.push_back(
-        fmt::format("{} of the rungs and failures that came last have no mark.", format_integer(omitted_marks)));
+    notes.push_back(fmt::format("The last {} rungs and failures have no mark.", format_integer(omitted_marks)));
   if (trace.lost > 0)
     notes.push_back(fmt::format("{} {} overwritten while recording.", counted(trace.lost, "older event"),
                                 trace.lost == 1 ? "was" : "were"));
   if (history.pages.empty() && !trace.events.empty())
-    notes.push_back("The trace does not say which pages had memory behind them.");
+    notes.push_back("The trace does not record which pages had memory.");
   return page;
 }
 

@@ -188,7 +188,7 @@ void add_policies(PageTables& tables, const Comparison& comparison) {
   tables.tight = comparison.options.tight.text();
   tables.policies_note = fmt::format(
       "The allocations of this trace, replayed. Peak and utilisation without a limit; bound: {}, the largest live "
-      "requested bytes in whole pages of 2 MiB. Grey rows know the future.",
+      "requested bytes in whole pages of 2 MiB. Gray rows know the future.",
       format_bytes(trace.lower_bound));
 }
 

@@ -180,7 +180,7 @@ int record(const RecordOptions& options, Console& console) {
 
 Command add_record(CLI::App& lab) {
   CLI::App* app =
-      lab.add_subcommand("record", "Runs real work and writes what the pool did; exit code 3 if memory ran out");
+      lab.add_subcommand("record", "Runs real work and records the events of the pool; exit code 3 if memory ran out");
   const auto options = std::make_shared<RecordOptions>();
   app->add_option("--workload", options->workload, "train, attention or generate")
       ->capture_default_str()
@@ -191,7 +191,7 @@ Command add_record(CLI::App& lab) {
   app->add_option("--steps", options->steps, "Training steps, passes, or tokens")->capture_default_str();
   app->add_option("--device", options->device, "cpu, cuda:N, auto, sim, or sim:SIZE")->capture_default_str();
   app->add_option("--budget", options->budget, "Hard limit of the pool, such as 512MiB");
-  app->add_option("--events", options->events, "The newest that are kept")
+  app->add_option("--events", options->events, "Number of newest events to keep")
       ->capture_default_str()
       ->check(CLI::Range(1, 1 << 27));
   app->add_option("-o,--output", options->output, "The trace to write (.pgt)")->required();

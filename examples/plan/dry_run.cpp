@@ -68,8 +68,8 @@ class Simulation {
     // Only the length of the prompt matters: long enough to be as large as any validation.
     const auto length = static_cast<std::size_t>(options.context);
     if (length > allocator_for(cpu).memory().info().total / host_bytes_of_token)
-      throw ValueError(
-          fmt::format("[plan] --context {}: this machine has no memory for a text of so many tokens", length));
+      throw ValueError(fmt::format(
+          "[plan] --context {}: a text of so many tokens does not fit in the memory of this machine", length));
     const std::size_t held_out = through == Through::run ? 8 * static_cast<std::size_t>(options.batch) * length : 1;
     trainer_ = options.make_trainer(stand_in_text(options, length + 2, held_out + 1), device_, generator_);
   }

@@ -82,26 +82,28 @@ std::string category_table(const StepPicture& picture, const std::array<std::uin
 std::string plan_html(const Plan& plan) {
   const PlanRow& first = plan.rows.front();
   std::string html = fmt::format(
-      "<h1>Plan of a training run</h1>\n<p>{}: {} parameters. {} of memory {}. "
-      "Every byte is counted by going through the steps without arithmetic.</p>\n",
+      "<h1>Plan of a training run</h1>\n<p>{}: {} parameters. {} of memory {}. Bytes are counted by running the steps "
+      "without arithmetic.</p>\n",
       escaped(describe_model(first.options)), nn::format_count(static_cast<double>(first.run.parameters)),
       format_bytes(plan.memory), whose_memory(plan));
-  html += "<h2>What it needs</h2>\n" + row_table(plan);
+  html += "<h2>Memory</h2>\n" + row_table(plan);
   if (!plan.devices.empty())
-    html += "<h2>Longest contexts</h2>\n<p>What trains, to a thousandth; two steps are gone through.</p>\n" +
-            device_table(plan);
+    html +=
+        "<h2>Longest contexts</h2>\n<p>The longest contexts that train, to a thousandth, found by simulating two "
+        "steps.</p>\n" +
+        device_table(plan);
   if (plan.rows.size() > 1)
     html +=
-        "<h2>Memory over one step of each run</h2>\n<p>Bytes that tensors ask for, by category, at each request. A "
-        "picture is as wide as its step is long; peaks are of live bytes.</p>\n<div class=\"wide\">" +
+        "<h2>Memory over one step of each run</h2>\n<p>Requested bytes by category, at each request. The width of a "
+        "picture is the length of its step; peaks are of live bytes.</p>\n<div class=\"wide\">" +
         rows_svg(plan, false) + "</div>\n";
   html += fmt::format(
-      "<h2>Memory over one step</h2>\n<p>{}Bytes that tensors ask for, by category, at each of {} "
-      "requests; the line above them is what is reserved{}.</p>\n",
+      "<h2>Memory over one step</h2>\n<p>{}Requested bytes by category, at each of {} requests; the line above them "
+      "shows reserved bytes{}.</p>\n",
       first.name().empty() ? "" : escaped(first.name()) + ". ", format_integer(plan.picture.events),
       plan.memory ? ", the dashed one the limit where it is near" : "");
   html += step_svg(plan.picture, plan.memory) + category_table(plan.picture, first.run.peak_by_category);
-  html += "<h2>Who holds memory at the fullest moment</h2>\n" + holder_table(plan);
+  html += "<h2>Holders of memory at the fullest moment</h2>\n" + holder_table(plan);
   return html_page("poolgrad: plan", picture_style(), html);
 }
 

@@ -120,7 +120,8 @@ void plan_row(PlanRow& row, const Plan& plan, Progress& progress) {
   row.fits = row.run.fits;
   row.refusal = row.run.refusal;
   if (!row.fits) row.run = dry_run(row.options, no_limit);
-  if (!row.run.fits) throw ValueError("[plan] needs more than any device has: " + describe_model(row.options));
+  if (!row.run.fits)
+    throw ValueError("[plan] the run needs more memory than any device has: " + describe_model(row.options));
   row.seconds = row.run.step_seconds;
   row.picture = picture_of(trace_of_step(row.options, row.fits ? plan.memory : no_limit), samples_of_small_pictures);
   if (!plan.longest) return;
@@ -190,7 +191,7 @@ TrainOptions with_policy(TrainOptions options, const std::string& policy) {
       options.offload = folder.empty() ? std::filesystem::temp_directory_path().string() : folder;
     else
       throw ValueError(
-          fmt::format("[plan] --policies: what follows a + must be tile, chunk or offload, but is {} in {}",
+          fmt::format("[plan] --policies: a suffix after + must be tile, chunk or offload, but is {} in {}",
                       printable(parts[i]), printable(policy)));
   return options;
 }
@@ -256,48 +257,45 @@ std::vector<std::string> attention_kinds(const PlanOptions& o) {
 
 int parse_plan_options(int argc, const char* const* argv, PlanOptions& o) {
   o.train.dtype = "auto";
-  CLI::App app("Says what a training run will need, to the byte, without running it.", "./run plan");
+  CLI::App app("Predicts the memory of a training run to the byte, without running it.", "./run plan");
   app.option_defaults()->always_capture_default();
   app.add_option("--memory", o.memory,
-                 "Hard limit of the memory, such as 8GiB, or 50%: half of what the first row's model reserves with "
-                 "everything kept (default: 8GiB; with --policies 50%)");
+                 "Memory limit, such as 8GiB; or 50%, half of the bytes that the first row reserves without savings "
+                 "(default: 8GiB; with --policies 50%)");
   std::string budget;
   app.add_option("--budget", budget,
-                 "The --budget of the run: the same limit as --memory, under which a run drops saved tensors unless "
-                 "--checkpoint says otherwise")
+                 "The --budget of the run: the limit of --memory, within which the run drops saved tensors unless "
+                 "--checkpoint is given")
       ->excludes("--memory");
-  app.add_option(
-      "--device", o.train.device,
-      "Whose memory: cpu, this machine's, or cuda, a GPU's, here or elsewhere; with --ranks also whose peaks: "
-      "a100, h100, h200, rtx4090");
+  app.add_option("--device", o.train.device,
+                 "Device to plan for: cpu, this machine; cuda, any GPU; with --ranks a device with known peaks: a100, "
+                 "h100, h200, rtx4090");
   auto* const ranks =
-      app.add_option(
-             "--ranks", o.ranks,
-             "Plan a step on so many ranks, by a model of their messages and peaks: rings over the context (4096 "
-             "tokens a rank unless --context says how many in all), all-gather, data parallel")
+      app.add_option("--ranks", o.ranks,
+                     "Plan a step on this many ranks, by a model of messages and device peaks: rings over the context "
+                     "(4096 tokens per rank, or --context tokens in all), all-gather, data parallel")
           ->check(CLI::Range(std::int64_t{1}, most_planned_ranks));
-  app.add_option("--link", o.link, "Between two ranks, for --ranks: bytes a second and latency");
+  app.add_option("--link", o.link, "Link between two ranks, for --ranks: bytes per second and latency");
   app.add_flag("--longest", o.longest, "Find the longest context that trains in the memory, and on each device");
-  app.add_option("--devices", o.devices, "Their memory, for --longest")->delimiter(',');
-  app.add_option("--most", o.most, "Tokens beyond which no context is tried");
+  app.add_option("--devices", o.devices, "Memory of further devices, for --longest")->delimiter(',');
+  app.add_option("--most", o.most, "Longest context to try, in tokens");
   app.add_option("--vary", o.vary,
-                 "NAME=VALUE,VALUE: plan each value of a training option, such as attention; with a semicolon between "
-                 "lists of layers")
+                 "NAME=VALUE,VALUE: plan each value of a training option, such as attention; semicolons separate lists "
+                 "of layers")
       ->take_all();
-  app.add_flag(
-      "--policies{all}", o.policies,
-      fmt::format("Plan each way to save memory, or --policies=none,block+tile: a policy of --checkpoint and "
-                  "any of +tile, +chunk and +offload, for which --tile, --chunk and --offload say how (all: {})",
-                  fmt::join(memory_policies(), ",")));
+  app.add_flag("--policies{all}", o.policies,
+               fmt::format("Plan every memory policy, or those of --policies=none,block+tile: a policy of --checkpoint "
+                           "with any of +tile, +chunk and +offload, as set by --tile, --chunk and --offload (all: {})",
+                           fmt::join(memory_policies(), ",")));
   app.add_flag("--measure{5}", o.measure,
-               "Train each row too, in a process of its own, for so many steps: time of a step, peaks beside "
-               "those planned; with --policies also the longest context of each, and window, dilated and causal "
-               "attention unless --attention or --vary is given");
+               "Also train each row for this many steps, in a separate process, and show step times and measured "
+               "peaks; with --policies also the longest context of each, for window, dilated and causal attention "
+               "unless --attention or --vary is given");
   app.add_option("--text", o.train.text, "Files or folders to train on, for --measure (default: Eigen's sources)");
   app.add_option("--json", o.json, "File to write as JSON; - for standard output");
   app.add_option("--html", o.html, "Page to write");
   app.add_option("--svg", o.svg, "Picture to write: the memory of a step of each row, on the same axes");
-  app.add_flag("--quiet", o.quiet, "Print nothing but errors");
+  app.add_flag("--quiet", o.quiet, "Print only errors");
   for (const char* const other :
        {"--memory", "--budget", "--longest", "--devices", "--most", "--vary", "--policies", "--measure", "--svg"})
     ranks->excludes(other);

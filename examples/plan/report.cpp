@@ -113,7 +113,7 @@ std::string plan_text(const Plan& plan) {
     holders.add({format_bytes(holder["bytes"].get<std::size_t>()), format_percent(holder["share"].get<double>()),
                  holder["category"].get<std::string>(), holder["scope"].get<std::string>()});
   }
-  text += "  who holds memory at the fullest moment\n" + holders.text();
+  text += "  holders of memory at the fullest moment\n" + holders.text();
 
   if (plan.rows.size() > 1 || plan.measure > 0) text += "\n" + rows_text(plan);
   if (plan.devices.empty()) return text;

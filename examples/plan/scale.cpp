@@ -119,7 +119,7 @@ void plan_rank(Scale& scale, const std::vector<LayerWork>& alone) {
   rank.device = scale.device.name == "cpu" ? "cpu" : "cuda";
   const RooflineGuard guard(scale.cluster.device);
   const DryRun run = dry_run(rank, no_limit, Through::steps);
-  if (!run.fits) throw ValueError("[plan] a rank's tokens need more than any device has: " + run.refusal);
+  if (!run.fits) throw ValueError("[plan] the tokens of a rank need more memory than any device has: " + run.refusal);
   scale.parameters = run.parameters;
   scale.step_bytes = run.peak_live;
   const ScaleRow row = row_of(scale, alone, Exchange::ring, "");
@@ -164,7 +164,7 @@ Scale make_scale(const ScaleOptions& options, Progress& progress) {
   TrainOptions& train = scale.train;
   if (train.attention.attention == "ring") train.attention.attention = "causal";
   if (std::ranges::count(kinds_of(train.layer_runs()), "ring"))
-    throw ValueError("[plan] --ranks divides the sequences of every layer, and --layers lists a ring");
+    throw ValueError("[plan] --ranks already divides the sequences of every layer: --layers must not list a ring");
   if (scale.ranks < 1 || scale.ranks > most_planned_ranks)
     throw ValueError(fmt::format("[plan] --ranks must be from 1 to {}, but is {}", most_planned_ranks, scale.ranks));
   if (train.context < scale.ranks || train.context % scale.ranks != 0)

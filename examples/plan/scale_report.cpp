@@ -28,7 +28,7 @@ std::vector<std::string> scale_lines(const Scale& scale) {
           scale.device.name, 1e-3 * scale.cluster.device.bytes, 1e-3 * scale.cluster.device.operations,
           scale.device.memory.empty() ? "" : ", " + scale.device.memory, 1e-9 * link.bytes_per_second,
           seconds_text(link.latency)),
-      fmt::format("{} parameters; a step over its tokens {} live, a ring's slots aside, and {} outside of attention",
+      fmt::format("{} parameters; {} live in a step over its tokens without ring slots, and {} outside of attention",
                   integer_text(scale.parameters), format_bytes(scale.step_bytes), seconds_text(scale.other_seconds)),
       fmt::format("{} of attention forward in a ring, one layer, on all ranks together",
                   bytes_text(scale.ranks * ring.forward))};
@@ -52,10 +52,10 @@ std::vector<std::string> cells_of(const ScaleRow& row) {
 }
 
 constexpr const char* scale_notes =
-    "steps of the ring in which some rank computes; messages and bytes that the busiest rank sends in a step of "
-    "training; slots and all of attention's tensors in the backward of one layer; time of all layers' attention, and "
-    "the share of it spent waiting for messages; sums of the gradients of parameters. data parallel: a rank's tokens "
-    "are a sequence of its own.";
+    "ring steps in which any rank computes; messages and bytes that the busiest rank sends in a step of training; "
+    "slots and all of attention's tensors in the backward of one layer; time of all layers' attention, and the share "
+    "of it spent waiting for messages; sums of the gradients of parameters. data parallel: a rank's tokens are a "
+    "sequence of its own.";
 
 }  // namespace
 

@@ -263,7 +263,7 @@ void RecallOptions::check() const {
   task().check();
   check_at_least_one("recall", {{"tokens", tokens}, {"questions", questions}, {"report", report}});
   if (steps < 0 || !(seconds >= 0)) refuse("--steps and --seconds must not be negative");
-  if (steps == 0 && seconds == 0) refuse("--steps 0 runs until --seconds are over, and needs them");
+  if (steps == 0 && seconds == 0) refuse("--steps 0 needs --seconds: the training ends after them");
   if (!(lr > 0)) refuse(fmt::format("--lr must be positive, but is {}", lr));
   if (ask < 0) refuse(fmt::format("--ask must not be negative, but is {}", ask));
   check_files("recall", {{"--json", json, true}, {"--csv", csv, true}, {"--svg", svg}});
@@ -275,48 +275,49 @@ void RecallOptions::check() const {
 
 int parse_recall_options(int argc, const char* const* argv, RecallOptions& o) {
   CLI::App app(
-      "Trains a small model from scratch to recall values by key from far back, and shows how far each kind of "
+      "Trains a small model from scratch to recall values by key over long distances, and shows how far each kind of "
       "attention reaches.",
       "./run recall");
   app.option_defaults()->always_capture_default();
   const auto needle = [&o](const std::string&) { o.task_name = "passkey", o.distance = 1024; };
   app.add_option_function<std::string>("--preset", needle,
-                                       "needle: a passkey at distance 1024, asked for farther away, too")
+                                       "needle: a passkey at distance 1024, also tested at longer distances")
       ->check(CLI::IsMember({"needle"}));
   app.add_option("--task", o.task_name, "kv: pairs of keys and values; passkey: a number hidden in a long text");
-  app.add_option("--distance", o.distance, "Tokens between a value and the question for it, in training at most");
-  app.add_option("--ask", o.ask, "The same in the end, at most, and no less than in training");
+  app.add_option("--distance", o.distance, "Longest distance from a value to its question in training, in tokens");
+  app.add_option("--ask", o.ask, "Longest distance in the final test, at least that of training");
   const auto add = setting_adder(app);
   add("layers", o.layers,
-      "Transformer blocks: the attention of each, or several such lists to compare, with semicolons; or a number, of "
-      "the kinds of --attention");
+      "Attention of each transformer block; several lists to compare, separated by semicolons; or a number of blocks "
+      "for --attention");
   add("attention", o.attention.attention,
-      fmt::format("In place of a list, kinds of attention for 2 layers or as many as --layers says, one after another: "
-                  "{}",
+      fmt::format("Instead of a list, kinds of attention to compare, each with 2 layers or the number of --layers: {}",
                   fmt::join(attention_names(), ", ")));
   for_each_attention_setting(o.attention, add);
-  app.get_option("--segments")->description("dilated: lengths of segments (default: 256 and what holds the sequence)");
+  app.get_option("--segments")
+      ->description("dilated: lengths of segments (default: 256 and a length that holds the sequence)");
   app.get_option("--rates")->description("dilated: one dilation rate per segment (default: 1,4)");
   app.add_option("--pairs", o.pairs, "Pairs stated and asked for in a sequence (default: 16; passkey: 8 digits)");
   app.add_option("--keys", o.keys, "Different keys (default: 16; passkey: as many as pairs)");
   app.add_option("--values", o.values, "Different values (default: 16; passkey: 10)");
   app.add_option("--spacing", o.spacing, "Tokens from one statement to the next");
-  app.add_option("--align", o.align,
-                 "Values and questions agree mod this, as dilated branches of that rate need (1: anywhere)");
+  app.add_option(
+      "--align", o.align,
+      "Values and questions are at equal positions modulo this, for dilated branches of that rate (1: anywhere)");
   app.add_option("--width", o.width, "Width of the model");
   app.add_option("--heads", o.heads, "Attention heads; dilated: at least the largest rate");
   app.add_option("--lr", o.lr, "Learning rate");
   app.add_option("--tokens", o.tokens, "Tokens per step, at least one sequence");
-  app.add_option("--steps", o.steps, "Training steps at most (0: until --seconds are over)");
-  app.add_option("--seconds", o.seconds, "Seconds of training at most (0: any)");
-  app.add_option("--questions", o.questions, "Questions asked at each distance in the end");
-  app.add_option("--seed", o.seed, "Decides the sequences and the initial weights");
+  app.add_option("--steps", o.steps, "Most training steps (0: until --seconds are over)");
+  app.add_option("--seconds", o.seconds, "Most seconds of training (0: no limit)");
+  app.add_option("--questions", o.questions, "Test questions at each distance");
+  app.add_option("--seed", o.seed, "Seed of the sequences and the initial weights");
   app.add_option("--device", o.device, computing_device_help);
-  app.add_option("--report", o.report, "Steps between lines");
-  app.add_option("--json", o.json, "Report to write, as JSON; - for standard output, which then has nothing else");
-  app.add_option("--csv", o.csv, "Steps to write, as CSV; - as for --json");
+  app.add_option("--report", o.report, "Steps between printed lines");
+  app.add_option("--json", o.json, "JSON report to write; - for standard output, without any other text");
+  app.add_option("--csv", o.csv, "CSV file of the steps to write; - as for --json");
   app.add_option("--svg", o.svg, "Picture to write: accuracy by distance");
-  app.add_flag("--quiet", o.quiet, "Print nothing but errors");
+  app.add_flag("--quiet", o.quiet, "Print only errors");
   const int code = parse_command_line(app, argc, argv);
   if (code >= 0) return code;
   const std::set<std::string> given = options_given(app);

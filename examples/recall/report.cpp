@@ -89,7 +89,7 @@ std::string describe_task(const RecallOptions& o, Device device) {
   if (o.steps) budget = plural(o.steps, "step");
   if (o.seconds > 0) budget += fmt::format("{}{:g} s", budget.empty() ? "" : " or ", o.seconds);
   return fmt::format(
-      "task     {}: {} stated, asked for {} tokens later and more, in sequences of {}; chance {:.1f} %\n"
+      "task     {}: {} stated, asked for at least {} tokens later, in sequences of {}; chance {:.1f} %\n"
       "model    width {}, {}\n"
       "budget   {} of {} tokens or one sequence\n"
       "device   {}, {}",
@@ -107,15 +107,14 @@ std::string describe_contender(const RecallOptions& o, const Contender& contende
     const std::int64_t heads = run.heads(o.model(contender));
     const std::int64_t rate = std::ranges::max(run.attention.rates_for(o.longest()));
     if (heads < rate)
-      text +=
-          fmt::format("\nnote     {0} take{3} {1} of the {2} phases of rate {2}; positions of the others see less far",
-                      plural(heads, "head"), heads, rate, heads == 1 ? "s" : "");
+      text += fmt::format("\nnote     {0} take{3} {1} of the {2} phases of rate {2}; the other positions see less far",
+                          plural(heads, "head"), heads, rate, heads == 1 ? "s" : "");
   }
   return text;
 }
 
 std::string describe_level(const RecallRecord& last, double accuracy, const RecallTask& next, double seconds) {
-  return fmt::format("step {:>5}  distance {:>5}  recalled {:>5.1f} %  {}  on to {} at distance {}", last.step,
+  return fmt::format("step {:>5}  distance {:>5}  recalled {:>5.1f} %  {}  next: {} at distance {}", last.step,
                      last.distance, 100 * std::max(accuracy, last.accuracy), format_duration(seconds),
                      plural(next.pairs, "pair"), next.distance);
 }

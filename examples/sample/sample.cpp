@@ -78,8 +78,8 @@ class Session {
 
   /// Reads lines until the input ends.
   void lines() {
-    streams_.notes << description() << "\nA line is gone on from, an empty one: from the text so far. Ctrl-C ends a "
-                   << "text, Ctrl-D the program." << std::endl;
+    streams_.notes << description() << "\nType text to continue it; an empty line continues the last output. "
+                   << "Ctrl-C ends a text, Ctrl-D the program." << std::endl;
     bool begun = false;
     for (std::string line;;) {
       const InterruptGuard patient;  // ignores a Ctrl-C that comes just after a text
@@ -207,24 +207,24 @@ void check_sampler(const nn::SamplerOptions& options) {
 
 int parse_sample_options(int argc, const char* const* argv, SampleOptions& o) {
   CLI::App app(
-      "Text from a model that train --save has trained. Without a prompt: what stands on standard input, or, on a "
-      "terminal, line by line.",
+      "Generates text with a model saved by train --save. Without a prompt, continues standard input; on a terminal, "
+      "line by line.",
       "./run sample");
   app.option_defaults()->always_capture_default();
   app.add_option("checkpoint", o.checkpoint, "Checkpoint of train --save")->required();
-  auto* prompt = app.add_option("--prompt", o.prompt, "Text to go on from; it is written out, too");
-  app.add_option("--prompt-file", o.prompt_file, "File with the text to go on from")->excludes(prompt);
+  auto* prompt = app.add_option("--prompt", o.prompt, "Text to continue; it is also printed");
+  app.add_option("--prompt-file", o.prompt_file, "File with the text to continue")->excludes(prompt);
   app.add_option("--bytes", o.bytes, "Bytes to write");
-  app.add_option("--temperature", o.sampler.temperature, "Logits are divided by it; 0: always the most probable token");
-  app.add_option("--top-k", o.sampler.top_k, "Only so many of the most probable tokens (0: all)");
-  app.add_option("--top-p", o.sampler.top_p, "Only the most probable tokens that have this probability together");
+  app.add_option("--temperature", o.sampler.temperature, "Divides the logits; 0: always the most probable token");
+  app.add_option("--top-k", o.sampler.top_k, "Draw only from this many most probable tokens (0: all)");
+  app.add_option("--top-p", o.sampler.top_p, "Draw only from the fewest tokens with this total probability");
   app.add_option("--repetition-penalty", o.sampler.repetition_penalty,
-                 "Positive logits of recent tokens are divided by it, negative ones multiplied");
-  app.add_option("--penalty-window", o.sampler.penalty_window, "How many tokens are recent");
-  app.add_option("--seed", o.sampler.seed, "Decides what is drawn");
+                 "Divides positive logits of recent tokens, multiplies negative ones");
+  app.add_option("--penalty-window", o.sampler.penalty_window, "Number of recent tokens for the penalty");
+  app.add_option("--seed", o.sampler.seed, "Seed of the draws");
   app.add_option("--device", o.device,
-                 "cpu, cuda:N, auto (a GPU where there is one), or sim:SIZE, for its memory: the text means nothing");
-  app.add_flag("--json", o.json, "Answer as JSON, and nothing else");
+                 "cpu, cuda:N, auto (a GPU if there is one), or sim:SIZE, to count memory: its text is meaningless");
+  app.add_flag("--json", o.json, "Print only JSON");
   return parse_command_line(app, argc, argv);
 }
 
@@ -234,7 +234,7 @@ void sample(const SampleOptions& options, const SampleStreams& streams) {
   check_sampler(options.sampler);
   const bool by_lines = !options.prompt && options.prompt_file.empty() && streams.in_terminal;
   if (by_lines && options.json)
-    throw ValueError("[sample] --json needs a text to go on from: --prompt, --prompt-file or standard input");
+    throw ValueError("[sample] --json needs a text to continue: --prompt, --prompt-file or standard input");
   // Report errors before waiting for the prompt.
   of_option("sample", [&] { return nn::read_training_metadata(options.checkpoint); });
   std::string prompt;
@@ -244,7 +244,7 @@ void sample(const SampleOptions& options, const SampleStreams& streams) {
     prompt = contents_of(options.prompt_file);
   else if (!by_lines)
     prompt = rest_of(streams.in);
-  if (!by_lines && prompt.empty()) throw ValueError("[sample] the prompt is empty: there is nothing to go on from");
+  if (!by_lines && prompt.empty()) throw ValueError("[sample] the prompt is empty: there is nothing to continue");
   Session session(options, streams);
   if (by_lines)
     session.lines();

@@ -131,12 +131,12 @@ std::string sentence_of(const std::exception& error) {
   const bool out_of_memory = dynamic_cast<const std::bad_alloc*>(&error) != nullptr ||
                              dynamic_cast<const std::length_error*>(&error) != nullptr;
   if (!out_of_memory) return printable_lines(error.what());
-  return "this machine's memory of " + format_bytes(HostMemory().info().total) + " does not suffice for what was asked";
+  return "the memory of this machine, " + format_bytes(HostMemory().info().total) + ", is too small for this command";
 }
 
 int code_of_output(int code) {
   if (std::cout.flush()) return code;
-  std::cerr << "cannot write all of the answer to standard output" << std::endl;
+  std::cerr << "cannot write all results to standard output" << std::endl;
   return exit_error;
 }
 

@@ -39,7 +39,7 @@ void check_files(const std::string& program, const std::vector<OutputFile>& outp
   std::vector<const OutputFile*> written;
   for (const OutputFile& output : outputs) {
     const auto& [option, path, may_be_standard_output] = output;
-    if (path == "-" && !may_be_standard_output) refuse(option + " needs a file, and - is none");
+    if (path == "-" && !may_be_standard_output) refuse(option + " needs a file, but is -");
     std::error_code unknown;
     const fs::file_type kind = fs::status(path, unknown).type();
     if (path.empty() || (kind != fs::file_type::not_found && kind != fs::file_type::regular)) continue;

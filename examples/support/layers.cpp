@@ -50,14 +50,14 @@ class EntryReader {
   /// Throws ValueError with only the reason.
   AttentionOptions read(std::string_view parts) {
     for (const std::string& part : split(parts, '+')) read_part(part);
-    if (!said("a kind")) throw ValueError("there is no kind of attention, such as causal");
+    if (!said("a kind")) throw ValueError("it names no kind of attention, such as causal");
     return layer_;
   }
 
  private:
   bool said(std::string_view subject) const { return std::ranges::find(said_, subject) != said_.end(); }
   void say_once(const std::string& subject) {
-    if (said(subject)) throw ValueError("it says " + subject + " twice");
+    if (said(subject)) throw ValueError("it gives " + subject + " twice");
     said_.push_back(subject);
   }
 
@@ -107,7 +107,7 @@ class EntryReader {
       std::vector<std::string> names{"rope", "nope", "softcap", "sinks", "qk-norm", "heads", "kv-heads"};
       names.insert(names.end(), attention_names().begin(), attention_names().end());
       const std::string near = nearest(name, names);
-      throw ValueError(fmt::format("there is no part {}{}", printable(name),
+      throw ValueError(fmt::format("it has an unknown part {}{}", printable(name),
                                    near.empty() ? "" : fmt::format(": did you mean {}?", near)));
     }
   }
@@ -138,8 +138,8 @@ class EntryReader {
     rope.scaling = scaling->second;
     const std::size_t wanted = rope.scaling == RopeScaling::yarn ? 4 : 3;
     if (values.size() != wanted)
-      throw ValueError(wanted == 4 ? "yarn is rope:BASE:yarn:FACTOR:TRAINED, with the context that was trained"
-                                   : fmt::format("{0} is rope:BASE:{0}:FACTOR", values[1]));
+      throw ValueError(wanted == 4 ? "yarn needs rope:BASE:yarn:FACTOR:TRAINED, with the trained context"
+                                   : fmt::format("{0} needs rope:BASE:{0}:FACTOR", values[1]));
     read_value("rope", values[2], rope.factor);
     if (rope.factor < 1) throw ValueError("the factor of rope must be at least 1");
     if (wanted == 4) read_value("rope", values[3], rope.trained_context);
@@ -213,7 +213,7 @@ void check_layers(const std::vector<LayerRun>& runs, const nn::LanguageModelConf
       if (model.width % heads != 0)
         refuse(fmt::format("--width {} is not divisible by {}", model.width, plural(heads, "head")));
       if (layer.rope && model.width / heads % 2 != 0)
-        refuse(fmt::format("--width {} / {} must be even, as rotary positions turn pairs", model.width,
+        refuse(fmt::format("--width {} / {} must be even, because rotary positions rotate pairs", model.width,
                            plural(heads, "head")));
       if (heads % kv_heads != 0)
         refuse(fmt::format("{} are not a multiple of {}", plural(heads, "head"), plural(kv_heads, "kv-head")));
@@ -226,7 +226,7 @@ void check_layers(const std::vector<LayerRun>& runs, const nn::LanguageModelConf
 
 void check_one_source(const LayerList& layers, const std::set<std::string>& given) {
   if (!layers.is_number() && given.contains("attention"))
-    throw ValueError("[--attention] --layers lists the attention of each layer: one of the two options");
+    throw ValueError("[--attention] --layers already lists the attention of each layer: give one of the two options");
 }
 
 std::vector<Contender> contenders_of(const LayerList& layers, const std::string& kinds, const std::string& program) {

@@ -70,7 +70,7 @@ bool is_of_attention(std::string_view option, const std::vector<std::string>& ki
 void check_attention_options(const std::set<std::string>& given, const std::vector<std::string>& kinds) {
   for (const std::string& option : given)
     if (!is_of_attention(option, kinds))
-      throw ValueError(fmt::format("[--{}] this option is of --attention {}, not of {}", option,
+      throw ValueError(fmt::format("[--{}] this option is only for --attention {}, not for {}", option,
                                    attention_kinds_of(option), fmt::join(kinds, ", ")));
 }
 
@@ -284,7 +284,7 @@ void read_command_line(CLI::App& app, int argc, const char* const* argv) {
                           : type.starts_with("FLOAT") ? number_in<double>(text).has_value()
                                                       : true;
         if (!held)
-          throw CLI::ValidationError(option->get_name(), printable(text) + " is no number that it could be" +
+          throw CLI::ValidationError(option->get_name(), printable(text) + " is not a valid number for it" +
                                                              (type.starts_with("UINT") ? ", from 0 to 2^64 - 1" : ""));
       }
 }

@@ -82,15 +82,15 @@ void for_each_attention_setting(Options& o, F&& f) {
   const auto add = [&](const char* name, auto& value, const char* help) {
     f(name, value, std::string(attention_kinds_of(name)) + ": " + help);
   };
-  add("window", o.window, "positions that one attends to, itself included (global_local: around it)");
+  add("window", o.window, "positions that each position sees, itself included (global_local: on both sides)");
   add("segments", o.segments, "lengths of segments, such as 512,2048,8192 (default: up to the context)");
   add("rates", o.rates,
       "one dilation rate per segment (default: 1,2,4, or more where a segment would have over 8192 keys)");
   add("block", o.block, "positions of a block, a multiple of 16");
-  add("offsets", o.offsets, "how many blocks back to look, such as 0,1,2,4");
-  add("global", o.global, "first positions that all attend to");
+  add("offsets", o.offsets, "visible blocks, counted backwards, such as 0,1,2,4");
+  add("global", o.global, "first positions, visible to all");
   add("stride", o.stride, "the last N positions, and every N-th before");
-  add("density", o.density, "fraction of blocks kept; --seed decides which");
+  add("density", o.density, "fraction of blocks kept, drawn by --seed");
   add("ring-size", o.ring_size, "ranks that share the sequence, all in this process");
   add("layout", o.layout, "positions of each rank: contiguous, zigzag or striped (also of --parallel ring)");
 }
@@ -149,7 +149,7 @@ std::optional<double> parse_seconds(const std::string& text);
 /// ValueError for other text, and DeviceError with the reason for an unusable GPU. A program that needs arithmetic
 /// passes the missing result ("nothing is learned"), and sim is refused with it.
 Device parse_device(const std::string& text, const std::string& program, const char* missing_on_sim = nullptr);
-inline constexpr const char* computing_device_help = "cpu, cuda:N, or auto: a GPU where there is one";
+inline constexpr const char* computing_device_help = "cpu, cuda:N, or auto: a GPU if there is one";
 
 /// The compute engines of a device. For sim, those of the cpu.
 struct Engines {
@@ -157,7 +157,7 @@ struct Engines {
   std::string products, attention;
   std::string reason = {};  // why attention uses its instruction set; empty without a choice
 
-  /// "2 threads, products by poolgrad, attention by avx512 (named by POOLGRAD_ISA)".
+  /// "2 threads, products by poolgrad, attention by avx512 (chosen by POOLGRAD_ISA)".
   std::string to_string() const;
 };
 Engines engines_of(Device device);

@@ -125,7 +125,7 @@ void TrainOptions::check() const {
                                {"store-every", store_every}});
   if (width % heads != 0) refuse(fmt::format("--width {} is not divisible by --heads {}", width, heads));
   if (width / heads % 2 != 0)
-    refuse(fmt::format("--width {} / --heads {} must be even, as rotary positions turn pairs", width, heads));
+    refuse(fmt::format("--width {} / --heads {} must be even, because rotary positions rotate pairs", width, heads));
   if (kv_heads < 0 || (kv_heads > 0 && heads % kv_heads != 0))
     refuse(fmt::format("--heads {} is not a multiple of --kv-heads {}", heads, kv_heads));
   if (tile < 0) refuse(fmt::format("--tile must not be negative, but is {}", tile));
@@ -143,12 +143,12 @@ void TrainOptions::check() const {
   if (checkpoint == "budget" && budget.empty()) refuse("--checkpoint budget needs --budget");
   if (stages_of(checkpoint_policy()).kind != nn::Checkpointing::Kind::none && chunk > 0)
     refuse("--checkpoint " + printable(checkpoint) +
-           " does nothing with --chunk, which computes every chunk again anyway");
+           " has no effect with --chunk, which recomputes every chunk anyway");
   for (const auto& [name, path] : {std::pair{"save", &save}, {"json", &json}, {"csv", &csv}, {"html", &html}})
-    if (profile && !path->empty()) refuse(fmt::format("--profile is no run and writes no --{}", name));
-  if (graph && profile) refuse("--profile waits for every kernel of a step, and --graph launches it as a whole");
+    if (profile && !path->empty()) refuse(fmt::format("--profile is not a training run and cannot write --{}", name));
+  if (graph && profile) refuse("--profile times each kernel of a step, but --graph launches a step as a whole");
   if (graph && checkpoint_policy() == "budget")
-    refuse("--graph records what is computed again, which --checkpoint budget decides anew in each step");
+    refuse("--graph records one step, but --checkpoint budget recomputes differently in each step");
   if (graph && !offload.empty()) refuse("--offload reads from the device, which a step recorded by --graph cannot");
   nn::parse_tokenizer(tokenizer);
   if (!is_floating(activations().dtype))
@@ -177,7 +177,8 @@ void TrainOptions::check() const {
                {"--html", html},
                {"--profile-trace", profile_trace}},
               inputs);
-  if (shard_optimizer && parallel == "none") refuse("--shard-optimizer divides among ranks: it needs --parallel");
+  if (shard_optimizer && parallel == "none")
+    refuse("--shard-optimizer divides optimizer state among ranks: it needs --parallel");
   if (other_text && resume.empty()) refuse("--other-text needs --resume");
   if (device.starts_with("sim") && !(save.empty() && resume.empty()))
     refuse("--device " + printable(device) + " has no bytes to save or resume");
@@ -246,9 +247,8 @@ std::vector<std::string> TrainOptions::arguments() const {
 void TrainOptions::adopt(const std::map<std::string, std::string>& configuration) {
   if (!configuration.contains("context"))
     throw FileError(
-        "[train] the checkpoint does not say what model it is of, as those of ./run train do; the program that made "
-        "the "
-        "model loads it with nn::load_trained_model()");
+        "[train] the checkpoint has no model configuration, unlike those of ./run train: load it in the program that "
+        "saved it");
   for_each_setting(*this, [&](const char* name, auto& value, const auto&) {
     const auto entry = configuration.find(name);
     const std::string there(entry == configuration.end() ? value_before(name) : entry->second);
@@ -261,7 +261,7 @@ void TrainOptions::adopt(const std::map<std::string, std::string>& configuration
     if (given.count(name) && !(std::string_view(name) == "dtype" && to_text(value) == "auto")) {
       if (may_change_on_resuming(name)) return;
       if (shown(to_text(value)) != shown(there))
-        throw ValueError(fmt::format("[train] the checkpoint is of another configuration: --{} is {} there, {} here",
+        throw ValueError(fmt::format("[train] the checkpoint has another configuration: --{} is {} there, {} here",
                                      name, printable(shown(there)), printable(shown(to_text(value)))));
     }
     from_text(name, there, value);
@@ -306,8 +306,7 @@ std::optional<DType> TrainOptions::autocast_dtype() const {
   if (autocast != "bf16" && autocast != "f16")
     throw ValueError("[train] --autocast must be none, bf16 or f16, but is " + printable(autocast));
   if (dtype != "f32" && dtype != "auto")
-    throw ValueError(fmt::format(
-        "[train] --autocast {} works between activations of f32, and with --dtype {} they are not", autocast, dtype));
+    throw ValueError(fmt::format("[train] --autocast {} needs activations of f32, but --dtype is {}", autocast, dtype));
   return parse_dtype(autocast);
 }
 
@@ -321,9 +320,8 @@ std::optional<nn::LossScalerOptions> TrainOptions::loss_scaler() const {
     throw ValueError("[train] --loss-scale must be auto, none or a number from 1 to 2^64, but is " +
                      printable(loss_scale));
   if (!has_f16)
-    throw ValueError(
-        fmt::format("[train] --loss-scale {} serves f16 alone, and neither --dtype {} nor --autocast {} is", loss_scale,
-                    dtype, autocast));
+    throw ValueError(fmt::format("[train] --loss-scale {} is only for f16, but --dtype is {} and --autocast is {}",
+                                 loss_scale, dtype, autocast));
   options.initial = *initial;
   return options;
 }
@@ -348,9 +346,8 @@ void TrainOptions::check_tensors(const std::string& path) const {
   constexpr int outline_device = 98;  // plans use those from 99 on
   const std::int64_t layer_count = layers.count();
   const auto refuse = [&](const std::string& reason) {
-    throw FileError(
-        fmt::format("[load] {}: its tensors are not those of the model of {} and width {} that it tells of: {}",
-                    printable_path(path), plural(layer_count, "layer"), width, reason));
+    throw FileError(fmt::format("[load] {}: its tensors do not match its model of {} and width {}: {}",
+                                printable_path(path), plural(layer_count, "layer"), width, reason));
   };
   const SafetensorsReader reader(path);
   SaltedTextMap<const Tensor*> there;
@@ -453,7 +450,7 @@ void add_presets(CLI::App& app, TrainOptions& o) {
   };
   const CLI::Validator elsewhere(
       [](const std::string& name) {
-        return name == "needle" ? "needle is a task of its own: ./run recall --preset needle" : std::string();
+        return name == "needle" ? "needle is a separate task: ./run recall --preset needle" : std::string();
       },
       "");
   app.add_option_function<std::string>("--preset", take, help)->check(elsewhere)->check(CLI::IsMember(names));
@@ -470,8 +467,8 @@ int parse_train_options(int argc, const char* const* argv, TrainOptions& o) {
   CLI::App app("Trains a long-context language model on any text.", "./run train");
   app.option_defaults()->always_capture_default();
   app.add_option("--text", o.text,
-                 "Files or folders to read, or PATH=WEIGHT: texts that windows are drawn from so often (default: the "
-                 "C++ sources of Eigen)");
+                 "Files or folders to read; PATH=WEIGHT draws windows from several texts by weight (default: the C++ "
+                 "sources of Eigen)");
   add_training_options(app, o);
   for_each_run_setting(o, setting_adder(app));
   app.get_option("--resume")->excludes("--preset");

@@ -63,13 +63,13 @@ std::string describe_run(const PreparedRun& run) {
       o.loss_scaler() ? fmt::format(", loss scaled by {} at first", o.loss_scaler()->initial) : "",
       engines_of(trainer.device()).to_string(), o.optimizer,
       o.schedule == "cosine" ? "" : fmt::format(", rate {}", o.schedule),
-      o.ema > 0 ? fmt::format(", judged by averages of decay {}", o.ema) : "",
+      o.ema > 0 ? fmt::format(", validated with averages of decay {}", o.ema) : "",
       o.chunk ? fmt::format(", in chunks of {}", o.chunk) : "", o.budget.empty() ? "" : ", budget " + o.budget,
       o.checkpoint_policy() == "none" ? "" : ", checkpoints by " + o.checkpoint_policy(),
       o.offload.empty() ? "" : ", offload to " + o.offload,
       o.tile ? fmt::format(", feed-forward in tiles of {}", o.tile) : "", o.graph ? ", steps recorded" : "",
       o.ranks ? fmt::format("\nranks    {}: {}{}", o.ranks->size(), to_string(o.ranks->grid()),
-                            o.shard_optimizer ? ", optimiser states divided" : "")
+                            o.shard_optimizer ? ", optimizer state divided" : "")
               : "");
 }
 
@@ -188,7 +188,7 @@ void train(TrainOptions told, std::ostream& out, nn::TrainResult& result, bool l
   const std::string text = options.given.count("text") ? fmt::format("--text {} ", fmt::join(options.text, " ")) : "";
   for (const auto& [what, path] : result.written)
     if (result.interrupted && what == "checkpoint" && !options.quiet)
-      out << "go on    with " << text << "--resume " << path << std::endl;
+      out << "continue with " << text << "--resume " << path << std::endl;
 }
 
 nn::TrainResult train(TrainOptions options, std::ostream& out, bool live, const RunWatcher& watcher) {

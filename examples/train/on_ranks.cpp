@@ -68,12 +68,10 @@ std::string own_device(const std::string& told) {
 void on_ranks(TrainOptions options, std::ostream& out, bool live, const TrainCall& run) {
   if (options.parallel == "none") {
     if (const int ranks = number_in_environment({"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}); ranks > 1)
-      throw ValueError(fmt::format(
-          "[train] there are {} ranks, which are not told what to share: --parallel ring, data or ring:R,data:D",
-          ranks));
+      throw ValueError(fmt::format("[train] {} ranks need a split: --parallel ring, data or ring:R,data:D", ranks));
     return run(options, out, live);
   }
-  if (options.profile) throw ValueError("[train] --profile is of one process: leave out --parallel");
+  if (options.profile) throw ValueError("[train] --profile runs in one process: omit --parallel");
   std::signal(SIGUSR1, SIG_IGN);  // ./run ring sends it to stop; outside of training ignore it
   parallel::MpiWorld world;
   const auto& all = world.communicator();

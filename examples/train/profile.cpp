@@ -124,7 +124,7 @@ std::string chrome_trace_of(const Trace& memory, const std::vector<KernelCall>& 
 StepProfile profile_steps(const TrainOptions& options, std::int64_t steps) {
   PreparedRun run(options);
   if (run.device.is_sim())
-    throw ValueError("[train] --profile takes times, and --device " + options.device + " has none of its own");
+    throw ValueError("[train] --profile measures times, which --device " + options.device + " does not have");
   CachingAllocator& pool = run.trainer->pool();
   for (std::int64_t i = 0; i < warm_up; ++i) run.trainer->step();
   StepProfile result;

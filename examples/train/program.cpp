@@ -54,8 +54,8 @@ int train_program(int argc, char** argv, const TrainTools* tools) {
                        if (!tools && (options.profile || !options.html.empty())) {
                          become_train_watched(argv);
                          throw Error(
-                             "[train] --html and --profile are of the program train_watched, which is not built beside "
-                             "this one: ninja train_watched builds it");
+                             "[train] --html and --profile need the program train_watched, which is missing beside "
+                             "this one: build it with ninja train_watched");
                        }
                        const TrainTools own = tools ? *tools : TrainTools{};
                        on_ranks(options, out, live, [&](const TrainOptions& told, std::ostream& to, bool on_terminal) {

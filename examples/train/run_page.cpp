@@ -95,7 +95,7 @@ std::string position_chart(const RunPage& page) {
   const nn::TrainResult& r = page.result;
   Points points;
   for (const nn::PositionLoss& p : r.by_position) points.emplace_back(static_cast<double>(p.last), p.loss);
-  return chart_svg({.x_name = fmt::format("{} to go by, at most", unit(page)),
+  return chart_svg({.x_name = fmt::format("{} of context, at most", unit(page)),
                     .series = {{"held out", points, 1, Series::Kind::dots}},
                     .levels = levels_of(r.baselines),
                     .log_x = true,
@@ -125,7 +125,7 @@ std::string tiles(const RunPage& page) {
   std::string html = "<div class=\"tiles\">\n";
   html += tile(fmt::format("{:.4f}", held_out), page.finished && !r.interrupted && r.error.empty()
                                                     ? "nats per byte, held out"
-                                                    : "nats per byte, part of the held-out text");
+                                                    : "nats per byte, on part of the held-out text");
   html += tile(count_text(r.tokens_per_second), fmt::format("{} a second", unit(page)));
   html += tile(nn::format_duration(r.seconds), "in all");
   html += tile(format_bytes(r.peak_live_bytes), "peak of live memory");
@@ -142,8 +142,7 @@ std::string memory_section(const Json& config, const nn::TrainResult& r) {
   const std::size_t limit = budget.empty() ? no_limit : parse_bytes(budget);
   return section(
       "Memory over one step",
-      fmt::format("Bytes that tensors ask for, by category, over time, in {} requests; the line above them is what is "
-                  "reserved.",
+      fmt::format("Requested bytes by category over time, in {} requests; the line above them shows reserved bytes.",
                   format_integer(picture.events)),
       "<div class=\"wider\">" + step_svg(picture, limit) + "</div><div class=\"narrower\">" +
           step_svg(coarse, limit, 400, 260) + "</div>\n" + category_table(picture, r.bytes_by_category));
@@ -198,13 +197,12 @@ std::string map_section(const RunPage& page) {
   std::string large, small;
   for (const AttentionMap& map : page.maps) (map.large ? large : small) += map_svg(map, page.map_tokens);
   if (!large.empty()) large = "<div class=\"maps large\">\n" + large + "</div>\n";
-  return section(
-      "What heads look at",
-      fmt::format("The {} {} below, read as a text of their own: a row for each position, what it takes from those "
-                  "before it to the right; shades are square roots of weights.",
-                  page.map_tokens.size(), unit(page)),
-      large + "<div class=\"maps\">\n" + small + "</div>\n<pre>" +
-          shown_text(fmt::format("{}", fmt::join(page.map_tokens, ""))) + "</pre>\n");
+  return section("Attention maps",
+                 fmt::format("Attention weights on the {} {} below, read as a separate text: one row for each query "
+                             "position, keys to the right; shades are square roots of weights.",
+                             page.map_tokens.size(), unit(page)),
+                 large + "<div class=\"maps\">\n" + small + "</div>\n<pre>" +
+                     shown_text(fmt::format("{}", fmt::join(page.map_tokens, ""))) + "</pre>\n");
 }
 
 std::string option_text(const Json& value) {
@@ -233,7 +231,7 @@ std::string state_of(const RunPage& page) {
     return fmt::format("step {} of {}; the page reloads itself", format_integer(static_cast<std::uint64_t>(done)),
                        format_integer(static_cast<std::uint64_t>(all)));
   return fmt::format("{} after {}",
-                     !r.error.empty() ? "ended by an error"
+                     !r.error.empty() ? "failed"
                      : r.interrupted  ? "stopped"
                                       : "finished",
                      counted(static_cast<std::uint64_t>(done), "step"));
@@ -295,7 +293,7 @@ std::string run_page_html(const RunPage& page) {
                   escaped(c.value("machine", "")), state_of(page));
   if (!r.error.empty()) html += section("Error", "", "<pre>" + shown_text(r.error) + "</pre>\n");
   html += tiles(page);
-  html += section("Loss", "Nats per byte, of what is trained on and of what is held out; dashed: counting n-grams.",
+  html += section("Loss", "Nats per byte on training text and on held-out text; dashed: n-gram models.",
                   "<div class=\"wider\">" + loss_chart(r, 1100, 360) + "</div><div class=\"narrower\">" +
                       loss_chart(r, 400, 300) + "</div>");
   html += "<div class=\"charts\">\n";
@@ -308,7 +306,7 @@ std::string run_page_html(const RunPage& page) {
                   step_chart(r, &nn::StepRecord::learning_rate, "rate", 5, false, true, nats_text));
   html += "</div>\n" + memory_section(c, r) + map_section(page);
   if (!r.sample.empty())
-    html += section("Sample", "What is quiet is held-out text; the model wrote the rest.",
+    html += section("Sample", "Gray text is held-out text; the model wrote the rest.",
                     "<pre><i>" + shown_text(r.prompt) + "</i>" + shown_text(r.sample) + "</pre>\n");
   html += section("Options and machine", "", option_list(c));
   return html_page("poolgrad: " + state_of(page), fmt::format("{}{}{}", picture_style(), chart_style(), run_style),

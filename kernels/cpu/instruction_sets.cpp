@@ -96,7 +96,7 @@ const InstructionSet* find(std::string_view name, const char* asked_by) {
     names += std::string(names.empty() ? "" : ", ") + set.name;
   }
   throw ValueError("[" + std::string(asked_by) + "] instruction set '" + std::string(name) +
-                   "' is not one that this build and this CPU have: auto, " + names);
+                   "' is not available in this build on this CPU; available: auto, " + names);
 }
 
 const InstructionSet* from_environment() { return find(forced_instruction_set(), "POOLGRAD_ISA"); }
@@ -125,7 +125,7 @@ AutomaticSet automatic_instruction_set(const std::vector<std::string_view>& avai
   };
   if (has("amx")) return {"amx", "bf16 in tiles"};
   // vdpbf16ps was measured to be faster than f32 on AMD's family 25 (Zen 4), and slower on Intel's 6
-  // (docs/measurements.md).
+  // (docs/archive/measurements.md).
   if (has("avx512_bf16") && cpu.maker == "AMD" && cpu.number == 25)
     return {"avx512_bf16", "bf16 in pairs is faster than f32 on " + cpu.to_string()};
   std::string_view best;
@@ -158,8 +158,8 @@ void set_instruction_set(std::string_view name) {
 }
 std::string_view instruction_set() { return instruction_set_in_use().name; }
 std::string instruction_set_reason() {
-  if (named_by_program) return "named by the program";
-  return forced_instruction_set() == "auto" ? automatic().reason : "named by POOLGRAD_ISA";
+  if (named_by_program) return "chosen by the program";
+  return forced_instruction_set() == "auto" ? automatic().reason : "chosen by POOLGRAD_ISA";
 }
 
 }  // namespace poolgrad::kernels

@@ -48,7 +48,7 @@ __device__ T block_reduce(T value) {
     POOLGRAD_SHARED(T, partial, warps);
     const int warp = static_cast<int>(threadIdx.x) / threads_per_warp;
     const int lane = static_cast<int>(threadIdx.x) % threads_per_warp;
-    __syncthreads();  // who came here before has read what it found
+    __syncthreads();  // all threads have read the previous values
     if (lane == 0) partial[warp] = value;
     __syncthreads();
     value = warp_reduce<Reduction>(static_cast<T>(partial[lane % warps]), warps);

@@ -115,9 +115,9 @@ void copy_from_host(Stream stream, void* to, const void* from, std::int64_t byte
 void check_not_recorded(int to, int from) {
   const StreamCapture* const capture = StreamCapture::current();
   if (capture == nullptr || to == from || (capture->device().index != to && capture->device().index != from)) return;
-  throw DeviceError("[copy] a step that is being recorded on " + to_string(capture->device()) + " cannot " +
+  throw DeviceError("[copy] a recorded step on " + to_string(capture->device()) + " cannot " +
                     (to < 0     ? "be read by the host"
-                     : from < 0 ? "copy from the host, whose memory the replays would not read again"
+                     : from < 0 ? "copy from the host, because replays would not read the host memory again"
                                 : "copy between devices"));
 }
 

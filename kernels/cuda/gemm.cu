@@ -19,7 +19,7 @@
 
 void poolgrad::kernels::on_cuda::gemm(Stream stream, const Gemm&, const void*, const void*, void*) {
   throw DeviceError("[gemm] needs cuBLASLt on " + to_string(stream.device) +
-                    ": its header cublasLt.h was not there when poolgrad was built");
+                    ": poolgrad was built without its header cublasLt.h");
 }
 
 #else
@@ -344,7 +344,7 @@ const void* advanced(const void* matrix, std::int64_t elements, DType dtype) {
 }
 
 /// Returns the number of parts of k to multiply separately. Weight gradients in f32 have small C and long k. cuBLASLt
-/// then uses few blocks and leaves most of a GPU idle (docs/measurements.md). Batched products use more blocks.
+/// then uses few blocks and leaves most of a GPU idle (docs/archive/measurements.md). Batched products use more blocks.
 std::int64_t parts_of_k(const Gemm& g) {
   const bool plain = g.dtype == DType::f32 && !tf32_allowed() && g.batch == 1 && g.alpha == 1 && g.beta == 0 && !g.bias;
   constexpr std::int64_t tile = 128, few_tiles = 32, enough_blocks = 256, shortest = 256, most = 16;

@@ -179,7 +179,8 @@ void start(const char* op, void (*kernel)(Parameters...), const LaunchShape& sha
   POOLGRAD_CUDA_CHECK(cudaSetDevice(stream.device.index));
   kernel<<<extent(shape.grid), extent(shape.block), static_cast<std::size_t>(shape.shared_bytes), native(stream)>>>(
       arguments...);
-  check(cudaGetLastError(), op, synchronous() ? "" : ", here or in work before: POOLGRAD_SYNC=1 tells");
+  check(cudaGetLastError(), op,
+        synchronous() ? "" : ", in this kernel or in earlier work; POOLGRAD_SYNC=1 finds the kernel");
 }
 
 #else

@@ -159,7 +159,7 @@ Sorted sort_keys(const char* op, Stream stream, const Key& key, std::int64_t n, 
   const int shift = width_of(n - 1);
   if (width_of(key.none) + shift > 63)
     throw ValueError("[" + std::string(op) + "] " + std::to_string(n) + " indices of " + std::to_string(key.none) +
-                     " places are more than a GPU sorts");
+                     " places are too many to sort on a GPU");
   auto* from = reinterpret_cast<std::int64_t*>(scratch);
   auto* to = from + n;
   const std::int64_t tiles = (n + tile - 1) / tile;

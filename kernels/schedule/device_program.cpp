@@ -201,8 +201,7 @@ DeviceProgram::DeviceProgram(Stream stream, std::shared_ptr<const WholeProgram> 
       memory_(stream, "attention programs", static_cast<std::int64_t>(bytes_)) {
   if (StreamCapture::covers(stream))
     throw DeviceError(
-        "[attention] a pattern that is made anew in a step that is recorded cannot be: its program would be "
-        "copied from the host");
+        "[attention] a recorded step cannot use a new pattern, because its program would be copied from the host");
   std::vector<std::byte> bytes(bytes_);
   program_ = Packing(bytes.data(), memory_.data()).add(whole_->program());
   const auto array = [&](std::byte* data) {
@@ -219,7 +218,7 @@ std::shared_ptr<const DeviceProgram> program_on_device(Stream stream, const Atte
   constexpr std::size_t most = std::size_t{1} << 30;
   if (!whole) whole = WholeProgram::make(schedule, RowTiling(schedule, limit), most);
   if (!whole)
-    throw ValueError("[attention] the pattern comes to a program of more than 1 GiB, which is too much for " +
+    throw ValueError("[attention] the program of the pattern is above the limit of 1 GiB on " +
                      to_string(stream.device) + ": (" + std::to_string(schedule.queries.count) + " queries, " +
                      std::to_string(schedule.keys.count) + " keys)");
   auto program = kept ? KeptPrograms::of(stream.device).get(stream, whole)

@@ -1,5 +1,5 @@
 // Expansion of a schedule, tile by tile, in flat arrays: all mask data that kernels read, on host and devices.
-// docs/attention.md, section "programs". kernels/schedule/tiles.h builds and caches it.
+// docs/reference/attention.md, section "programs". kernels/schedule/tiles.h builds and caches it.
 #pragma once
 
 #include "kernels/schedule/attention_schedule.h"

@@ -95,8 +95,8 @@ class Mapping : public ByteSource {
     if (path_.empty() || ::stat(path_.c_str(), &status) != 0) return;
     if (status.st_dev != device_ || status.st_ino != inode_) return;
     if (const auto now = static_cast<std::size_t>(status.st_size); now < needed)
-      throw FileError(fmt::format("[train] {} has become shorter while it was read: {} bytes of {}",
-                                  printable_path(path_), now, size_));
+      throw FileError(fmt::format("[train] {} became shorter while it was read: {} bytes of {}", printable_path(path_),
+                                  now, size_));
   }
 
   std::string path_;

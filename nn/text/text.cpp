@@ -29,7 +29,8 @@ Text::Text(const std::vector<std::uint16_t>& tokens) : Text(bytes_in_memory(byte
 Text::Text(std::shared_ptr<const ByteSource> source, std::int64_t width) : width_(width) {
   const auto bytes = static_cast<std::int64_t>(source->size());
   if ((width != 1 && width != 2) || bytes % width != 0)
-    throw ValueError("[text] " + std::to_string(bytes) + " bytes are no tokens of " + std::to_string(width));
+    throw ValueError("[text] " + std::to_string(bytes) + " bytes are no multiple of the token width " +
+                     std::to_string(width));
   if (bytes == 0) return;
   pieces_.push_back({std::move(source), 0});
   begins_ = {0, bytes};
@@ -70,7 +71,7 @@ void Text::append(const Text& more) {
     *this = more;
     return;
   }
-  if (more.width_ != width_) throw ValueError("[text] tokens of another width cannot follow");
+  if (more.width_ != width_) throw ValueError("[text] cannot append tokens of another width");
   const std::int64_t before = begins_.back();
   pieces_.insert(pieces_.end(), more.pieces_.begin(), more.pieces_.end());
   for (std::size_t i = 1; i < more.begins_.size(); ++i) begins_.push_back(before + more.begins_[i]);

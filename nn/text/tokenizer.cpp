@@ -68,12 +68,11 @@ Tokenizer::Tokenizer(std::vector<Merge> merges) : merges_(std::move(merges)) {
     const auto token = static_cast<std::int32_t>(size());
     if (left < 0 || right < 0 || left >= token || right >= token)
       throw ValueError(
-          fmt::format("[tokenizer] token {} is made of {} and {}, which do not come before it", token, left, right));
+          fmt::format("[tokenizer] token {} joins {} and {}, which are not both earlier tokens", token, left, right));
     if (bytes_of(left).size() + bytes_of(right).size() > longest_word)
       throw ValueError(fmt::format("[tokenizer] token {} has more than {} bytes", token, longest_word));
     if (!token_of_.emplace(key_of(left, right), token).second)
-      throw ValueError(
-          fmt::format("[tokenizer] token {} is made of {} and {}, as one before it is", token, left, right));
+      throw ValueError(fmt::format("[tokenizer] token {} joins {} and {}, like an earlier token", token, left, right));
     const std::string joined = std::string(bytes_of(left)) + std::string(bytes_of(right));
     bytes_ += joined;
     ends_.push_back(bytes_.size());

@@ -18,15 +18,16 @@ namespace poolgrad::nn {
 
 TextWindows windows_of(const std::vector<WindowPlace>& places, std::int64_t length, Device device, CallSite) {
   const MemoryScope scope("batch", Category::input);
-  if (length < 1) throw IndexError(fmt::format("[windows_of] a window has at least 1 token, and not {}", length));
+  if (length < 1)
+    throw IndexError(fmt::format("[windows_of] the length of a window must be at least 1, but is {}", length));
   for (const WindowPlace& place : places)
-    if (place.text == nullptr) throw ValueError("[windows_of] a window is of no text");
+    if (place.text == nullptr) throw ValueError("[windows_of] a window has no text");
   const std::int64_t width = places.empty() ? 1 : places.front().text->width();
   const auto row_bytes = static_cast<std::size_t>((length + 1) * width);
   std::vector<std::uint8_t> rows;
   for (const auto& [text, start] : places) {
     if (start < 0 || start > text->size() - 1 - length)
-      throw IndexError(fmt::format("[windows_of] a window of {} and the {} behind it from {} leave the text of {}",
+      throw IndexError(fmt::format("[windows_of] a window of {} and the {} after it, from {}, exceed the text of {}",
                                    length, width == 1 ? "byte" : "token", start, text->size()));
     if (text->width() != width) throw ValueError("[windows_of] the texts have tokens of different widths");
     rows.resize(rows.size() + row_bytes);
@@ -62,7 +63,7 @@ WindowPlan::WindowPlan(const Corpus& corpus, std::int64_t context, std::int64_t 
                                    text.train_tokens.size(), text.train_tokens.width() == 1 ? "bytes" : "tokens",
                                    context));
     if (text.validation_tokens.size() < 2)
-      throw ValueError(fmt::format("[train] {} is too short to hold any of it out", name));
+      throw ValueError(fmt::format("[train] {} is too short for a held-out part", name));
   }
   if (batch < 1) throw ValueError(fmt::format("[train] the batch must be at least 1, but is {}", batch));
 }

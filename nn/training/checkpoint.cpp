@@ -35,7 +35,7 @@ Number parsed(const std::string& path, const std::string& name, std::string_view
   const auto value = number_in<Number>(text);
   const bool too_large = std::is_same_v<Number, std::int64_t> && value && *value > static_cast<Number>(largest_count);
   if (!value || !(*value >= Number{0}) || too_large)
-    refuse_file(path, name + " is no count" + (too_large ? " up to 2^53: " : ": ") + printable(text));
+    refuse_file(path, name + " is not a count" + (too_large ? " up to 2^53: " : ": ") + printable(text));
   return *value;
 }
 
@@ -237,7 +237,7 @@ Tokenizer load_tokenizer(const std::string& path, CallSite) {
   };
   if (outline.dtype() != DType::i32 || outline.rank() != 2 || outline.size(1) != 2 ||
       outline.size(0) > Tokenizer::most_tokens)
-    throw refusal("no pairs of tokens, but " + describe(outline));
+    throw refusal("must be pairs of tokens, but is " + describe(outline));
   Tensor pairs = Tensor::empty(outline.shape(), outline.options());
   reader.read(merges_key, pairs);
   const std::vector<std::int32_t> numbers = pairs.to_vector<std::int32_t>();

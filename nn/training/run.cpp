@@ -162,7 +162,7 @@ std::string describe_result(const TrainResult& r, const Trainer& trainer) {
   for (const StepRecord& step : r.steps) losses.push_back(step.loss);
   std::string text = "\n";
   if (!r.error.empty())
-    text += fmt::format("ended    after step {} by an error: {}\n", trainer.steps_done(), first_line(r.error));
+    text += fmt::format("failed   after step {}: {}\n", trainer.steps_done(), first_line(r.error));
   else if (r.interrupted)
     text += fmt::format("stopped after step {}\n", trainer.steps_done());
   if (!losses.empty())
@@ -376,7 +376,7 @@ bool judge(Trainer& trainer, std::int64_t sample, Progress& progress, TrainResul
   double scored = 0;
   const auto show = [&] {
     const double left = static_cast<double>(all) - scored;
-    progress.status(fmt::format("{} scoring held-out text, {} of {}{}", bar(scored / static_cast<double>(all)), scored,
+    progress.status(fmt::format("{} validation: {} of {} batches{}", bar(scored / static_cast<double>(all)), scored,
                                 all, scored > 0 ? "  ETA " + format_duration(watch.seconds() / scored * left) : ""));
   };
   show();
@@ -406,13 +406,13 @@ void train(Trainer& trainer, std::ostream& out, RunOptions options, TrainResult&
   const Stopwatch watch;
   const Json config = Json::parse(options.config, nullptr, false);
   if (config.is_discarded())
-    throw ValueError("[train] the configuration of the report is no JSON: " + printable(options.config));
+    throw ValueError("[train] the configuration of the report is not JSON: " + printable(options.config));
   for (const auto& [name, text] : options.metadata)
     if (!is_utf8(name) || !is_utf8(text))
-      throw ValueError("[train] metadata of the checkpoint are no UTF-8: " + printable(name));
+      throw ValueError("[train] metadata of the checkpoint are not UTF-8: " + printable(name));
   if (options.stop_after > 0 && options.stop_after <= trainer.steps_done())
-    throw ValueError(fmt::format("[train] --stop-after {} is over: the run goes on after step {}", options.stop_after,
-                                 trainer.steps_done()));
+    throw ValueError(fmt::format("[train] --stop-after {} is in the past: the run resumes after step {}",
+                                 options.stop_after, trainer.steps_done()));
   if (!leads(trainer)) options.quiet = true, options.json = options.csv = "", options.reported = {};
   options.quiet |= options.json == "-" || options.csv == "-";
   const bool stops = options.stop_after > 0 && options.stop_after <= trainer.options().steps;

@@ -125,7 +125,7 @@ void TextWriter::note(std::span<const std::int64_t> tokens) {
 }
 
 std::string_view TextWriter::write(CallSite) {
-  if (text_.empty()) throw ValueError("[text_writer] there is nothing to go on from");
+  if (text_.empty()) throw ValueError("[text_writer] there is no text to continue");
   const NoGradGuard no_grad;
   const std::int64_t context = model_.config().context;
   std::vector<std::int64_t> uncut;

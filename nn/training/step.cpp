@@ -59,7 +59,7 @@ TrainingStep::TrainingStep(const Module& model, Optimizer& optimizer, double cli
 void TrainingStep::record() {
   const Device device = device_of(model_.parameters());
   if (!device.is_cuda())
-    throw ValueError(fmt::format("[{}] steps are recorded on CUDA devices alone, and the model is on {}", operation_,
+    throw ValueError(fmt::format("[{}] steps can be recorded only on CUDA devices, but the model is on {}", operation_,
                                  to_string(device)));
   if (ranks_ != nullptr)
     throw ValueError(fmt::format("[{}] steps of {} ranks cannot be recorded: each waits for messages of the others",
@@ -147,8 +147,7 @@ void TrainingStep::queue(double tokens, const std::function<Tensor()>& loss) {
 
 void TrainingStep::run_recorded(StepRecord& record, double tokens, const std::function<Tensor()>& loss) {
   if (recorded_tokens_ != 0 && tokens != recorded_tokens_)
-    throw ValueError(
-        fmt::format("[{}] recorded steps are of {} tokens, and not of {}", operation_, recorded_tokens_, tokens));
+    throw ValueError(fmt::format("[{}] recorded steps have {} tokens, not {}", operation_, recorded_tokens_, tokens));
   optimizer_.set_learning_rate(record.learning_rate);
   if (recorded_tokens_ == 0) {
     const MemoryScope scope("recorded", Category::workspace);

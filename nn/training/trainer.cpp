@@ -144,13 +144,12 @@ Trainer::Trainer(std::unique_ptr<LanguageModel> model, Corpus corpus, TrainerOpt
       step_(*model_, *optimizer_, options.clip_norm, "train", scaler_ ? &*scaler_ : nullptr, options.ranks, owners_) {
   if (const std::int64_t tokens = corpus_.tokenizer->size(), known = model_->config().vocabulary;
       !corpus_.of_bytes() && tokens > known)
-    throw ValueError(fmt::format("[train] the text is of {} different tokens, the model knows {}", tokens, known));
+    throw ValueError(fmt::format("[train] the text has {} different tokens, but the model has {}", tokens, known));
   if (options.steps > largest_count)
     throw ValueError(fmt::format("[train] the steps must be at most 2^53, but are {}", options.steps));
   if (options.chunk < 0 || options.store_every < 1)
     throw ValueError(
-        fmt::format("[train] chunks must have at least 1 position (0: no chunks) and states be kept every "
-                    "so many of them: chunk {}, store_every {}",
+        fmt::format("[train] chunk must not be negative and store_every must be at least 1: chunk {}, store_every {}",
                     options.chunk, options.store_every));
   if (options.graph) step_.record();
   if (options.ranks == nullptr) return;
@@ -158,7 +157,7 @@ Trainer::Trainer(std::unique_ptr<LanguageModel> model, Corpus corpus, TrainerOpt
   for (const WindowPlan::Batch& batch : windows_.held_out(1)) lengths.push_back(batch.length);
   for (const std::int64_t length : lengths)
     if (share(length).positions.count < length && options.chunk > 0)
-      throw ValueError("[train] chunks go through whole sequences, and ranks share them: no chunks, or no ring");
+      throw ValueError("[train] chunks need whole sequences, but a ring divides them: use one of the two");
   options.ranks->agree({{"text", corpus_.fingerprint()}, {"weights of the texts", corpus_.describe_weights()}});
 }
 
@@ -196,8 +195,8 @@ void Trainer::resume(const std::string& path, bool other_text, CallSite) {
   };
   if (!other_text && !corpus_.has_fingerprint(entry("text", "")))
     throw ValueError(
-        fmt::format("[train] the checkpoint {} was trained on another text than {}: --text names its own, --other-text "
-                    "goes on with this one",
+        fmt::format("[train] the checkpoint {} was trained on another text than {}: give its text by --text, or accept "
+                    "this one by --other-text",
                     printable_path(path),
                     corpus_.texts.front().path.empty() ? "this one" : printable_path(corpus_.texts.front().path)));
   if (const std::string there = entry("text_weights", ""), here = corpus_.describe_weights();
@@ -208,10 +207,10 @@ void Trainer::resume(const std::string& path, bool other_text, CallSite) {
   if (entry("merges", "") != corpus_.tokenizer->fingerprint())
     throw ValueError("[train] the checkpoint " + printable_path(path) + " has another tokenizer than the text");
   if (const std::string by = entry("optimizer", "adamw"); by != to_string(options_.optimizer))
-    throw ValueError(fmt::format("[train] the checkpoint {} was trained by {}, whose state {} cannot go on with",
+    throw ValueError(fmt::format("[train] the checkpoint {} was trained by {}, whose state {} cannot use",
                                  printable_path(path), printable(by), to_string(options_.optimizer)));
   if (const std::string decay = entry("ema", "0"); decay != fmt::format("{}", options_.ema))
-    throw ValueError(fmt::format("[train] the checkpoint {} has {}, and {} is to go on (--ema)", printable_path(path),
+    throw ValueError(fmt::format("[train] the checkpoint {} has {}, but the run has {} (--ema)", printable_path(path),
                                  decay == "0" ? "no average" : "an average of decay " + printable(decay),
                                  options_.ema == 0 ? "none" : fmt::format("one of {}", options_.ema)));
   const auto own = owners_.empty() ? std::nullopt : std::optional(owned_by(options_.ranks->rank()));

@@ -63,10 +63,10 @@ TEST(Registry, ASimulatedDeviceMayBeLikeTheCpu) {
   configure_simulated_device(13, 50 * page, "cpu");
   EXPECT_EQ(like.info().total, 50 * page);
   EXPECT_THAT([] { configure_simulated_device(13, 60 * page); },
-              ThrowsMessage<ValueError>("[configure_simulated_device] sim:13 has pages of 64.00 KiB since it was made, "
-                                        "and cannot have others of 2.00 MiB"));
+              ThrowsMessage<ValueError>("[configure_simulated_device] sim:13 has pages of 64.00 KiB, "
+                                        "and cannot change them to pages of 2.00 MiB"));
   EXPECT_THAT([] { configure_simulated_device(14, 60 * page, "tpu"); },
-              ThrowsMessage<ValueError>("[simulation] no device is known that is like tpu, only cpu"));
+              ThrowsMessage<ValueError>("[simulation] unknown device to simulate: tpu; known: cpu"));
   EXPECT_EQ(like.info().total, 50 * page);
 }
 

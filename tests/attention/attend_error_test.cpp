@@ -91,7 +91,7 @@ TEST(AttendErrors, CoverEveryOption) {
   const Tensor many = expand(zeros({1, 1, 1, 1}), {1, 1, 65537, 1});
   EXPECT_THAT(error_of<ValueError>([&] { attend(many, many, many, Pattern::dense(), {.dropout = 0.5}); }),
               HasSubstr("dropout takes at most 65536 batches and 65536 heads"));
-  EXPECT_THAT(refusal<ValueError>({.first_batch = -1}), HasSubstr("the first batch entry is -1"));
+  EXPECT_THAT(refusal<ValueError>({.first_batch = -1}), HasSubstr("first_batch must be at least 0, but is -1"));
   EXPECT_THAT(refusal<ValueError>({}, Pattern::dilated({8}, {2}, {.require_divisible = true})), HasSubstr("8"));
 }
 
@@ -104,14 +104,16 @@ TEST(AttendErrors, CoverWritingOverQueries) {
   };
   const Tensor x = zeros(plain), y = zeros(plain);
   EXPECT_THAT(refused(x, y, zeros({1, 4, 2, 4})), HasSubstr("out_over_q needs values as wide as queries"));
-  EXPECT_THAT(refused(x, zeros(plain).set_requires_grad(), y), HasSubstr("out_over_q cannot serve where a gradient"));
-  EXPECT_THAT(refused(expand(zeros({1, 1, 2, 8}), plain), y, y), HasSubstr("each has a place of its own"));
-  EXPECT_THAT(refused(x, x, y), HasSubstr("out_over_q needs queries apart from keys and values"));
+  EXPECT_THAT(refused(x, zeros(plain).set_requires_grad(), y),
+              HasSubstr("out_over_q needs operands without gradients"));
+  EXPECT_THAT(refused(expand(zeros({1, 1, 2, 8}), plain), y, y), HasSubstr("needs queries without repeated elements"));
+  EXPECT_THAT(refused(x, x, y), HasSubstr("out_over_q needs queries that share no memory with keys and values"));
   const Tensor packed = zeros({1, 4, 4, 8});
-  EXPECT_THAT(refused(slice(packed, 2, 0, 2), slice(packed, 2, 1, 3), y), HasSubstr("apart from keys and values"));
+  EXPECT_THAT(refused(slice(packed, 2, 0, 2), slice(packed, 2, 1, 3), y),
+              HasSubstr("share no memory with keys and values"));
   const Tensor both = zeros({2, 4, 2, 8});
   EXPECT_THAT(refused(slice(both, 0, 0, 1), y, y, {.sinks = select(select(select(both, 3, 0), 1, 0), 0, 1)}),
-              HasSubstr("apart from bias and sinks"));
+              HasSubstr("share no memory with bias, alibi and sinks"));
 }
 
 TEST(AttendErrors, CoverGradientsOverResults) {
@@ -129,17 +131,18 @@ TEST(AttendErrors, CoverGradientsOverResults) {
 }
 
 TEST(AttendErrors, LeavePartsOfSequencesToModules) {
-  EXPECT_THAT(
-      refusal<ValueError>({.whole = 8}),
-      HasSubstr("[attend] a part of a sequence is for modules that divide sequences among ranks: q (1, 4, 2, 8)"));
+  EXPECT_THAT(refusal<ValueError>({.whole = 8}),
+              HasSubstr("[attend] whole is only for modules that divide sequences among ranks: q (1, 4, 2, 8)"));
 }
 
 TEST(AttendErrors, KnowWhereAGapMayBe) {
-  EXPECT_THAT(refusal<ValueError>({.key_positions = {.gap_begin = 5, .gap = 2}}),
-              HasSubstr("[attend] a gap of 2 positions before key 5 is none between these keys: q (1, 4, 2, 8)"));
+  EXPECT_THAT(
+      refusal<ValueError>({.key_positions = {.gap_begin = 5, .gap = 2}}),
+      HasSubstr("[attend] a gap of 2 positions before key 5 is negative or lies outside the keys: q (1, 4, 2, 8)"));
   EXPECT_THAT(refusal<ValueError>({.key_positions = {.gap_begin = 0, .gap = -1}}), HasSubstr("a gap of -1 positions"));
   for (const KeyPositions& far : {KeyPositions{.gap_begin = 1, .gap = INT64_MAX}, KeyPositions{.whole = INT64_MAX}})
-    EXPECT_THAT(refusal<ValueError>({.key_positions = far}), HasSubstr("positions of keys lie below 2^60"));
+    EXPECT_THAT(refusal<ValueError>({.key_positions = far}),
+                HasSubstr("positions of keys must be below 2^60, but reach "));
 }
 
 TEST(AttendErrors, LeaveNothingBehindAndTheNextCallWorks) {

@@ -1,5 +1,5 @@
-// Memory of attend(): its pool requests are the bytes of docs/attention.md, the same on every device, and none of size
-// Nq Nk.
+// Memory of attend(): its pool requests are the bytes of docs/reference/attention.md, the same on every device, and
+// none of size Nq Nk.
 #include <gtest/gtest.h>
 
 #include "allocator/caching_allocator.h"

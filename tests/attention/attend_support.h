@@ -16,7 +16,7 @@ namespace poolgrad::attention::testing_support {
 inline constexpr double infinity = std::numeric_limits<double>::infinity();
 inline constexpr Device sim{DeviceType::sim, 0};
 
-/// A pattern and its definition from the table of docs/attention.md.
+/// A pattern and its definition from the table of docs/reference/attention.md.
 struct Case {
   std::string name;
   Pattern pattern;

@@ -1,5 +1,5 @@
-// The definition of attention (docs/attention.md), pair by pair in f64, in plain loops. It shares no code with
-// attend(): gradients follow the textbook, as do the multiplicities of oracle_patterns.h.
+// The definition of attention (docs/reference/attention.md), pair by pair in f64, in plain loops. It shares no code
+// with attend(): gradients follow the textbook, as do the multiplicities of oracle_patterns.h.
 #pragma once
 
 #include <cmath>

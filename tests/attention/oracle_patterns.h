@@ -1,4 +1,5 @@
-// Multiplicities pair by pair, from the table of patterns in docs/attention.md, independent of the tested code.
+// Multiplicities pair by pair, from the table of patterns in docs/reference/attention.md, independent of the tested
+// code.
 #pragma once
 
 #include <cstdint>

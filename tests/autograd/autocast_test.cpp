@@ -123,12 +123,12 @@ const std::set<std::string>& all_recorded() {
 TEST(AutocastTable, HasAClassForEveryOperatorThatTheSourcesRecord) {
   for (const std::string& name : all_recorded()) EXPECT_NO_THROW(autocast_class(name)) << name;
   EXPECT_EQ(error_of<ValueError>([] { autocast_class("transmogrify"); }),
-            "[autocast] no class is known of the operator transmogrify");
+            "[autocast] no autocast class for the operator transmogrify");
 }
 
-/// The names in the last cell of a row of docs/nn.md: | `low` | effect on operands | `matmul`, `linear` |
+/// The names in the last cell of a row of docs/reference/nn.md: | `low` | effect on operands | `matmul`, `linear` |
 std::set<std::string> operators_in_row(const std::string& class_name) {
-  std::ifstream page(POOLGRAD_SOURCE_DIR "/docs/nn.md");
+  std::ifstream page(POOLGRAD_SOURCE_DIR "/docs/reference/nn.md");
   std::string line;
   while (std::getline(page, line) && !line.starts_with("| `" + class_name + "` |")) {
   }

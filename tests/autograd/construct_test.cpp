@@ -49,7 +49,7 @@ TEST(Triangles, KeepTheirSideOfTheDiagonalInEveryDtype) {
   EXPECT_EQ(elements_of(tril(from_one({2, 3}), least)), Doubles(6, 0.0));
   EXPECT_EQ(elements_of(triu(from_one({2, 3}), most)), Doubles(6, 0.0));
   EXPECT_EQ(elements_of(triu(from_one({2, 3}), least)), (Doubles{1, 2, 3, 4, 5, 6}));
-  EXPECT_EQ(error_of<ShapeError>([] { tril(ones(3)); }), "[tril] x is no matrix: x (3,) f32 on cpu");
+  EXPECT_EQ(error_of<ShapeError>([] { tril(ones(3)); }), "[tril] x is not a matrix: x (3,) f32 on cpu");
 }
 
 TEST(Diagonals, AreViewsOfMatricesAndMatricesOfVectors) {
@@ -84,7 +84,7 @@ TEST(Unfold, ShowsWindowsWithoutACopy) {
   EXPECT_EQ(error_of<ShapeError>([&] { unfold(x, 0, 3, 1, 4); }),
             "[unfold] a window of 3 elements, step 1, dilation 4 does not fit into dimension 0 of shape (7,)");
   EXPECT_EQ(error_of<ValueError>([&] { unfold(x, 0, 3, 0); }),
-            "[unfold] a window of 3 elements, step 0, dilation 1 has a number below 1: (7,)");
+            "[unfold] size, step and dilation must be at least 1: window of 3 elements, step 0, dilation 1 for (7,)");
 }
 
 TEST(Unfold, AddsTheGradientsOfHalfTypesUpBeforeItRounds) {
@@ -112,12 +112,8 @@ TEST(Orders, RollFlipRepeatAndTile) {
     const Tensor y = to(x, dtype);
     for (const Tensor& z : {roll(y, 1, 0), flip(y, {0, 1}), repeat(y, 2, 0), tile(y, 2)}) EXPECT_EQ(z.dtype(), dtype);
   }
-  EXPECT_EQ(error_of<ValueError>([&] { repeat(x, -1, 0); }),
-            "[repeat] a number of times is negative: x (2, 3) f64 on cpu");
-  EXPECT_EQ(error_of<ValueError>([&] {
-              tile(x, {2, -2});
-            }),
-            "[tile] a number of times is negative: x (2, 3) f64 on cpu");
+  EXPECT_EQ(error_of<ValueError>([&] { repeat(x, -1, 0); }), "[repeat] a count is negative: x (2, 3) f64 on cpu");
+  EXPECT_EQ(error_of<ValueError>([&] { tile(x, {2, -2}); }), "[tile] a count is negative: x (2, 3) f64 on cpu");
   EXPECT_EQ(error_of<IndexError>([&] { flip(x, {0, -2}); }), "[flip] dimension 0 is named twice: x (2, 3) f64 on cpu");
 }
 

@@ -173,8 +173,8 @@ TEST(Engine, SaysWhichGradientDoesNotFitItsOutput) {
               }),
               HasSubstr("1 gradient for 2 outputs"));
   EXPECT_EQ(message_of([&] { backward({x.detach()}); }),
-            "[backward] no output requires a gradient, as nothing that they were computed from does "
-            "(set_requires_grad()), or under a NoGradGuard");
+            "[backward] no output requires a gradient; call set_requires_grad() on an input and compute outside of a "
+            "NoGradGuard");
 }
 
 TEST(Engine, SaysWhichOperatorReturnedAWrongGradient) {

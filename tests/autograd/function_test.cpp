@@ -234,8 +234,7 @@ TEST(Function, MayNotAskForAnInputThatItDoesNotHave) {
   Tensor a = leaf({1, 2}), b = leaf({3, 4});
   std::vector<bool> forwards, backwards;
   const Tensor y = apply<Asking>("asking", {a, b}, &forwards, &backwards);
-  EXPECT_EQ(message_of<IndexError>([&] { grad({total(y)}, {b}); }),
-            "[asking] asks whether input 2 of 2 needs a gradient");
+  EXPECT_EQ(message_of<IndexError>([&] { grad({total(y)}, {b}); }), "[asking] needs() reads input 2 of 2");
   EXPECT_THAT(forwards, ElementsAre(true, true));
   EXPECT_THAT(backwards, ElementsAre(false, true));
 }
@@ -276,7 +275,7 @@ TEST(Function, SaysWhatIsWrongWithItsBackward) {
   EXPECT_EQ(message_of([&] { total(apply<Odd>("odd", {x}, 2u)).backward(); }),
             "[odd] backward returned 2 gradients for 1 input");
   EXPECT_EQ(message_of<IndexError>([&] { total(apply<Odd>("odd", {x}, 99u)).backward(); }),
-            "[odd] backward asks for saved tensor 0 of 0");
+            "[odd] backward reads saved tensor 0 of 0");
 }
 
 TEST(Function, NoticesThatASavedInputWasWritten) {

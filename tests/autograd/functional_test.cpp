@@ -198,24 +198,24 @@ TEST(Vmap, GivesTheGradientOfEveryExampleAndCanBeDifferentiated) {
 
 TEST(Vmap, RefusesWhatHasNoSlices) {
   const auto same = [](const std::vector<Tensor>& in) { return in; };
-  EXPECT_EQ(
-      error_of<ShapeError>([&] {
-        vmap(same, {ones({2, 3}), ones({3})});
-      }),
-      "[vmap] inputs need slices along dimension 0, all as many: input 0 (2, 3) f32 on cpu, input 1 (3,) f32 on cpu");
+  EXPECT_EQ(error_of<ShapeError>([&] {
+              vmap(same, {ones({2, 3}), ones({3})});
+            }),
+            "[vmap] inputs need the same number of slices, at least one, along dimension 0: input 0 (2, 3) f32 on cpu, "
+            "input 1 (3,) f32 on cpu");
   EXPECT_EQ(error_of<ShapeError>([&] {
               vmap(same, {ones({0, 3})});
             }),
-            "[vmap] inputs need slices along dimension 0, all as many: input 0 (0, 3) f32 on cpu");
+            "[vmap] inputs need the same number of slices, at least one, along dimension 0: input 0 (0, 3) f32 on cpu");
   EXPECT_EQ(error_of<ShapeError>([&] { vmap(same, {}); }),
-            "[vmap] inputs need slices along dimension 0, all as many: no inputs");
+            "[vmap] inputs need the same number of slices, at least one, along dimension 0: no inputs");
   EXPECT_EQ(error_of<IndexError>([&] { vmap(same, {ones({})}); }), "[vmap] dimension 0 is out of range for shape ()");
   int calls = 0;
   const auto fickle = [&](const std::vector<Tensor>& in) {
     return std::vector<Tensor>(static_cast<std::size_t>(++calls), in[0]);
   };
   EXPECT_EQ(error_of<ValueError>([&] { vmap(fickle, {ones({2})}); }),
-            "[vmap] the function gave 2 outputs of slice 1, and 1 of the first");
+            "[vmap] the function returned 2 outputs for slice 1, and 1 for slice 0");
 }
 
 TEST(Functional, LeavesGradientsAndMemoryAsTheyWere) {

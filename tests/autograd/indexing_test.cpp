@@ -100,7 +100,7 @@ TEST(IndexPut, ReplacesOrAdds) {
 
 TEST(IndexPut, SaysWhatItRefuses) {
   const Tensor x = zeros({2, 3});
-  EXPECT_EQ(error_of<ValueError>([&] { index_put(x, {}, zeros({})); }), "[index_put] there is no index");
+  EXPECT_EQ(error_of<ValueError>([&] { index_put(x, {}, zeros({})); }), "[index_put] no index given");
   EXPECT_EQ(error_of<ShapeError>([&] {
               index_put(x, {places_of({0, 1})}, zeros({2}));
             }),
@@ -186,7 +186,7 @@ TEST(ScatterReduce, SaysWhatItRefuses) {
   EXPECT_THAT(error_of<DTypeError>([&] { scatter_reduce(whole, 0, at, whole, ScatterReduction::mean); }),
               ::testing::HasSubstr("[scatter_reduce] a mean needs a floating dtype: x (2,) i64 on cpu"));
   EXPECT_THAT(error_of<DTypeError>([&] { scatter_reduce(flags, 0, at, flags, ScatterReduction::amax); }),
-              ::testing::HasSubstr("[scatter_reduce] bool is no number"));
+              ::testing::HasSubstr("[scatter_reduce] bool is not a numeric dtype"));
   EXPECT_THROW(scatter_reduce(ones({2}), 0, places_of({2}), ones({1}), ScatterReduction::sum), IndexError);
 }
 

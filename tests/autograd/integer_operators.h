@@ -1,4 +1,5 @@
-// Integer and bool results of operators: every row of docs/operators.md that accepts other dtypes than floating ones.
+// Integer and bool results of operators: every row of docs/reference/operators.md that accepts other dtypes than
+// floating ones.
 #pragma once
 
 #include <functional>

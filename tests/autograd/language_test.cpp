@@ -127,9 +127,10 @@ TEST(Comparisons, OfIntegersTakeNumbersOfTheirDtypeOnly) {
   const Tensor x = from_data<std::int64_t>({1, 2, 3}, 3), small = to(x, DType::u8), flags = x > 1.0;
   EXPECT_EQ(numbers_of(x >= 2.0), (Doubles{0, 1, 1}));
   EXPECT_EQ(numbers_of(flags == 1.0), (Doubles{0, 1, 1}));
-  EXPECT_EQ(error_of<ValueError>([&] { return x < 2.5; }), "[less] 2.5 is no i64: x (3,) i64 on cpu");
-  EXPECT_EQ(error_of<ValueError>([&] { return small > -1.0; }), "[greater] -1 is no u8: x (3,) u8 on cpu");
-  EXPECT_EQ(error_of<ValueError>([&] { maximum(x, unbounded); }), "[maximum] inf is no i64: x (3,) i64 on cpu");
+  EXPECT_EQ(error_of<ValueError>([&] { return x < 2.5; }), "[less] 2.5 does not fit into i64: x (3,) i64 on cpu");
+  EXPECT_EQ(error_of<ValueError>([&] { return small > -1.0; }), "[greater] -1 does not fit into u8: x (3,) u8 on cpu");
+  EXPECT_EQ(error_of<ValueError>([&] { maximum(x, unbounded); }),
+            "[maximum] inf does not fit into i64: x (3,) i64 on cpu");
   EXPECT_EQ(error_of<DTypeError>([&] { return flags & x; }),
             "[&] operands differ in dtype: lhs (3,) bool on cpu, rhs (3,) i64 on cpu");
   EXPECT_EQ(error_of<DTypeError>([&] { return ~x; }), "[~] needs bool tensors: x (3,) i64 on cpu");
@@ -221,7 +222,7 @@ TEST(Assignment, WorksInEveryDtypeOfNumbers) {
   for (const DType dtype : all_dtypes) {
     Tensor x = to(f64_vector({8, 6}), dtype);
     if (dtype == DType::boolean) {
-      EXPECT_EQ(error_of<DTypeError>([&] { x += 1.0; }), "[+=] bool is no number: lhs (2,) bool on cpu");
+      EXPECT_EQ(error_of<DTypeError>([&] { x += 1.0; }), "[+=] bool is not a numeric dtype: lhs (2,) bool on cpu");
       continue;
     }
     x += 2.0;

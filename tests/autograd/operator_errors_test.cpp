@@ -177,7 +177,7 @@ TEST(OperatorErrors, OfJoining) {
   for (const auto& [before, after] : {std::pair{INT64_MAX, INT64_MAX}, {INT64_MAX, std::int64_t{0}}})
     EXPECT_EQ(text_of<ShapeError>([&, b = before, a = after] { pad(f32({6}), 0, b, a); }),
               "[pad] " + std::to_string(before) + " and " + std::to_string(after) +
-                  " elements more make a dimension of more than 2^63 - 1: x (6,) f32 on cpu");
+                  " more elements make a dimension of more than 2^63 - 1: x (6,) f32 on cpu");
   EXPECT_EQ(text_of<ShapeError>([] {
               split(f32({2, 7}), 3, 1);
             }),
@@ -186,7 +186,7 @@ TEST(OperatorErrors, OfJoining) {
 
 TEST(OperatorErrors, OfDtypesAndOptions) {
   EXPECT_EQ(text_of<DTypeError>([] { boolean({2}) + boolean({2}); }),
-            "[add] bool is no number: lhs (2,) bool on cpu, rhs (2,) bool on cpu");
+            "[add] bool is not a numeric dtype: lhs (2,) bool on cpu, rhs (2,) bool on cpu");
   EXPECT_EQ(text_of<DTypeError>([] { where(f32({2}), f32({2}), f32({2})); }),
             "[where] the condition must be bool: cond (2,) f32 on cpu, a (2,) f32 on cpu, b (2,) f32 on cpu");
   EXPECT_EQ(text_of<DTypeError>([] { mean(i64({2})); }), "[mean] needs a floating dtype: x (2,) i64 on cpu");
@@ -206,13 +206,14 @@ TEST(OperatorErrors, OfDtypesAndOptions) {
             "[add] integers take whole numbers only, not inf: x (2,) i64 on cpu");
   EXPECT_EQ(refused([](const Tensor& x) { x * 1e30; }),
             "[mul] integers take whole numbers only, not 1e+30: x (2,) i64 on cpu");
-  const std::string none = "1.5 is no i64: x (2,) i64 on cpu";
+  const std::string none = "1.5 does not fit into i64: x (2,) i64 on cpu";
   EXPECT_EQ(refused([](const Tensor& x) { x > 1.5; }), "[greater] " + none);
   EXPECT_EQ(refused([](const Tensor& x) { masked_fill(x, x > 0.0, 1.5); }), "[masked_fill] " + none);
   EXPECT_EQ(refused([](const Tensor& x) { pad(x, 0, 1, 1, 1.5); }), "[pad] " + none);
-  EXPECT_EQ(text_of<ValueError>([] { ones({2}, {DType::u8}).fill(-1.0); }), "[fill] -1 is no u8: (2,) u8 on cpu");
-  EXPECT_EQ(text_of<ValueError>([] { full({2}, 0.5, {DType::i32}); }), "[full] 0.5 is no i32");
-  EXPECT_EQ(text_of<DTypeError>([] { boolean({2}) + 1.0; }), "[add] bool is no number: x (2,) bool on cpu");
+  EXPECT_EQ(text_of<ValueError>([] { ones({2}, {DType::u8}).fill(-1.0); }),
+            "[fill] -1 does not fit into u8: (2,) u8 on cpu");
+  EXPECT_EQ(text_of<ValueError>([] { full({2}, 0.5, {DType::i32}); }), "[full] 0.5 does not fit into i32");
+  EXPECT_EQ(text_of<DTypeError>([] { boolean({2}) + 1.0; }), "[add] bool is not a numeric dtype: x (2,) bool on cpu");
   EXPECT_EQ(text_of<ValueError>([] { Tensor() * 2.0; }), "[mul] x is undefined");
   EXPECT_EQ(text_of<Error>([] { Tensor().item(); }), "[item] the tensor is undefined");
   EXPECT_EQ(text_of<ValueError>([] { dropout(f32({2}), 1.0); }),
@@ -230,14 +231,15 @@ TEST(OperatorErrors, OfDtypesAndOptions) {
   EXPECT_EQ(text_of<ValueError>([] {
               rope(f32({1, 2, 3, 4}), 0, {100.0, RopeScaling::linear, 0.5});
             }),
-            "[rope] the factor of a longer context is below 1: x (1, 2, 3, 4) f32 on cpu");
+            "[rope] factor is below 1: x (1, 2, 3, 4) f32 on cpu");
   EXPECT_EQ(text_of<ValueError>([] {
               rope(f32({1, 2, 3, 4}), 0, {100.0, RopeScaling::yarn, 4.0});
             }),
-            "[rope] yarn needs the context that was trained on: x (1, 2, 3, 4) f32 on cpu");
-  EXPECT_EQ(text_of<ShapeError>([] { max(f32({0})); }), "[max] nothing to choose from: x (0,) f32 on cpu");
+            "[rope] yarn needs trained_context: x (1, 2, 3, 4) f32 on cpu");
+  EXPECT_EQ(text_of<ShapeError>([] { max(f32({0})); }),
+            "[max] there are no elements to choose from: x (0,) f32 on cpu");
   EXPECT_EQ(text_of<ValueError>([] { norm(f32({2}), -1.0); }),
-            "[norm] p is -1, neither 0, positive nor inf: x (2,) f32 on cpu");
+            "[norm] p -1 is neither 0, positive nor inf: x (2,) f32 on cpu");
   EXPECT_EQ(text_of<IndexError>([] {
               sum(f32({2, 3}), {1, -1});
             }),
@@ -259,11 +261,11 @@ TEST(OperatorErrors, OfOrders) {
   EXPECT_EQ(text_of<ValueError>([] {
               topk(f32({3, 2}), 4, 0);
             }),
-            "[topk] there are no 4 elements to choose along dimension 0: x (3, 2) f32 on cpu");
+            "[topk] k 4 is out of range for dimension 0: x (3, 2) f32 on cpu");
   EXPECT_EQ(text_of<ValueError>([] {
               topk(f32({3, 2}, sim), -1);
             }),
-            "[topk] there are no -1 elements to choose along dimension 1: x (3, 2) f32 on sim:0");
+            "[topk] k -1 is out of range for dimension 1: x (3, 2) f32 on sim:0");
   EXPECT_EQ(text_of<DTypeError>([] { logcumsumexp(i64({3}), 0); }),
             "[logcumsumexp] needs a floating dtype: x (3,) i64 on cpu");
 }

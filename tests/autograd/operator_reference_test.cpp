@@ -1,4 +1,4 @@
-// docs/operators.md names exactly the operators that the public headers declare.
+// docs/reference/operators.md names exactly the operators that the public headers declare.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -65,7 +65,7 @@ TEST(OperatorReference, HasARowForEveryPublicOperatorAndNoOther) {
   for (const auto& entry : std::filesystem::directory_iterator(root / "autograd/operators"))
     if (umbrella.find(entry.path().filename().string() + "\"") != std::string::npos)
       declared.merge(functions_in(text_of_file(entry.path())));
-  const std::string page = text_of_file(root / "docs/operators.md");
+  const std::string page = text_of_file(root / "docs/reference/operators.md");
   const std::set<std::string> rows = rows_in(page.substr(page.find("## All operators")));
   EXPECT_GT(declared.size(), 100u);
   EXPECT_EQ(without(declared, rows), std::set<std::string>{}) << "lack a row";
@@ -161,7 +161,7 @@ TEST(OperatorReference, SaysWhichDtypesAnOperatorTakes) {
       {"softmax", [](const Tensor& x) { return softmax(x); }},
       {"mse_loss", [](const Tensor& x) { return mse_loss(x, x); }},
   };
-  const std::string whole = text_of_file(root / "docs/operators.md"),
+  const std::string whole = text_of_file(root / "docs/reference/operators.md"),
                     page = whole.substr(whole.find("## All operators"));
   for (const auto& [name, call] : calls) {
     const std::string said = dtypes_of(page, name);
@@ -180,7 +180,7 @@ TEST(OperatorReference, SaysWhichDtypesAnOperatorTakes) {
 }
 
 TEST(OperatorReference, EveryRowThatTakesIntegersOrBoolsHasACallOfThem) {
-  const std::string whole = text_of_file(root / "docs/operators.md"),
+  const std::string whole = text_of_file(root / "docs/reference/operators.md"),
                     page = whole.substr(whole.find("## All operators"));
   const auto takes = [&](const std::string& name) {
     std::string escaped = name;

@@ -111,7 +111,7 @@ TEST(SpecialValues, LogSumExpSharesItsGradientAmongInfinities) {
   expect_gradient(function, {nan_value, 1}, {1}, {nan_value, nan_value}, "NaN");
 }
 
-// The table of docs/operators.md.
+// The table of docs/reference/operators.md.
 TEST(SpecialValues, PiecewiseOperatorsFollowTheTableOfThePage) {
   using Function = std::function<Tensor(const Tensor&)>;
   const Doubles at = {nan_value, -inf, -1, -0.0, 0, 1, inf};

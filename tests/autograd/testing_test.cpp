@@ -167,7 +167,7 @@ TEST(Property, MakesANumberAsSmallAsItFails) {
   };
   const Verdict verdict = check_property(property, {.seed = 1});
   EXPECT_FALSE(verdict);
-  EXPECT_THAT(verdict.text, StartsWith("property failed in case 1 of 100; made smaller in "));
+  EXPECT_THAT(verdict.text, StartsWith("property failed in case 1 of 100; shrunk in "));
   EXPECT_THAT(verdict.text, HasSubstr(" choices to 2:\n  integer -5 of [-5, 5]\n  integer 4711 of [0, 1000000]\n"
                                       "too many\nrepeat with POOLGRAD_TEST_SEED=1 or .seed = 1: "));
 }
@@ -247,7 +247,7 @@ TEST(Property, IsRepeatedByTheSeedThatItPrints) {
 
 TEST(Property, NeedsCases) {
   EXPECT_EQ(local::message_of<ValueError>([] { check_property([](Draw&) { return Verdict{}; }, {.cases = 0}); }),
-            "[check_property] 0 cases check nothing");
+            "[check_property] cases must be at least 1: 0");
 }
 
 TEST(Draw, GivesTheSameForTheSameChoices) {

@@ -295,7 +295,7 @@ class CommandRuns : public testing::Test {
 
 TEST_F(CommandRuns, OfTheLaboratoryFollowEachOther) {
   int run = 0;
-  for (Words words : lines("docs/laboratory.md", "lab")) {
+  for (Words words : lines("docs/guides/laboratory.md", "lab")) {
     if (words.size() < 2 || words[1] == "compare") continue;
     for (std::string& word : words)
       if (word.starts_with("tests/data/")) word = std::string(POOLGRAD_SOURCE_DIR) + "/" + word;
@@ -311,7 +311,7 @@ TEST_F(CommandRuns, OfTheLaboratoryFollowEachOther) {
 
 TEST_F(CommandRuns, OfPlansSayWhatFits) {
   int run = 0;
-  for (Words words : lines("docs/memory.md", "plan")) {
+  for (Words words : lines("docs/guides/memory.md", "plan")) {
     const bool trains = std::ranges::any_of(words, [](const auto& word) { return word.starts_with("--measure"); });
     if (words.size() < 2 || trains || words[1] == "--policies" || words.back() == "--policies") continue;
     examples::PlanOptions options;
@@ -327,7 +327,7 @@ TEST_F(CommandRuns, OfPlansSayWhatFits) {
 }
 
 TEST_F(CommandRuns, OfTrainingGoThroughTheSameAllocations) {
-  for (Words words : lines("docs/training.md", "train")) {
+  for (Words words : lines("docs/guides/training.md", "train")) {
     if (std::ranges::count(words, "sim:8GiB") == 0) continue;
     examples::TrainOptions options;
     const std::vector<const char*> argv = arguments(words);
@@ -337,7 +337,7 @@ TEST_F(CommandRuns, OfTrainingGoThroughTheSameAllocations) {
     EXPECT_THAT(out.str(), HasSubstr("step 3/3"));
     return;
   }
-  FAIL() << "docs/training.md trains nothing on sim:8GiB";
+  FAIL() << "docs/guides/training.md trains nothing on sim:8GiB";
 }
 
 /// Returns the texts between backquotes as words.
@@ -364,7 +364,7 @@ TEST_F(CommandRuns, OfTrainingReportInJsonWhatThePageSays) {
   const auto report = nlohmann::json::parse(std::ifstream(options.json));
   std::set<std::string> found, said;
   for (const auto& [key, value] : report.items()) found.insert(key);
-  std::ifstream page(fs::path(POOLGRAD_SOURCE_DIR) / "docs/training.md");
+  std::ifstream page(fs::path(POOLGRAD_SOURCE_DIR) / "docs/reference/training-options.md");
   std::string line;
   while (std::getline(page, line) && line != "## JSON") {
   }
@@ -408,7 +408,7 @@ TEST(Transcripts, OfTheCustomGradientAreWhatItPrints) {
   for (const Page& page : read_pages(POOLGRAD_SOURCE_DIR))
     for (const Piece& piece : pieces_of(page)) {
       if (piece.kind != PieceKind::fence) continue;
-      if (page.path == "docs/autograd.md" && piece.text.starts_with("a right backward")) shown = piece.text;
+      if (page.path == "docs/guides/gradients.md" && piece.text.starts_with("a right backward")) shown = piece.text;
       if (page.path == "README.md" && piece.text.starts_with("a wrong backward")) excerpt = piece.text;
     }
   EXPECT_EQ(without_numbers(trimmed(shown)), trimmed(printed));

@@ -9,7 +9,7 @@
 namespace poolgrad::docs {
 
 struct Page {
-  std::string path;  // from the root: "docs/nn.md"
+  std::string path;  // from the root: "docs/reference/nn.md"
   std::string text;
 };
 
@@ -48,7 +48,7 @@ std::vector<Place> links(const Page& page);
 /// Returns the possible #... of links: the headings as GitHub spells them there.
 std::vector<std::string> anchors(const Page& page);
 
-/// Returns "docs/nn.md:24: ", the beginning of every error message.
+/// Returns "docs/reference/nn.md:24: ", the beginning of every error message.
 std::string at(const Page& page, int line);
 
 std::vector<std::string> lines_of(std::string_view text);

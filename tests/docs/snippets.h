@@ -29,11 +29,11 @@ namespace poolgrad::docs {
 struct Snippets {
   std::string unit;                          // the fragments of all pages: a source of tests
   std::map<std::string, std::string> files;  // programs by name
-  std::vector<std::string> run;              // "docs/nn.md:24", of every block in `unit` and `files`
-  std::vector<std::string> not_run;          // "docs/nn.md:24: WHY"
+  std::vector<std::string> run;              // "docs/reference/nn.md:24", of every block in `unit` and `files`
+  std::vector<std::string> not_run;          // "docs/reference/nn.md:24: WHY"
 };
 
-/// Throws std::runtime_error, "docs/nn.md:24: reason", for a block of none of these kinds.
+/// Throws std::runtime_error, "docs/reference/nn.md:24: reason", for a block of none of these kinds.
 Snippets snippets_of(const std::vector<Page>& pages);
 
 }  // namespace poolgrad::docs

@@ -130,7 +130,7 @@ TEST(Compare, RefusesInOneSentence) {
   EXPECT_EQ(refused([](auto& o) { o.train.layers = LayerList("window;causal;window"); }),
             "[compare] --layers names window twice");
   EXPECT_EQ(refused([](auto& o) { o.train.layers = LayerList("window;causal,none"); }),
-            "[--layers] entry 2, none: there is no part none: did you mean nope?");
+            "[--layers] entry 2, none: it has an unknown part none: did you mean nope?");
   EXPECT_EQ(refused([](auto& o) { o.time = "4"; }),
             "[compare] --time must be a time such as 90s, 4min or 1h, but is 4");
   EXPECT_EQ(refused([](auto& o) { o.time = "0s"; }),
@@ -139,7 +139,7 @@ TEST(Compare, RefusesInOneSentence) {
   EXPECT_EQ(refused([](auto& o) { o.html = o.train.text[0]; }),
             "[compare] --html " + folder.file("text") + " would replace the text");
   EXPECT_EQ(refused([](auto& o) { o.json = o.html = "a"; }), "[compare] --json and --html are both a");
-  EXPECT_EQ(refused([](auto& o) { o.html = "-"; }), "[compare] --html needs a file, and - is none");
+  EXPECT_EQ(refused([](auto& o) { o.html = "-"; }), "[compare] --html needs a file, but is -");
   EXPECT_EQ(refused([](auto& o) { o.train.steps = 0; }), "[compare] --steps must be at least 1: 0");
 }
 
@@ -189,7 +189,7 @@ TEST(Compare, LastsForStepsOrForATime) {
     CompareOptions o;
     EXPECT_EQ(
         error_of<ValueError>([&] { parse_compare_options(static_cast<int>(arguments.size()), arguments.data(), o); }),
-        "[compare] --steps says how long each trains, and so does the time 2s: one of them");
+        "[compare] --steps and the time 2s both set the length of a run: give one of them");
   }
   EXPECT_EQ(parsed({"--steps", "5", "--budget", "1GiB"}).train.budget, "1GiB");
 }
@@ -249,7 +249,7 @@ TEST(Compare, ReadsItsTextAndLearnsItsTokensOnce) {
   EXPECT_FALSE(std::filesystem::exists(o.train.text[0])) << "before the first of them was trained";
   ASSERT_EQ(all.size(), 2u);
   EXPECT_EQ(all[1].result.steps.size(), 6u);
-  EXPECT_THAT(lines.str(), HasSubstr("also by the tokens that are there to go by"));
+  EXPECT_THAT(lines.str(), HasSubstr("also by tokens of context"));
 }
 
 }  // namespace

@@ -209,12 +209,12 @@ TEST_F(TrainOnCuda, HasTheSameBitsWhenItsStepsAreRecorded) {
 TEST_F(TrainOnCuda, SaysWhereStepsCannotBeRecorded) {
   options_.graph = true;
   EXPECT_EQ(error_of<ValueError>([&] { run("cpu"); }),
-            "[train] steps are recorded on CUDA devices alone, and the model is on cpu");
+            "[train] steps can be recorded only on CUDA devices, but the model is on cpu");
   EXPECT_THAT(error_of<ValueError>([&] { run("sim:1GiB"); }), HasSubstr("and the model is on sim:"));
   TrainOptions with = options_;
   with.budget = "1GiB";
   EXPECT_EQ(error_of<ValueError>([&] { run(with); }),
-            "[train] --graph records what is computed again, which --checkpoint budget decides anew in each step");
+            "[train] --graph records one step, but --checkpoint budget recomputes differently in each step");
   with = options_;
   with.offload = folder_.file("");
   EXPECT_EQ(error_of<ValueError>([&] { run(with); }),
@@ -222,7 +222,7 @@ TEST_F(TrainOnCuda, SaysWhereStepsCannotBeRecorded) {
   with = options_;
   with.profile = true;
   EXPECT_EQ(error_of<ValueError>([&] { run(with); }),
-            "[train] --profile waits for every kernel of a step, and --graph launches it as a whole");
+            "[train] --profile times each kernel of a step, but --graph launches a step as a whole");
 }
 
 TEST_F(TrainOnCuda, GoesOnFromItsCheckpointBitForBitAndOnTheCpuToo) {

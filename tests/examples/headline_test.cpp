@@ -89,7 +89,7 @@ TEST(Headline, WritesAPage) {
 }
 
 TEST(Headline, RefusesWhatItCannotRun) {
-  EXPECT_THAT(error_of<ValueError>([] { run({.rows = {"nothing"}}); }), HasSubstr("--rows names no row: nothing"));
+  EXPECT_THAT(error_of<ValueError>([] { run({.rows = {"nothing"}}); }), HasSubstr("--rows matches no row: nothing"));
   EXPECT_THAT(error_of<ValueError>([] { run({.seconds = 0}); }), HasSubstr("--seconds must be positive, but is 0"));
   EXPECT_THAT(error_of<ValueError>([] { run({.device = "sim:1GiB"}); }),
               HasSubstr("--device must be cpu, cuda:N or auto"));

@@ -150,9 +150,9 @@ TEST(PageData, LeavesOutTheLeastAndSaysSo) {
   EXPECT_EQ(unpack(data["samples"]["moment"]).size(), 21u);
   EXPECT_EQ(data["marks"].size(), 5u);
   const std::string notes = data["notes"].dump();
-  EXPECT_THAT(notes, HasSubstr("10 blocks of most bytes x events, of 50"));
-  EXPECT_THAT(notes, HasSubstr("one moment of every 5.0 events"));
-  EXPECT_THAT(notes, HasSubstr("45 of the rungs"));
+  EXPECT_THAT(notes, HasSubstr("10 blocks with the most bytes x events, of 50"));
+  EXPECT_THAT(notes, HasSubstr("the fullest moment of every 5.0 events"));
+  EXPECT_THAT(notes, HasSubstr("The last 45 rungs"));
 }
 
 TEST(PageData, ShowsOnlyNumbersThatAScriptCanCountTo) {
@@ -168,7 +168,7 @@ TEST(PageData, SaysWhereTheTraceIsSilent) {
   trace->lost = 7;
   const Json data = data_of(*trace);
   EXPECT_EQ(data["has_pages"], false);
-  EXPECT_THAT(data["notes"].dump(), HasSubstr("does not say which pages"));
+  EXPECT_THAT(data["notes"].dump(), HasSubstr("does not record which pages"));
   EXPECT_THAT(data["notes"].dump(), HasSubstr("7 older events"));
 }
 

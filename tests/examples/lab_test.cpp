@@ -341,10 +341,10 @@ TEST_F(Lab, WritesNoOutputOverWhatItReadsOrBetweenItsAnswers) {
   for (const std::string command : {"export", "report"}) {
     for (const std::string& output : {trace, folder_.file("./trace.pgt"), alias})
       EXPECT_EQ(lab({command, trace, "-o", output}).sentence(),
-                "[" + command + "] -o " + output + " would replace what it reads\n");
-    EXPECT_EQ(lab({command, trace, "-o", "-"}).sentence(), "[" + command + "] -o needs a file, and - is none\n");
+                "[" + command + "] -o " + output + " would replace its input\n");
+    EXPECT_EQ(lab({command, trace, "-o", "-"}).sentence(), "[" + command + "] -o needs a file, but is -\n");
   }
-  EXPECT_EQ(lab({"record", "-o", "-"}).sentence(), "[record] -o needs a file, and - is none\n");
+  EXPECT_EQ(lab({"record", "-o", "-"}).sentence(), "[record] -o needs a file, but is -\n");
   EXPECT_EQ(read_bytes(trace), whole);
 }
 
@@ -353,14 +353,14 @@ TEST_F(Lab, HasNothingToSayOfATraceOrGoalsThatAreNotThere) {
   write_bytes(empty, "Thread,Time,Action,Pointer,Size,Stream\n");
   for (const char* command : {"replay", "compare"})
     EXPECT_EQ(lab({command, empty}).sentence(),
-              "[read] " + empty + ": no allocation was recorded, so that there is nothing to replay\n");
+              "[read] " + empty + ": no allocation was recorded, so there is nothing to replay\n");
   EXPECT_EQ(lab({"report", empty, "-o", page}).code, 0);
   EXPECT_THAT(lab({"report", empty, "-o", page}).out, HasSubstr(", 0 events\n"));
   const std::vector<std::string> quick{"compare", recording(), "--no-curve", "--no-min-capacity", "--policy", "cub"};
   std::vector<std::string> checked = quick;
   checked.emplace_back("--check");
   EXPECT_EQ(lab(checked).sentence(),
-            "[compare] --check looks at goals of poolgrad and planned, and no policy here has one\n");
+            "[compare] --check needs --policy poolgrad or planned: no other policy has a goal\n");
   EXPECT_THAT(lab(quick).out, HasSubstr("\n  1 workload of "));
   std::vector<std::string> own = quick;
   own.back() = "poolgrad";

@@ -108,9 +108,9 @@ TEST(AttentionOptions, OfOtherKindsAreRefused) {
     return error_of<ValueError>([&] { check_attention_options({option}, kinds); });
   };
   EXPECT_EQ(refused("block", {"window"}),
-            "[--block] this option is of --attention block_sparse, global_local, random, not of window");
+            "[--block] this option is only for --attention block_sparse, global_local, random, not for window");
   EXPECT_EQ(refused("ring-size", {"causal", "dense"}),
-            "[--ring-size] this option is of --attention ring, not of causal, dense");
+            "[--ring-size] this option is only for --attention ring, not for causal, dense");
   for (const auto& kinds : {std::vector<std::string>{"random"}, {"window", "global_local"}})
     EXPECT_NO_THROW(check_attention_options({"block", "steps", "attention"}, kinds));
   AttentionOptions options;
@@ -183,13 +183,13 @@ TEST(LayerList, TakesWhatAnEntryDoesNotSayFromTheOptions) {
 
 TEST(LayerList, RefusesInOneSentenceWithTheEntryAndItsPlace) {
   const std::pair<const char*, const char*> wrong[] = {
-      {"window,windw:9", "entry 2, windw:9: there is no part windw: did you mean window?"},
-      {"", "entry 1, : there is no part "},
-      {"causal,,window", "entry 2, : there is no part "},
-      {"nope", "entry 1, nope: there is no kind of attention, such as causal"},
-      {"causal+window", "entry 1, causal+window: it says a kind twice"},
-      {"causal+nope+rope", "entry 1, causal+nope+rope: it says positions twice"},
-      {"causal+heads:2+heads:2", "entry 1, causal+heads:2+heads:2: it says heads twice"},
+      {"window,windw:9", "entry 2, windw:9: it has an unknown part windw: did you mean window?"},
+      {"", "entry 1, : it has an unknown part "},
+      {"causal,,window", "entry 2, : it has an unknown part "},
+      {"nope", "entry 1, nope: it names no kind of attention, such as causal"},
+      {"causal+window", "entry 1, causal+window: it gives a kind twice"},
+      {"causal+nope+rope", "entry 1, causal+nope+rope: it gives positions twice"},
+      {"causal+heads:2+heads:2", "entry 1, causal+heads:2+heads:2: it gives heads twice"},
       {"0*causal", "entry 1, 0*causal: a repetition must be at least 1"},
       {"x*causal", "entry 1, x*causal: x cannot be a value of a repetition"},
       {"window:x", "entry 1, window:x: x cannot be a value of window"},
@@ -203,21 +203,21 @@ TEST(LayerList, RefusesInOneSentenceWithTheEntryAndItsPlace) {
       {"causal+heads:0", "entry 1, causal+heads:0: heads must be at least 1"},
       {"causal+heads:3", "entry 1, causal+heads:3: --width 64 is not divisible by 3 heads"},
       {"causal+heads:64",
-       "entry 1, causal+heads:64: --width 64 / 64 heads must be even, as rotary positions turn pairs"},
+       "entry 1, causal+heads:64: --width 64 / 64 heads must be even, because rotary positions rotate pairs"},
       {"causal+kv-heads:3", "entry 1, causal+kv-heads:3: 4 heads are not a multiple of 3 kv-heads"},
       {"causal+rope:0", "entry 1, causal+rope:0: the base of rope must be positive"},
       {"causal+rope:9:cubic:2",
        "entry 1, causal+rope:9:cubic:2: the scaling of rope must be linear, ntk or yarn, but is cubic"},
-      {"causal+rope:9:ntk", "entry 1, causal+rope:9:ntk: ntk is rope:BASE:ntk:FACTOR"},
+      {"causal+rope:9:ntk", "entry 1, causal+rope:9:ntk: ntk needs rope:BASE:ntk:FACTOR"},
       {"causal+rope:9:yarn:2",
-       "entry 1, causal+rope:9:yarn:2: yarn is rope:BASE:yarn:FACTOR:TRAINED, with the context that was trained"},
+       "entry 1, causal+rope:9:yarn:2: yarn needs rope:BASE:yarn:FACTOR:TRAINED, with the trained context"},
       {"causal+rope:9:linear:0.5", "entry 1, causal+rope:9:linear:0.5: the factor of rope must be at least 1"},
       {"65536*causal,causal", "entry 2, causal: a list has at most 65536 layers"},
       {"9223372036854775807*causal", "entry 1, 9223372036854775807*causal: a list has at most 65536 layers"}};
   for (const auto& [list, said] : wrong) EXPECT_EQ(entry_refusal(list), "[--layers] " + std::string(said)) << list;
   EXPECT_EQ(entry_refusal("causal+nope+heads:64"), "no exception") << "nothing is turned there";
   EXPECT_EQ(error_of<ValueError>([&] { check_one_source(LayerList("causal"), {"attention"}); }),
-            "[--attention] --layers lists the attention of each layer: one of the two options");
+            "[--attention] --layers already lists the attention of each layer: give one of the two options");
   EXPECT_NO_THROW(check_one_source(LayerList(2), {"attention"}));
 }
 
@@ -372,7 +372,7 @@ TEST(Engines, NameTheInstructionSetOfTheCpuAndWhyItIsUsed) {
   EXPECT_THAT(chosen.to_string(), EndsWith(", attention by " + std::string(kernels::instruction_set()) + why));
 
   kernels::set_instruction_set("emulated_bf16");
-  EXPECT_THAT(engines_of(cpu).to_string(), EndsWith(", attention by emulated_bf16 (named by the program)"));
+  EXPECT_THAT(engines_of(cpu).to_string(), EndsWith(", attention by emulated_bf16 (chosen by the program)"));
   kernels::set_instruction_set("auto");
   EXPECT_EQ((Engines{"2 threads", "poolgrad", "avx2"}).to_string(),
             "2 threads, products by poolgrad, attention by avx2");
@@ -409,12 +409,12 @@ TEST(TrainOptions, ReadLayersAsANumberOrAList) {
               o.layers = LayerList("causal");
               o.given = {"attention"};
             }),
-            "[--attention] --layers lists the attention of each layer: one of the two options");
+            "[--attention] --layers already lists the attention of each layer: give one of the two options");
   EXPECT_EQ(train_refusal([](auto& o) {
               o.layers = LayerList("causal");
               o.given = {"window"};
             }),
-            "[--window] this option is of --attention window, global_local, not of causal");
+            "[--window] this option is only for --attention window, global_local, not for causal");
   EXPECT_EQ(train_refusal([](auto& o) {
               o.layers = LayerList("causal,causal+heads:2");
               o.html = "a";
@@ -446,7 +446,7 @@ TEST(TrainOptions, AnswerFaultsOfTheCommandLineWithTheCodeOfUsage) {
   EXPECT_THAT(said, HasSubstr("[train] there is no option -steps: did you mean --steps?\n"));
   EXPECT_THAT(said, HasSubstr("[train] there is no option --frobnicate: ./run train --help lists the options\n"));
   EXPECT_THAT(said, HasSubstr("[train] --width is given 2 times\n"));
-  EXPECT_THAT(said, HasSubstr("needle is a task of its own: ./run recall --preset needle"));
+  EXPECT_THAT(said, HasSubstr("needle is a separate task: ./run recall --preset needle"));
 }
 
 TEST(TrainOptions, AreHelpedWithByRankZeroAlone) {
@@ -516,9 +516,9 @@ TEST(TrainOptions, RefuseInOneSentence) {
             "[train] --dtype must be f32, f64, bf16, f16 or auto, but is i32");
   EXPECT_EQ(train_refusal([](auto& o) { o.layers = 0; }), "[train] --layers must be at least 1, but is 0");
   EXPECT_EQ(train_refusal([](auto& o) { o.width = 12; }),
-            "[train] --width 12 / --heads 4 must be even, as rotary positions turn pairs");
+            "[train] --width 12 / --heads 4 must be even, because rotary positions rotate pairs");
   EXPECT_EQ(train_refusal([](auto& o) { o.given = {"segments"}; }),
-            "[--segments] this option is of --attention dilated, not of window");
+            "[--segments] this option is only for --attention dilated, not for window");
   EXPECT_EQ(train_refusal([](auto& o) { o.batch = 0; }), "[train] --batch must be at least 1, but is 0");
   EXPECT_EQ(train_refusal([](auto& o) { o.batch = 1000000000; }),
             "[train] --batch must be at most 1048576, but is 1000000000");
@@ -530,7 +530,7 @@ TEST(TrainOptions, RefuseInOneSentence) {
               o.profile = true;
               o.json = "a";
             }),
-            "[train] --profile is no run and writes no --json");
+            "[train] --profile is not a training run and cannot write --json");
   EXPECT_EQ(train_refusal([](auto& o) { o.dropout = 1; }), "[train] --dropout must be in [0, 1), but is 1");
   EXPECT_EQ(train_refusal([](auto& o) { o.sample = -1; }),
             "[train] --steps, --sample, --stop-after and --save-every must not be negative");
@@ -542,7 +542,7 @@ TEST(TrainOptions, RefuseInOneSentence) {
               o.checkpoint = "block";
               o.chunk = 64;
             }),
-            "[train] --checkpoint block does nothing with --chunk, which computes every chunk again anyway");
+            "[train] --checkpoint block has no effect with --chunk, which recomputes every chunk anyway");
   EXPECT_EQ(train_refusal([](auto& o) { o.save_every = 5; }), "[train] --save-every needs --save");
   EXPECT_EQ(train_refusal([](auto& o) { o.store_every = 5; }),
             "[train] --store-every needs --chunk, whose states it keeps");
@@ -553,8 +553,8 @@ TEST(TrainOptions, RefuseInOneSentence) {
             }),
             "[train] --device sim:1GiB has no bytes to save or resume");
   EXPECT_EQ(train_refusal([](auto& o) { o.save = o.json = "a"; }), "[train] --save and --json are both a");
-  EXPECT_EQ(train_refusal([](auto& o) { o.html = "-"; }), "[train] --html needs a file, and - is none");
-  EXPECT_EQ(train_refusal([](auto& o) { o.save = "-"; }), "[train] --save needs a file, and - is none");
+  EXPECT_EQ(train_refusal([](auto& o) { o.html = "-"; }), "[train] --html needs a file, but is -");
+  EXPECT_EQ(train_refusal([](auto& o) { o.save = "-"; }), "[train] --save needs a file, but is -");
   EXPECT_EQ(train_refusal([](auto& o) { o.csv = o.html = "a"; }), "[train] --csv and --html are both a");
   const testing_support::TemporaryFolder folder;
   const std::string book = folder.file("book");
@@ -619,11 +619,11 @@ TEST(TrainOptions, TakeOverACheckpointsConfigurationUnlessToldOtherwise) {
   EXPECT_EQ(resumed.lr, 0.0123456789);
   TrainOptions other = parse({"--width", "32"});
   EXPECT_EQ(error_of<ValueError>([&] { other.adopt(saved.configuration()); }),
-            "[train] the checkpoint is of another configuration: --width is 64 there, 32 here");
+            "[train] the checkpoint has another configuration: --width is 64 there, 32 here");
   parse({"--kv-heads", "4"}).adopt(saved.configuration());  // equals the number of heads, as 0 does
   other = parse({"--kv-heads", "2"});
   EXPECT_EQ(error_of<ValueError>([&] { other.adopt(saved.configuration()); }),
-            "[train] the checkpoint is of another configuration: --kv-heads is 4 there, 2 here");
+            "[train] the checkpoint has another configuration: --kv-heads is 4 there, 2 here");
   TrainOptions longer = parse({"--steps", "7", "--lr", "0.5"});
   longer.adopt(saved.configuration());
   EXPECT_EQ(longer.steps, 7) << "a run may go on for longer";
@@ -646,19 +646,18 @@ TEST(TrainOptions, TakeOverACheckpointsConfigurationUnlessToldOtherwise) {
   EXPECT_EQ(from_older.dtype, "bf16") << "auto agrees with any";
   from_older = parse({"--optimizer", "muon"});
   EXPECT_EQ(error_of<ValueError>([&] { from_older.adopt(older); }),
-            "[train] the checkpoint is of another configuration: --optimizer is adamw there, muon here");
+            "[train] the checkpoint has another configuration: --optimizer is adamw there, muon here");
   auto broken = saved.configuration();
   broken["layers"] = "two";
   EXPECT_EQ(error_of<FileError>([&] { TrainOptions().adopt(broken); }),
             "[train] the checkpoint's layers is malformed: two");
   broken.erase("layers");
   EXPECT_EQ(error_of<FileError>([&] { TrainOptions().adopt(broken); }), "[train] the checkpoint has no layers");
-  EXPECT_EQ(
-      error_of<FileError>([&] {
-        TrainOptions().adopt({{"text", "1234"}});
-      }),
-      "[train] the checkpoint does not say what model it is of, as those of ./run train do; the program that made "
-      "the model loads it with nn::load_trained_model()");
+  EXPECT_EQ(error_of<FileError>([&] {
+              TrainOptions().adopt({{"text", "1234"}});
+            }),
+            "[train] the checkpoint has no model configuration, unlike those of ./run train: load it in the program "
+            "that saved it");
 }
 
 TEST(DefaultText, IsTheSourcesOfEigen) {

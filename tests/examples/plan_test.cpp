@@ -417,7 +417,7 @@ TEST_F(PlanTest, RefusesWhatItCannotPlanInOneSentence) {
               o.devices = {"8GB", "9TB"};
             }),
             "[plan] --devices must be from 1.00 MiB to 768.00 GiB, but is 9TB");
-  EXPECT_EQ(refused([](PlanOptions& o) { o.svg = "-"; }), "[plan] --svg needs a file, and - is none");
+  EXPECT_EQ(refused([](PlanOptions& o) { o.svg = "-"; }), "[plan] --svg needs a file, but is -");
   EXPECT_EQ(refused([](PlanOptions& o) { o.svg = o.html = "a"; }), "[plan] --html and --svg are both a");
   const testing_support::TemporaryFolder folder;
   const std::string book = folder.file("book");
@@ -444,13 +444,13 @@ TEST_F(PlanTest, RefusesWhatItCannotPlanInOneSentence) {
               std::string("[plan] a share of --memory must be above 0 % and at most 1000 %, but is ") + share);
   EXPECT_EQ(refused([](PlanOptions& o) { o.measure = -1; }), "[plan] --measure must not be negative, but is -1");
   EXPECT_EQ(refused([](PlanOptions& o) { o.policies = "none,block+wheels"; }),
-            "[plan] --policies: what follows a + must be tile, chunk or offload, but is wheels in block+wheels");
+            "[plan] --policies: a suffix after + must be tile, chunk or offload, but is wheels in block+wheels");
   EXPECT_THAT(refused([](PlanOptions& o) { o.policies = "none,wheels"; }),
               AllOf(HasSubstr("must be none, selective, block"), HasSubstr("but is wheels")));
   EXPECT_THAT(refused([](PlanOptions& o) { o.policies = "none,,block"; }), HasSubstr("must be none, selective, block"));
   EXPECT_THAT(refused([](PlanOptions& o) { o.policies = "sqrt+chunk"; }), HasSubstr("--chunk"));
   EXPECT_EQ(refused([](PlanOptions& o) { o.train.context = 1'000'000'000'000'000; }),
-            "[plan] --context 1000000000000000: this machine has no memory for a text of so many tokens");
+            "[plan] --context 1000000000000000: a text of so many tokens does not fit in the memory of this machine");
   EXPECT_NO_THROW(printed());
 }
 

@@ -133,7 +133,7 @@ TEST(Profile, TakesNoTimesWhereThereAreNone) {
   const TemporaryFolder folder;
   TrainOptions options = profiled_run(folder);
   options.device = "sim:1GiB";
-  EXPECT_THAT(error_of<ValueError>([&] { profile_steps(options); }), HasSubstr("--profile takes times"));
+  EXPECT_THAT(error_of<ValueError>([&] { profile_steps(options); }), HasSubstr("--profile measures times"));
 }
 
 }  // namespace

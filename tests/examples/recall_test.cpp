@@ -248,14 +248,14 @@ TEST_F(Recall, RefusesInOneSentence) {
   EXPECT_EQ(refusal([](auto& o) { o.attention.attention = "causal,window,causal"; }),
             "[recall] --attention names causal twice");
   EXPECT_EQ(refusal([](auto& o) { o.tokens = 0; }), "[recall] --tokens must be at least 1, but is 0");
-  EXPECT_EQ(refusal([](auto& o) { o.steps = 0; }), "[recall] --steps 0 runs until --seconds are over, and needs them");
+  EXPECT_EQ(refusal([](auto& o) { o.steps = 0; }), "[recall] --steps 0 needs --seconds: the training ends after them");
   EXPECT_EQ(refusal([](auto& o) { o.lr = 0; }), "[recall] --lr must be positive, but is 0");
   EXPECT_EQ(refusal([](auto& o) { o.task_name = "copy"; }), "[recall] --task must be kv or passkey, but is copy");
   EXPECT_EQ(refusal([](auto& o) { o.heads = 5; }), "[--layers, --width, --heads] width 32 is not divisible by 5 heads");
   EXPECT_EQ(refusal([](auto& o) { o.json = o.csv = "a"; }), "[recall] --json and --csv are both a");
   EXPECT_THAT(refusal([](auto& o) { o.attention.rates = {1}; }), HasSubstr("[--segments, --rates] "));
   EXPECT_EQ(refusal([](auto& o) { o.layers = LayerList("window;windw"); }),
-            "[--layers] entry 1, windw: there is no part windw: did you mean window?");
+            "[--layers] entry 1, windw: it has an unknown part windw: did you mean window?");
   EXPECT_EQ(refusal([](auto& o) { o.ask = -1; }), "[recall] --ask must not be negative, but is -1");
 }
 

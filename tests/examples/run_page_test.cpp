@@ -77,7 +77,7 @@ TEST_F(RunPageTest, ShowsTheWholeRunInOneFileThatRefersToNothingOutside) {
   for (const char* part :
        {"prefers-color-scheme: dark", "width=device-width", "<h2>Loss</h2>", "<h2>Loss by position</h2>",
         "<h2>Speed</h2>", "<h2>Gradient norm</h2>", "<h2>Learning rate</h2>", "<h2>Memory over one step</h2>",
-        "<h2>What heads look at</h2>", "<h2>Sample</h2>", "<h2>Options and machine</h2>", "finished after 12 steps",
+        "<h2>Attention maps</h2>", "<h2>Sample</h2>", "<h2>Options and machine</h2>", "finished after 12 steps",
         ">trigram</text>", "optimizer_state", "<dt>instruction_set</dt>", "backward"})
     EXPECT_THAT(page, HasSubstr(part));
   EXPECT_EQ(times_in("class=\"shades\"", page), 2 * 4u) << "every head of every block";
@@ -163,7 +163,7 @@ TEST_F(RunPageTest, IsWrittenAtEachLineAndReloadsItselfUntilTheEnd) {
 
 TEST_F(RunPageTest, HasNoMapsWithoutArithmetic) {
   options_.device = "sim:1GiB";
-  EXPECT_THAT(pages(false).at(0), AllOf(Not(HasSubstr("What heads look at")), HasSubstr("Memory over one step")));
+  EXPECT_THAT(pages(false).at(0), AllOf(Not(HasSubstr("Attention maps")), HasSubstr("Memory over one step")));
 }
 
 TEST_F(RunPageTest, MapsOfEveryAttentionAreWeightsOfWhatCameBefore) {

@@ -104,7 +104,7 @@ TEST_F(SampleTest, TakesThePromptFromAnOptionAFileOrTheInput) {
   options_.prompt_file = folder_->file("missing");
   EXPECT_EQ(refusal<FileError>(options_), "[--prompt-file] " + options_.prompt_file + ": does not exist");
   options_.prompt_file.clear();
-  EXPECT_EQ(refusal<ValueError>(options_), "[sample] the prompt is empty: there is nothing to go on from");
+  EXPECT_EQ(refusal<ValueError>(options_), "[sample] the prompt is empty: there is nothing to continue");
 }
 
 TEST_F(SampleTest, GoesOnBeyondTheContextWithNoMoreMemory) {
@@ -136,7 +136,7 @@ TEST_F(SampleTest, AnswersAsJson) {
   options_.sampler.seed = 77;
   EXPECT_EQ(Json::parse(run(options_))["text"], answer["text"]) << "nothing is drawn";
   options_.prompt.reset();
-  EXPECT_THAT(refusal<ValueError>(options_, "", true), HasSubstr("--json needs a text to go on from"));
+  EXPECT_THAT(refusal<ValueError>(options_, "", true), HasSubstr("--json needs a text to continue"));
 }
 
 TEST_F(SampleTest, CountsTokensWhereTheyAreNotBytes) {
@@ -233,8 +233,8 @@ TEST_F(SampleTest, DoesNotBuildAModelThatTheCheckpointCannotHold) {
     return refused;
   };
   const auto text_of = [&](const char* model) {
-    return "[sample] " + folder_->file("changed.safetensors") + ": its tensors are not those of the model of " + model +
-           " that it tells of: ";
+    return "[sample] " + folder_->file("changed.safetensors") + ": its tensors do not match its model of " + model +
+           ": ";
   };
   for (const char* layers : {"3", "300000", "4611686018427387904"})
     EXPECT_THAT(refusals_of("layers", layers),

@@ -328,7 +328,7 @@ TEST_F(ScaleTest, AddsUpLayersThatDiffer) {
     EXPECT_EQ(both[i].memory.backward, std::max(window[i].memory.backward, causal[i].memory.backward));
   }
   options_.train.layers = LayerList("window,ring");
-  EXPECT_EQ(refusal(), "[plan] --ranks divides the sequences of every layer, and --layers lists a ring");
+  EXPECT_EQ(refusal(), "[plan] --ranks already divides the sequences of every layer: --layers must not list a ring");
 }
 
 TEST_F(ScaleTest, FasterDevicesAndLinksTakeLessTime) {

@@ -134,7 +134,7 @@ TEST(SimulatedDevices, AreNamedByTheirSizeAndWhatTheyAreLike) {
   const auto refusal = [](const std::string& text) {
     return testing_support::error_of<ValueError>([&] { parse_device(text, "train"); });
   };
-  EXPECT_EQ(refusal("sim:8GiB,like=h100"), "[simulation] no device is known that is like h100, only cpu");
+  EXPECT_EQ(refusal("sim:8GiB,like=h100"), "[simulation] unknown device to simulate: h100; known: cpu");
   EXPECT_EQ(refusal("sim:8GiB,like="),
             "[train] --device must be cpu, cuda:N, auto, sim:SIZE or sim:SIZE,like=cpu, but is sim:8GiB,like=");
   EXPECT_EQ(refusal("sim:8GiB,as=cpu"),

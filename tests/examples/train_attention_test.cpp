@@ -90,7 +90,7 @@ TEST_P(TrainAttention, GoesOnFromACheckpointThatKnowsItsAttention) {
   resumed.attention.block = 32;
   resumed.given = {"block"};
   EXPECT_EQ(error_of<ValueError>([&] { run(resumed); }),
-            "[train] the checkpoint is of another configuration: --block is 16 there, 32 here");
+            "[train] the checkpoint has another configuration: --block is 16 there, 32 here");
 }
 
 TEST_P(TrainAttention, ByteByByteTheModelSaysWhatItSaysOfTheWhole) {
@@ -143,7 +143,7 @@ TEST_P(TrainLayers, LearnAndGoOnBitForBitFromACheckpoint) {
   resumed.layers = LayerList("7*window:12");
   resumed.given = {"layers"};
   EXPECT_EQ(error_of<ValueError>([&] { run(resumed); }),
-            "[train] the checkpoint is of another configuration: --layers is " + printable(options_.layers.text()) +
+            "[train] the checkpoint has another configuration: --layers is " + printable(options_.layers.text()) +
                 " there, 7*window:12 here");
 }
 

@@ -113,7 +113,7 @@ TEST_F(TrainStops, WhereNobodyReadsItsOutputAnyMoreWithItsCheckpoint) {
   };
   ASSERT_EQ(std::system(run_program("", "head -n 5").c_str()), 0);
   EXPECT_EQ(read_bytes(status), "1\n");
-  EXPECT_EQ(read_bytes(errors), "cannot write all of the answer to standard output\n");
+  EXPECT_EQ(read_bytes(errors), "cannot write all results to standard output\n");
   EXPECT_TRUE(load_safetensors(save).contains("model.head.weight"));
   const std::string before = read_bytes(save);
   ASSERT_EQ(std::system(run_program("ulimit -f 4; ", "head -n 5").c_str()), 0);
@@ -173,7 +173,7 @@ TEST_F(TrainStops, ByAnErrorWithAReportOfWhatWasMeasured) {
   EXPECT_EQ(kept.error, error);
   EXPECT_EQ(kept.steps.size(), steps);
   EXPECT_FALSE(std::filesystem::exists(options_.save)) << "no checkpoint of a step that was not finished";
-  EXPECT_THAT(out_.str(), HasSubstr("ended    after step " + std::to_string(steps) + " by an error: " + error));
+  EXPECT_THAT(out_.str(), HasSubstr("failed   after step " + std::to_string(steps) + ": " + error));
   EXPECT_THAT(out_.str(), HasSubstr("wrote    report " + options_.json));
 }
 
@@ -184,7 +184,7 @@ TEST_F(TrainStops, ByAnErrorWhereTheLastUpdateDiverges) {
   options_.save = folder_.file("none.safetensors");
   const std::string error = refusal<ValueError>(options_);
   EXPECT_THAT(error, ::testing::MatchesRegex("\\[train\\] step 1 diverged: held-out loss -?nan after it"));
-  EXPECT_THAT(out_.str(), HasSubstr("ended    after step 1 by an error: " + error));
+  EXPECT_THAT(out_.str(), HasSubstr("failed   after step 1: " + error));
   EXPECT_FALSE(std::filesystem::exists(options_.save)) << "no checkpoint of a model that is lost";
 }
 
@@ -198,7 +198,7 @@ TEST_F(TrainStops, WithoutMemoryForTheFirstStepWithAReportThatSaysSo) {
   EXPECT_EQ(report["error"], error);
   EXPECT_TRUE(report["steps"].empty());
   EXPECT_TRUE(report["validation_loss"].is_null());
-  EXPECT_THAT(out_.str(), HasSubstr("ended    after step 0 by an error: "));
+  EXPECT_THAT(out_.str(), HasSubstr("failed   after step 0: "));
 }
 
 }  // namespace

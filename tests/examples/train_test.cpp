@@ -228,8 +228,8 @@ TEST_F(Train, OfARunThatIsOverSaysNoSpeedAndRefusesToStopBeforeItGoesOn) {
   EXPECT_EQ(run(over).validation_loss, held_out);
   EXPECT_THAT(out_.str(), AllOf(HasSubstr("held out "), Not(HasSubstr("tok/s"))));
   for (over.stop_after = 19; over.stop_after <= 20; ++over.stop_after)
-    EXPECT_EQ(refusal<ValueError>(over),
-              "[train] --stop-after " + std::to_string(over.stop_after) + " is over: the run goes on after step 20");
+    EXPECT_EQ(refusal<ValueError>(over), "[train] --stop-after " + std::to_string(over.stop_after) +
+                                             " is in the past: the run resumes after step 20");
 }
 
 TEST_F(Train, LearnsByEveryOptimiserAndResumesBitForBit) {
@@ -251,13 +251,12 @@ TEST_F(Train, IsJudgedByTheAverageOfItsWeightsWhichCheckpointsKeepAndUsersGet) {
   const double without = run().validation_loss;
   options_.ema = 0.9;
   const TrainResult whole = run();
-  EXPECT_THAT(out_.str(), HasSubstr(", judged by averages of decay 0.9\n"));
+  EXPECT_THAT(out_.str(), HasSubstr(", validated with averages of decay 0.9\n"));
   EXPECT_NE(whole.validation_loss, without);
   TrainOptions other = stopped_after_step_9();
   EXPECT_EQ(numbers(run(other)), numbers(whole, 9));
   other.given = {"ema"};
-  EXPECT_EQ(refusal<ValueError>(other),
-            "[train] the checkpoint is of another configuration: --ema is 0.9 there, 0 here");
+  EXPECT_EQ(refusal<ValueError>(other), "[train] the checkpoint has another configuration: --ema is 0.9 there, 0 here");
   const Tensor used = load_trained_model(other.resume, cpu).model->parameters()[0];
   EXPECT_TRUE(bit_equal(used, load_safetensors(other.resume).at("ema.embedding.weight")));
   EXPECT_FALSE(bit_equal(used, load_safetensors(other.resume).at("model.embedding.weight")));
@@ -270,7 +269,7 @@ TEST_F(Train, AResumedRunMayHaveAnotherScheduleButNoOtherOptimiser) {
   other.optimizer = "lion";
   other.given = {"optimizer"};
   EXPECT_EQ(refusal<ValueError>(other),
-            "[train] the checkpoint is of another configuration: --optimizer is muon there, lion here");
+            "[train] the checkpoint has another configuration: --optimizer is muon there, lion here");
   other.schedule = "wsd";
   other.given = {"schedule"};
   other.save = folder_.file("stable.safetensors");
@@ -558,10 +557,9 @@ TEST_F(Train, RefusesPrecisionsThatDoNotGoTogether) {
     return refusal<ValueError>(o);
   };
   EXPECT_EQ(refused("f32", "f32", "auto"), "[train] --autocast must be none, bf16 or f16, but is f32");
-  EXPECT_EQ(refused("bf16", "f16", "auto"),
-            "[train] --autocast f16 works between activations of f32, and with --dtype bf16 they are not");
+  EXPECT_EQ(refused("bf16", "f16", "auto"), "[train] --autocast f16 needs activations of f32, but --dtype is bf16");
   EXPECT_EQ(refused("bf16", "none", "1024"),
-            "[train] --loss-scale 1024 serves f16 alone, and neither --dtype bf16 nor --autocast none is");
+            "[train] --loss-scale 1024 is only for f16, but --dtype is bf16 and --autocast is none");
   for (const char* scale : {"large", "0", "-4", "0.5", "1e300", "nan", "inf", "12x", ""})
     EXPECT_EQ(refused("f16", "none", scale),
               std::string("[train] --loss-scale must be auto, none or a number from 1 to 2^64, but is ") + scale);
@@ -630,14 +628,14 @@ TEST_F(Train, RefusesCheckpointsThatAreNone) {
   o.resume = options_.save;
   o.width = 64;
   o.given = {"width"};
-  EXPECT_EQ(refusal<ValueError>(o), "[train] the checkpoint is of another configuration: --width is 32 there, 64 here");
+  EXPECT_EQ(refusal<ValueError>(o), "[train] the checkpoint has another configuration: --width is 32 there, 64 here");
   o = options_;
   o.save.clear();
   o.resume = options_.save;
   write_bytes(folder_.file("other"), std::string(5000, 'x'));
   o.text = {folder_.file("other")};
   EXPECT_EQ(refusal<ValueError>(o), "[train] the checkpoint " + o.resume + " was trained on another text than " +
-                                        o.text[0] + ": --text names its own, --other-text goes on with this one");
+                                        o.text[0] + ": give its text by --text, or accept this one by --other-text");
 }
 
 TEST_F(Train, AFullDiskLeavesTheOldCheckpoint) {

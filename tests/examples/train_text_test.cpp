@@ -94,7 +94,7 @@ TEST_F(TrainText, ARunOfTokensIsGoneOnFromBitForBit) {
   EXPECT_EQ(rest.sample, whole.sample);
   resumed.given = {"tokenizer"};
   EXPECT_EQ(refusal<ValueError>(resumed),
-            "[train] the checkpoint is of another configuration: --tokenizer is bpe:300 there, bytes here");
+            "[train] the checkpoint has another configuration: --tokenizer is bpe:300 there, bytes here");
   resumed.given.clear();
   resumed.text = {folder_.file("verse")};
   resumed.other_text = true;
@@ -161,8 +161,8 @@ TEST_F(TrainText, ThePageShowsTokens) {
     write_run_page(options_.html, config, trainer, result, finished, false);
   });
   EXPECT_THAT(read_bytes(options_.html),
-              AllOf(HasSubstr("tokens to go by, at most"), HasSubstr("tokens a second"),
-                    HasSubstr("What heads look at"), HasSubstr("' takes "), HasSubstr("<dd>bpe:300</dd>")));
+              AllOf(HasSubstr("tokens of context, at most"), HasSubstr("tokens a second"), HasSubstr("Attention maps"),
+                    HasSubstr("' takes "), HasSubstr("<dd>bpe:300</dd>")));
 }
 
 TEST_F(TrainText, OfUtf8IsShownAsSuch) {
@@ -187,7 +187,7 @@ TEST_F(TrainText, KindsOfAttentionAreComparedInTokens) {
   compare.train.given = {"steps"};
   const auto all = run_compare(compare, out_);
   ASSERT_EQ(all.size(), 2u);
-  EXPECT_THAT(out_.str(), HasSubstr("by the tokens that are there to go by"));
+  EXPECT_THAT(out_.str(), HasSubstr("by tokens of context"));
   EXPECT_LT(all[0].result.validation_loss, std::log(300.0) / 2) << "nats per byte";
 }
 

@@ -1,24 +1,23 @@
 #!/usr/bin/env python3
-"""Plants one mutant after another in a copy of the tree and says which the tests catch.
+"""Plants one mutant after another in a copy of the tree and reports which of them the tests catch.
 
 usage: ./run mutants [FLOOR] [--only TEXT] [--list] [--check]
 
-Each mutant of tests/mutants/FLOOR.txt is a small fault with a meaning (an edge off by one, a wrong sign, a missing
-wait) and names the test that must fail with it. An entry is a paragraph:
+Each mutant of tests/mutants/FLOOR.txt is a small, meaningful fault (an edge off by one, a wrong sign, a missing wait),
+with the test that must fail. An entry is a paragraph:
 
-    what: of two pending blocks that fit the larger is taken
+    what: the larger of two pending blocks that fit is taken
     file: allocator/pool/streams.cpp
     find: block->size < best->block->size
     replace: block->size > best->block->size
     test: allocator_pool_test StreamOrder.*
 
-`find` occurs once in the file (--check says where it does not; the suite runs that too); where it is several lines,
-they come after `find:`, each with a | before it, and so do those of `replace`. `test` is a program, and what of it is
-run; with mpirun before it, of three ranks. A test that does not end counts as failed; a mutant that does not compile
-counts as none.
+`find` must occur exactly once in the file; --check reports violations, and the test suite runs it. Several lines of
+`find` or `replace` follow the keyword, each after a |. `test` is a program and a filter of its tests; `mpirun` before
+it starts three ranks. A test that hangs counts as failed; a mutant that does not compile does not count.
 
-The copies and their builds are in build/mutants, one for each core, or for each of POOLGRAD_JOBS; the tree itself is
-only read. A compiler cache serves a file without its mutant, and the second copy. Fails where a mutant survives.
+The copies and their builds are in build/mutants, one for each core, or as many as POOLGRAD_JOBS. The tree itself does
+not change. A compiler cache serves unchanged files and the other copies. Fails if a mutant survives.
 """
 import argparse
 import concurrent.futures
@@ -40,7 +39,7 @@ JOBS = int(os.environ.get("POOLGRAD_JOBS") or os.cpu_count())
 
 
 def read_list(floor):
-    """The entries of a floor's list: dictionaries with KEYS and 'at', where the entry is."""
+    """Returns the entries of a layer's list: dictionaries with KEYS, and 'at', the place of the entry."""
     path = LISTS / f"{floor}.txt"
     entries, entry, key = [], None, None
     for number, line in enumerate([*path.read_text().splitlines(), ""], 1):
@@ -69,7 +68,7 @@ def program_of(test):
 
 
 def fault(entry):
-    """Why the entry cannot be planted, or None."""
+    """Returns why the entry cannot be planted, or None."""
     path = ROOT / entry["file"]
     if not path.is_file():
         return f"there is no {entry['file']}"
@@ -85,7 +84,7 @@ def fault(entry):
 
 
 def programs():
-    """The test programs: what poolgrad_tests(<folder> [AS <part>] ...) makes of the tests in a folder, and others."""
+    """Returns the test programs: those of poolgrad_tests(<folder> [AS <part>] ...), and others."""
     if not hasattr(programs, "names"):
         calls = re.compile(r"^\s*\w+_tests\((\S+)(?: AS (\w+))?", re.M)
         others = re.compile(r"^\s*add_executable\((\w+_test) ", re.M)
@@ -107,16 +106,16 @@ def limit_memory():
 
 
 class Workplace:
-    """A copy of the tree and its build, where one mutant at a time is planted."""
+    """A copy of the tree and its build, in which one mutant at a time is planted."""
 
     def __init__(self, number):
         self.root = ROOT / "build" / "mutants" / str(number)
         self.tree, self.build = self.root / "tree", self.root / "build"
-        # Paths below the root count relative to it, so that what one workplace compiled serves the others.
+        # Paths below the root are relative to it, so that workplaces share cached compilations.
         self.environment = {"CCACHE_BASEDIR": str(self.root), "CCACHE_NOHASHDIR": "1", **os.environ}
 
     def copy_tree(self):
-        """Brings the copy up to date; what is equal keeps its time, so that a second run builds little."""
+        """Updates the copy; equal files keep their time, so that a second run builds little."""
         listed = run(["git", "ls-files", "-co", "--exclude-standard", "-z"], cwd=ROOT, check=True).stdout.split("\0")
         names = {name for name in listed if name and (ROOT / name).is_file()}
         for path in [path for path in self.tree.rglob("*") if path.is_file()] if self.tree.exists() else []:
@@ -124,7 +123,7 @@ class Workplace:
                 path.unlink()
         for name in names:
             source, target = ROOT / name, self.tree / name
-            # The warnings about what a mutant leaves unused are no matter here.
+            # A mutant may leave a name unused: that warning does not matter here.
             text = source.read_bytes()
             if name == "cmake/PoolgradOptions.cmake":
                 text = text.replace(b" -Werror", b"")
@@ -134,8 +133,8 @@ class Workplace:
                 shutil.copymode(source, target)
 
     def configure(self):
-        # Files alone, so that a mutant costs one of them; optimised less, since more is compiled here than run; tests
-        # by program, which then need not be asked for their names after every link.
+        # No unity builds, so that a mutant compiles one file. Less optimization, because compiling takes longer than
+        # running. One test per program, so that a link does not run it to list its tests.
         options = ["-DCMAKE_BUILD_TYPE=Release", "-DCMAKE_CXX_FLAGS_RELEASE=-O1", "-DPOOLGRAD_UNITY=OFF",
                    "-DPOOLGRAD_BUILD_BENCHMARKS=OFF", "-DPOOLGRAD_CUDA=OFF", "-DPOOLGRAD_TESTS_BY_PROGRAM=ON"]
         if shutil.which("ccache") and "CMAKE_CXX_COMPILER_LAUNCHER" not in os.environ:
@@ -150,7 +149,7 @@ class Workplace:
                    env=self.environment)
 
     def run_test(self, test, seconds):
-        """'passed', 'failed' or 'hung', and what it said."""
+        """Returns 'passed', 'failed' or 'hung', and the output."""
         program, *filters = test.removeprefix("mpirun ").split()
         folder = next(self.build.joinpath("tests").rglob(program)).parent
         command = [f"./{program}", "--gtest_brief=1", "--gtest_color=no", *(f"--gtest_filter={f}" for f in filters)]
@@ -176,7 +175,7 @@ class Workplace:
         return "passed" if process.returncode == 0 else "failed", said
 
     def plant(self, entry, seconds):
-        """'caught', 'hung', 'survived' or 'does not compile', and what was said."""
+        """Returns 'caught', 'hung', 'survived' or 'does not compile', and the output."""
         path = self.tree / entry["file"]
         text = path.read_text()
         try:
@@ -191,8 +190,8 @@ class Workplace:
 
 
 def prepare(workplaces, tests):
-    """Builds the tests everywhere, runs them in one place, all without any mutant; their seconds. Ends the program
-    where some fail."""
+    """Builds the tests in all workplaces and runs them in one, without a mutant. Returns their seconds. Ends the program
+    if a test fails."""
     programs = sorted({program_of(test) for test in tests})
     print(f"building {len(programs)} test programs without mutants, {len(workplaces)} times", flush=True)
     for workplace in workplaces:
@@ -214,7 +213,7 @@ def prepare(workplaces, tests):
 
 
 def plant_all(entries):
-    """Plants each of the entries and says what came of it, in their order; the outcomes."""
+    """Plants each entry, prints the outcomes in the order of the entries, and returns them."""
     workplaces = [Workplace(number) for number in range(min(JOBS, max(1, len(entries) // 4)))]
     seconds = prepare(workplaces, sorted({entry["test"] for entry in entries}))
     free = queue.SimpleQueue()

@@ -252,7 +252,7 @@ TEST(CudaDevices, AStepThatIsRecordedOnOneCopiesNothingFromOrToTheOther) {
                   if (++calls == 2) from ? void(to(there, first)) : void(target.copy_from(here + here));
                 });
               }),
-              "[copy] a step that is being recorded on cuda:0 cannot copy between devices");
+              "[copy] a recorded step on cuda:0 cannot copy between devices");
   }
   EXPECT_TRUE(bit_equal(to(there, first) + here, full({4}, 2.0))) << "afterwards they may";
 }

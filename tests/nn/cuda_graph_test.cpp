@@ -117,8 +117,8 @@ TEST(Graph, ReplaysOfStepsOfMasterWeightsHaveTheirBits) {
     replayed.p.fill(1);
   }
   EXPECT_EQ(error_of([&] { graph.replay(); }),
-            "[optimizer] p was written between replays of a recorded step, of which its f32 master would not hear: "
-            "(300,) bf16 on cuda:0");
+            "[optimizer] p was written between replays of a recorded step, which its f32 master cannot adopt: (300,) "
+            "bf16 on cuda:0");
   EXPECT_EQ(replayed.optimizer.steps(), 6);
 }
 
@@ -340,10 +340,10 @@ TEST(Graph, WhatCannotBeRecordedIsASentence) {
       });
     });
   };
-  const std::string copy = "[copy] a step that is being recorded on cuda:0 cannot ";
+  const std::string copy = "[copy] a recorded step on cuda:0 cannot ";
   EXPECT_EQ(error_when_recorded([&] { sum(x).item(); }), copy + "be read by the host");
   EXPECT_EQ(error_when_recorded([&] { to(here, gpu); }),
-            copy + "copy from the host, whose memory the replays would not read again");
+            copy + "copy from the host, because replays would not read the host memory again");
   EXPECT_EQ(error_when_recorded([&] { second.capture([] {}); }),
             "[graph] a step is being recorded in this thread already");
   EXPECT_EQ(error_when_recorded([&] { allocator_for(gpu).trim(); }), "no exception");
@@ -354,7 +354,7 @@ TEST(Graph, WhatCannotBeRecordedIsASentence) {
             std::string::npos);
   setenv("POOLGRAD_SYNC", "1", 1);
   EXPECT_EQ(error_of([&] { graph.capture([] {}); }),
-            "[graph] under POOLGRAD_SYNC=1 every launch is waited for, which is not possible in a recorded step");
+            "[graph] POOLGRAD_SYNC=1 waits for every launch, which a recorded step cannot do");
   unsetenv("POOLGRAD_SYNC");
   EXPECT_EQ(error_of([&] { Graph(Device{}); }), "[graph] only CUDA devices record work, got cpu");
   EXPECT_EQ(error_when_recorded([&] { x + x; }), "no exception");

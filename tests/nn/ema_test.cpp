@@ -177,8 +177,9 @@ TEST(EMA, RefusesAParameterThatHasTheNameOfItsCount) {
   struct Named : Module {
     Named() { constant_parameter("updates", {2}, 1.0, {}); }
   } named;
-  EXPECT_EQ(error_of<ValueError>([&] { EMA{named}; }),
-            "[ema] the state has the number of updates under the name of a parameter: updates (2,) f32 on cpu");
+  EXPECT_EQ(
+      error_of<ValueError>([&] { EMA{named}; }),
+      "[ema] a parameter has the name that the state reserves for its number of updates: updates (2,) f32 on cpu");
 }
 
 }  // namespace

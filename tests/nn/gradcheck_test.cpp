@@ -108,7 +108,7 @@ TEST(ModuleGradcheck, WantsF64Parameters) {
       testing_support::error_of<DTypeError>([&] {
         gradcheck(linear, input({2, 3}).detach());
       }),
-      "[gradcheck] differences mislead in less than f64; pass f64 or allow_low_precision: parameter weight (2, 3) "
+      "[gradcheck] differences are unreliable below f64; pass f64 or allow_low_precision: parameter weight (2, 3) "
       "f32 on cpu");
 }
 

@@ -207,8 +207,8 @@ TEST(LanguageModel, RefusesAMixerThatLooksAheadUnlessThatIsMeant) {
     return std::make_unique<Backwards>();
   };
   EXPECT_EQ(error_of<ValueError>([&] { LanguageModel(tiny(), second); }),
-            "[language_model] the mixer of block 1 looks ahead, at the very tokens that are to be predicted: make it "
-            "causal (& Pattern::causal()), or set looks_ahead where that is meant");
+            "[language_model] the mixer of block 1 looks ahead and sees the tokens to predict: make it causal (& "
+            "Pattern::causal()), or set looks_ahead to allow it");
   LanguageModelConfig config = tiny();
   config.looks_ahead = true;
   EXPECT_EQ(LanguageModel(config, second).hidden(some_tokens(1, 8)).shape(), (Shape{1, 8, 8}));

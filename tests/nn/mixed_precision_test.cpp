@@ -100,7 +100,7 @@ TEST(LossScaler, RefusesOptionsAndStatesThatMakeNoSense) {
   EXPECT_THAT(refusal({.backoff = 1}), HasSubstr("backoff 1"));
   EXPECT_THAT(refusal({.growth_interval = 0}), HasSubstr("interval 0"));
   LossScaler scaler;
-  EXPECT_THAT(error_of<ValueError>([&] { scaler.load({.scale = 0}); }), HasSubstr("no such state"));
+  EXPECT_THAT(error_of<ValueError>([&] { scaler.load({.scale = 0}); }), HasSubstr("invalid state"));
   EXPECT_EQ(scaler.scale(), 65536);
 }
 

@@ -150,7 +150,7 @@ TEST(Module, RefusesAStateThatHasANameTwiceOrNoTensorForOne) {
   NamedTensors state = Pair(2).named_parameters();
   state.emplace_back("first.weight", zeros({2, 3}));
   EXPECT_EQ(error_of<ValueError>([&] { pair.load(state); }),
-            "[load] the state does not fit the module: first.weight is there twice");
+            "[load] the state does not fit the module: first.weight appears twice");
   state.pop_back();
   state[1].second = Tensor();
   EXPECT_EQ(error_of<ValueError>([&] { pair.load(state); }),
@@ -261,14 +261,14 @@ TEST(Freezing, RefusesWhatCannotBeTrainedBeforeItChangesAnything) {
   } owner(1);
   const Tensor made = ones({2}).set_requires_grad() * 2.0;
   EXPECT_EQ(error_of<ValueError>([&] { owner.own(made); }),
-            "[module] a parameter is a floating tensor, and a leaf: own (2,) f32 on cpu, which an operator made");
+            "[module] a parameter is a floating tensor, and a leaf: own (2,) f32 on cpu, the result of an operator");
   EXPECT_EQ(error_of<ValueError>([&] { owner.own(zeros({2}, {.dtype = DType::i64})); }),
             "[module] a parameter is a floating tensor, and a leaf: own (2,) i64 on cpu");
   const Tensor stand_in = ones({2, 2}).set_requires_grad() * 2.0;
   {
     const Substitution substitution(owner, {{"tied", stand_in}});
     EXPECT_EQ(error_of<Error>([&] { owner.freeze(); }),
-              "[module] what an operator made cannot be frozen: tied (2, 2) f32 on cpu");
+              "[module] the result of an operator cannot be frozen: tied (2, 2) f32 on cpu");
   }
   for (const Tensor& parameter : owner.parameters()) EXPECT_TRUE(parameter.requires_grad());
 }
@@ -335,13 +335,13 @@ TEST(To, RefusesTheBackwardPassOfAGraphThatWasMadeBefore) {
     EXPECT_FALSE(weight.grad().defined());
     return text;
   };
-  const std::string text = "[backward] a leaf was moved or cast since the forward pass, of which it has another ";
+  const std::string text = "[backward] a leaf was moved or cast after the forward pass, so its ";
   Centre centre;
-  EXPECT_EQ(refusal(centre, centre.weight, DType::f32), text + "gradient: (2,) f64 on cpu");
+  EXPECT_EQ(refusal(centre, centre.weight, DType::f32), text + "gradient no longer fits: (2,) f64 on cpu");
   sum(centre(ones({2}))).backward();
   EXPECT_EQ(centre.weight.grad().dtype(), DType::f32) << "the next graph is of what it is now";
   Centre moved;
-  EXPECT_EQ(refusal(moved, moved.weight, sim), text + "gradient: (2,) f64 on cpu");
+  EXPECT_EQ(refusal(moved, moved.weight, sim), text + "gradient no longer fits: (2,) f64 on cpu");
   sum(moved(zeros({2}, {DType::f64, sim}))).backward();
   EXPECT_EQ(moved.weight.grad().device(), sim);
 }
@@ -368,8 +368,8 @@ TEST(To, LeavesOptimisersThatWereMadeBeforeWithAClearError) {
   to(centre, DType::f32);
   sum(centre(ones({2}))).backward();
   EXPECT_EQ(error_of<Error>([&] { optimizer.step(); }),
-            "[optimizer] a parameter was moved or cast since the optimiser was made, whose state is still f64 on cpu: "
-            "weight (2,) f32 on cpu");
+            "[optimizer] a parameter was moved or cast after the optimizer was made, and the state is still f64 on "
+            "cpu: weight (2,) f32 on cpu");
   EXPECT_EQ(optimizer.steps(), 0);
   to(centre, DType::f64);
   optimizer.step();
@@ -453,7 +453,7 @@ TEST(FunctionalCall, RefusesToRunInsideWhatTheBackwardPassWouldRunAgain) {
   const NamedTensors tensors{{"weight", randn({3, 3}, {.dtype = DType::f64}).set_requires_grad()}};
   const auto checkpointed = [&] { return checkpoint([&](const Tensor& t) { return layer(t); }, x); };
   EXPECT_EQ(error_of<Error>([&] { functional_call(layer, tensors, checkpointed); }),
-            "[checkpoint] the function cannot be run again: the parameters of a module are other tensors for now "
+            "[checkpoint] the function cannot be run again: other tensors substitute the parameters of a module "
             "(Substitution, functional_call)");
   {
     const NoGradGuard no_grad;
@@ -477,7 +477,7 @@ TEST(FunctionalCall, RefusesTheSecondRunOfWhatTheModuleItselfWasRunFor) {
   {
     const Substitution standing_in(layer, {{"weight", other}});
     EXPECT_EQ(error_of<Error>([&] { first.backward(); }),
-              "[checkpoint] the function cannot be run again: the parameters of a module are other tensors for now "
+              "[checkpoint] the function cannot be run again: other tensors substitute the parameters of a module "
               "(Substitution, functional_call)");
   }
   const Tensor second = loss();

@@ -174,7 +174,7 @@ TEST(MpiWorld, TransfersOfAFailedRunAreOver) {
   }),
                Error);
   EXPECT_EQ(error_of<Error>([&] { mine.transfers[0]->wait(); }),
-            "[exchange] the group has begun anew since this one was started");
+            "[exchange] the group has restarted since this exchange began");
   mine.transfers.clear();
   expect_to_work(world);
 }

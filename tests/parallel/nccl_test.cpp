@@ -223,11 +223,11 @@ TEST_F(Nccl, RefusesWhatItCannotDo) {
     EXPECT_EQ(error_of<DeviceError>([&] {
                 c.start({gpu(1)}, 1, {&byte, 1}, 1, {&byte, 1});
               }),
-              "[nccl] rank 0 exchanges what is on cuda:0, but not what is on cuda:1");
+              "[nccl] rank 0 exchanges memory of cuda:0, not of cuda:1");
     EXPECT_EQ(error_of<ValueError>([&] {
                 c.start({gpu(0)}, 0, {&byte, 1}, 1, {&byte, 1});
               }),
-              "[nccl] rank 0 must receive what it sends to itself in the same exchange");
+              "[nccl] rank 0 must receive a message to itself in the exchange that sends it");
   });
 }
 
@@ -340,7 +340,7 @@ TEST(NcclLibrary, SaysWhatIsMissing) {
   EXPECT_THAT(error_of<DeviceError>([] { open_nccl("libnccl_of_nobody.so.2"); }),
               StartsWith("[nccl] NCCL is needed between GPUs (apt-get install libnccl2): libnccl_of_nobody.so.2: "));
   EXPECT_EQ(error_of<DeviceError>([] { open_nccl("libm.so.6"); }),
-            "[nccl] libm.so.6 is none of 2.7 or newer: it has no ncclGetVersion");
+            "[nccl] libm.so.6 is older than NCCL 2.7: it has no ncclGetVersion");
 }
 
 TEST(NcclLibrary, OfThisMachineAnswersWhatNeedsNoGpu) {

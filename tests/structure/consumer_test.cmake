@@ -1,5 +1,5 @@
-# Installs the build to an empty prefix, then configures, builds and runs tests/consumer and the first steps of examples/
-# against it, and the first program of docs/start.md as the page says.
+# Installs the build to an empty prefix, then configures, builds and runs tests/consumer and the first steps of
+# examples/ against it, and the first program of docs/start.md as on the page.
 function(run_or_fail)
   execute_process(COMMAND ${ARGN} RESULT_VARIABLE status OUTPUT_VARIABLE output ERROR_VARIABLE output)
   if(NOT status EQUAL 0)
@@ -11,7 +11,7 @@ file(REMOVE_RECURSE ${FOLDER})
 run_or_fail(${CMAKE_COMMAND} --install ${BUILD} --prefix ${FOLDER}/prefix)
 run_or_fail(${CMAKE_COMMAND} -S ${CONSUMER} -B ${FOLDER}/build -G ${GENERATOR} -DEXAMPLES=${EXAMPLES}
   -DCMAKE_CXX_COMPILER=${COMPILER} -DCMAKE_PREFIX_PATH=${FOLDER}/prefix -DCMAKE_BUILD_TYPE=Release
-  -DCMAKE_CXX_FLAGS_RELEASE=-O0)  # what takes time is in the libraries
+  -DCMAKE_CXX_FLAGS_RELEASE=-O0)  # the libraries take the time
 run_or_fail(${CMAKE_COMMAND} --build ${FOLDER}/build)
 run_or_fail(${FOLDER}/build/consumer)
 run_or_fail(${FOLDER}/build/consumer_of_one_floor)

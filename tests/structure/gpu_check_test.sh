@@ -259,12 +259,12 @@ says '^FAILED .*products; the largest is the ceiling \(status 1\)'
 tool tools/ldd <<<$'#!/bin/sh\nprintf "\\tlibcudart.so.97 => /lib/libcudart.so.97 (0x00007f2a)\\n"'
 fault python3 'case $2 in *libcublasLt*|*nvidia*) echo "/some/where/$3" && exit ;; esac'
 checked 0
-says 'cuBLASLt is that of /some/where$'
+says 'taking cuBLASLt from /some/where$'
 calls ' libcublasLt\.so\.97$'
 calls '^kernels_cuda_gpu_test'
 fault python3 'case $2 in *nvidia*) exit ;; esac'
 checked 0
-says 'no libcublasLt\.so\.97 is found on this machine'
+says 'no libcublasLt\.so\.97 on this machine'
 # It is known among any number of libraries.
 tool tools/ldd <<<$'#!/bin/sh\nprintf "\\tlibcudart.so.13 => /lib/libcudart.so.13 (0x00007f2a)\\n"'
 tool tools/ldconfig <<<$'#!/bin/sh\necho "\tlibcublasLt.so.13 (libc6,x86-64) => /lib/libcublasLt.so.13"\nseq 100000'
@@ -295,7 +295,7 @@ check=$!
 while [ ! -s "$NOTES.train" ]; do sleep 0.05; done
 kill "$check"
 wait "$check" && fail "it passes though it was ended"
-says '^poolgrad: gpu-check: ended from outside$'
+says '^poolgrad: gpu-check: ended by a signal$'
 says '^passed +[0-9]+ s  tests of examples_gpu_test'
 for _ in $(seq 100); do kill -0 "$(cat "$NOTES.train")" 2>/dev/null || break; sleep 0.05; done
 ! kill -0 "$(cat "$NOTES.train")" 2>/dev/null || fail "the command goes on"

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""Measures the house: how many files and lines there are, how full the folders, how large the largest class.
+"""Measures the tree: the numbers of files and lines, the fullest folders, the largest class.
 
 usage: python3 tests/structure/house.py [REVISION...]
        python3 tests/structure/house.py --check
 
---check says which classes have more than 40 functions, and fails if there is one (what can be counted without reading
-classes, the structure test holds). Otherwise: a column for each revision of git, or one for the working tree. Sources are .h .cpp .cu .cuh outside tests/. Public
-headers are those that poolgrad.h reaches. A class's functions are what is declared or defined in its body, operators
-and constructors too. A repeated run is six neighbouring lines of code, blanks and spaces aside, that occur elsewhere.
+--check lists classes with more than 40 functions, and fails if there is one; the structure test checks other limits.
+Without --check, prints a column for each git revision, or one for the working tree. Sources are .h .cpp .cu .cuh
+outside tests/. Public headers are those that poolgrad.h reaches. The functions of a class are those declared or defined
+in its body, including operators and constructors. A repeated run is six consecutive lines of code that also occur
+elsewhere, without regard to blanks.
 """
 import collections
 import pathlib
@@ -27,7 +28,7 @@ def git(*command):
 
 
 def read_tree(revision):
-    """Path -> text of everything that is listed there; what is no text is empty."""
+    """Maps each listed path to its text; a binary file is empty."""
     if revision is None:
         names = git("ls-files", "-co", "--exclude-standard", "-z").decode().split("\0")
         return {name: (ROOT / name).read_text(errors="replace") for name in names if name and (ROOT / name).is_file()}
@@ -49,7 +50,7 @@ def without_comments(text):
 
 
 def classes(text):
-    """(name, number of functions) of every class and struct that has a body."""
+    """Returns (name, number of functions) of every class and struct with a body."""
     text = without_comments(text)
     for found in re.finditer(r"\b(?:class|struct)\s+(?:\[\[\w+\]\]\s*)?(?:alignas\([^)]*\)\s*)?([\w:]+)[^;{}()]*\{", text):
         depth, at, own = 1, found.end(), []

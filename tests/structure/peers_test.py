@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""peers_test.py ROOT: benchmarks/peers/sdpa.py and step.py on a GPU, with a PyTorch that computes nothing and fails where it
-is told to, and a program of poolgrad's that answers or ends: what cannot be measured is said, and ends nothing else."""
+"""peers_test.py ROOT: runs benchmarks/peers/sdpa.py and step.py with a PyTorch that computes nothing and fails on request,
+and with a stand-in for poolgrad's program. A failed measurement is reported and does not end the others."""
 import os
 import pathlib
 import subprocess
@@ -156,7 +156,7 @@ def main(root):
             (folder / f"{path}.py").write_text(text)
 
         def said(peer, *options, mortal="nobody"):
-            """What it prints; a compilation takes a second too long."""
+            """Returns its output; a compilation takes a second too long."""
             program, script = folder / "program", folder / peer
             program.write_text(PROGRAM.format(python=sys.executable, mortal=mortal))
             program.chmod(0o755)

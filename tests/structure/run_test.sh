@@ -41,7 +41,7 @@ told() {
   [ "$options" = "$2" ] || fail "$1: expected '$2', found '$options'"
 }
 
-for command in '' test bench gpu-check sanitize format; do
+for command in '' test bench gpu-check sanitize format docs; do
   # shellcheck disable=SC2086 # none is no word
   help=$("$folder/run" $command --help 2>&1) || fail "./run $command --help failed"
   [[ $help == "usage: ./run COMMAND"* ]] || fail "./run $command --help said '$help'"
@@ -98,6 +98,10 @@ says_of_building 'ninja: no work to do.'
 said 'train --steps 3 10000' train --steps 3
 says_of_building '[1/1] Linking CXX executable bin/train'
 said $'poolgrad: building train in build/release\n?1/1? Linking CXX executable bin/train\ntrain --steps 3 10000' train --steps 3
+
+tool doxygen <<<$'#!/bin/sh\necho "$POOLGRAD_HEADERS: $1"'
+tool g++ <<<$'#!/bin/sh\nprintf "poolgrad.o: poolgrad.h tensor/tensor.h \\\\\n  nn/module.h\n"'
+said $'poolgrad.h tensor/tensor.h * nn/module.h: cmake/Doxyfile\npoolgrad: wrote */build/docs/html/index.html' docs
 
 # Two ranks that SIGUSR1 would end in their first half second, as mpirun starts them.
 tool mpirun <<'MPIRUN'

@@ -51,12 +51,11 @@ TEST(RandomLogGuard, ReplaysWhatGeneratorsHandedOutAndLeavesThemAsTheyAre) {
     EXPECT_TRUE(bit_equal(randn({4}, {}, a), first[0]));
     EXPECT_TRUE(bit_equal(randn({6}, {}, a), first[1])) << "whichever generator is asked";
     EXPECT_EQ(testing_support::error_of<Error>([&] { a.take(3); }),
-              "[generator] a computation that is run again asks for 3 random numbers where it took " +
-                  std::to_string(log[2].count) + " the first time");
+              "[generator] a recomputation asks for 3 random numbers where the first run took " +
+                  std::to_string(log[2].count) + " at this point");
     EXPECT_TRUE(bit_equal(randn({5}, {}, b), first[2]));
     EXPECT_EQ(testing_support::error_of<Error>([&] { a.take(3); }),
-              "[generator] a computation that is run again asks for 3 random numbers where it took no more the first "
-              "time");
+              "[generator] a recomputation asks for 3 random numbers where the first run took no more");
   }
   EXPECT_EQ(a.take(0).offset, after);
 }

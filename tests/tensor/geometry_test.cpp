@@ -315,11 +315,11 @@ TEST(Geometry, KernelsSeeTheSameElements) {
 TEST(Geometry, RefusesWhatHasNoMeaning) {
   const Geometry x = contiguous_geometry({4, 8});
   EXPECT_EQ(error_of<ShapeError>([&] { permuted(x, {0}); }),
-            "[permute] order (0,) is no permutation of the dimensions of (4, 8)");
+            "[permute] order (0,) is not a permutation of the dimensions of (4, 8)");
   EXPECT_EQ(error_of<ShapeError>([&] {
               permuted(x, {1, -1});
             }),
-            "[permute] order (1, -1) is no permutation of the dimensions of (4, 8)");
+            "[permute] order (1, -1) is not a permutation of the dimensions of (4, 8)");
   EXPECT_EQ(error_of<IndexError>([&] {
               permuted(x, {0, 2});
             }),

@@ -132,11 +132,11 @@ TEST(InPlace, RefusesADestinationThatSharesPlaces) {
   const Tensor x = zeros({1, 3});
   Tensor wide = x.alias(expanded(x.geometry(), {2, 3}));
   EXPECT_EQ(error_of<ShapeError>([&] { wide.fill(1); }),
-            "[fill] several elements of the destination share one place: (2, 3) f32 on cpu");
+            "[fill] several elements of the destination share memory: (2, 3) f32 on cpu");
   EXPECT_EQ(error_of<ShapeError>([&] {
               wide.copy_from(zeros({2, 3}));
             }),
-            "[copy_from] several elements of the destination share one place: (2, 3) f32 on cpu");
+            "[copy_from] several elements of the destination share memory: (2, 3) f32 on cpu");
 }
 
 TEST(InPlace, NeverLosesAGradientSilently) {
@@ -200,8 +200,8 @@ TEST(GradRecord, AGradientLooksLikeItsTensor) {
 
 TEST(GradRecord, BackwardNeedsOneThatRequiresAGradient) {
   EXPECT_EQ(error_of<Error>([] { zeros({}).backward(); }),
-            "[backward] the tensor requires no gradient, as nothing that it was computed from does "
-            "(set_requires_grad()), or under a NoGradGuard: () f32 on cpu");
+            "[backward] the tensor requires no gradient: none of its inputs does (set_requires_grad()), or a "
+            "NoGradGuard was active: () f32 on cpu");
   const Tensor x = wanting_gradient({});
   x.backward();
   EXPECT_EQ(static_cast<FixedRecord&>(*x.grad_record()).backwards, 1);

@@ -156,8 +156,8 @@ TEST_F(Npy, RefusesMalformedHeaders) {
 }
 
 TEST_F(Npy, RefusesOtherFiles) {
-  EXPECT_EQ(refusal("PK\003\004 a zip archive"), "no npy file: its 18 bytes do not begin with those of the format");
-  EXPECT_EQ(refusal("\223NUM"), "no npy file: its 4 bytes do not begin with those of the format");
+  EXPECT_EQ(refusal("PK\003\004 a zip archive"), "not an npy file: its 18 bytes do not begin with '\\x93NUMPY'");
+  EXPECT_EQ(refusal("\223NUM"), "not an npy file: its 4 bytes do not begin with '\\x93NUMPY'");
   EXPECT_EQ(refusal("\223NUMPY\004\000\000\000\000\000"s), "unknown version 4.0 (at byte 6)");
   EXPECT_EQ(refusal("\223NUMPY\377\377\000\000"s), "unknown version 255.255 (at byte 6)");
   EXPECT_EQ(refusal("\223NUMPY\002\000\377\377\377\377"s), "a header of 4294967295 bytes (at byte 8)");

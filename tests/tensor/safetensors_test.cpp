@@ -212,8 +212,8 @@ TEST_F(Safetensors, RefusesShapesThatOverflow) {
   EXPECT_THAT(shape("[2305843009213693953]"), HasSubstr("does not fit"));
   EXPECT_THAT(shape("[4294967296,4294967296]"), HasSubstr("does not fit"));
   EXPECT_EQ(shape("[9223372036854775808]"), "tensor 'a': a number beyond 2^63 - 1");
-  EXPECT_EQ(shape("[99999999999999999999]"), "tensor 'a': a number that is no whole number below 2^63");
-  EXPECT_EQ(shape("[1.0]"), "tensor 'a': a number that is no whole number below 2^63");
+  EXPECT_EQ(shape("[99999999999999999999]"), "tensor 'a': a number that is not a whole number below 2^63");
+  EXPECT_EQ(shape("[1.0]"), "tensor 'a': a number that is not a whole number below 2^63");
   EXPECT_EQ(shape("[-1]"), "tensor 'a': negative number");
   EXPECT_EQ(shape("[1,1,1,1,1,1,1,1,1]"), "tensor 'a': more than 8 dimensions");
 }
@@ -262,7 +262,7 @@ TEST_F(Safetensors, RefusesHeadersThatSayAnythingElse) {
 
 TEST_F(Safetensors, RefusesWhatIsNoSafetensorsFile) {
   const auto none = [](std::size_t bytes) {
-    return "no safetensors file: its " + std::to_string(bytes) +
+    return "not a safetensors file: its " + std::to_string(bytes) +
            " bytes do not begin with the length of a header and '{'";
   };
   const std::string text = "# A text\n\nof some lines\n";
@@ -316,7 +316,7 @@ TEST_F(Safetensors, IsNotReadToWhereElementsShareMemory) {
   const SafetensorsReader reader(path_);
   const Tensor one = zeros({1}), shared = one.alias({{2, 2}, {0, 0}, 0});
   EXPECT_EQ(error_of<ValueError>([&] { reader.read("weight", shared); }),
-            "[read] tensor 'weight' cannot go where elements share memory: (2, 2) f32 on cpu");
+            "[read] tensor 'weight' cannot be read into elements that share memory: (2, 2) f32 on cpu");
   EXPECT_EQ(one.item(), 0.0);
 }
 

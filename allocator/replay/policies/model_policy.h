@@ -129,7 +129,7 @@ class PackedMalloc {
   ChunkHeap heap_{512};
 };
 
-/// `multiple` is any number, unlike in rounding.h: 20 MiB is no power of two.
+/// `multiple` is any number, unlike in rounding.h: 20 MiB is not a power of two.
 constexpr std::size_t round_up_to(std::size_t bytes, std::size_t multiple) {
   return (bytes + multiple - 1) / multiple * multiple;
 }

@@ -50,8 +50,8 @@ class ByteReader {
   std::uint64_t count(const char* what, std::size_t least) {
     const std::uint64_t value = varint(what);
     if (value > remaining() / least)
-      fail("a number of " + std::string(what) + " of " + std::to_string(value) + " with " +
-           std::to_string(remaining()) + " bytes left");
+      fail("too many " + std::string(what) + ": " + std::to_string(value) + " with " + std::to_string(remaining()) +
+           " bytes left");
     return value;
   }
   std::string_view take(std::uint64_t bytes, const char* what) {

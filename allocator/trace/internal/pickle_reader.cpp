@@ -115,7 +115,7 @@ class PickleMachine {
   }
   void put(std::uint64_t index) {
     need(1);
-    if (index > in_.offset()) fail("memo number " + std::to_string(index) + " in so short a pickle");
+    if (index > in_.offset()) fail("memo number " + std::to_string(index) + " is too large for this pickle");
     if (index >= memo_.size()) memo_.resize(index + 1, unset);
     memo_[index] = stack_.back();
   }

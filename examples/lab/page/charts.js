@@ -159,7 +159,7 @@ const recolour = (how) => {
   coloured = colourBlocks(how);
   drawingOrder = Array.from(blocks.begin, (_, i) => i).sort((a, b) => coloured.colour[a] - coloured.colour[b] || a - b);
   fillLegend("map-legend", coloured.legend.map(([colour, text]) => [rgb(shown(colour)), text])
-    .concat([[css("--cached"), "cached", true]], data.has_pages ? [[css("--uncommitted"), "no memory behind", true]] : []));
+    .concat([[css("--cached"), "cached", true]], data.has_pages ? [[css("--uncommitted"), "uncommitted", true]] : []));
   redraw();
 };
 
@@ -187,16 +187,16 @@ map.describe = (x, y) => {
     ["from", when(blocks.begin[i])],
     ["until", when(blocks.end[i])],
     ["lived", `${formatTime(lifetimeOf(i))}, ${formatCount(moments.event[blocks.end[i]] - moments.event[blocks.begin[i]])} events`]];
-  // Otherwise the next event after giving it back ends it.
-  if (moments.event[blocks.end[i]] - moments.event[blocks.given_back[i]] > 1) rows.push(["given back", when(blocks.given_back[i])]);
+  // Otherwise the event after the free ends it.
+  if (moments.event[blocks.end[i]] - moments.event[blocks.given_back[i]] > 1) rows.push(["freed", when(blocks.given_back[i])]);
   return { title: `${blocks.number[i] ? `#${formatCount(blocks.number[i])} ` : ""}${data.categories[blocks.category[i]]}`, rows };
 };
 const pageState = (value, offset) => {
   const h = horizontal();
   for (let i = 0; i < pages.begin.length; ++i)
     if (h[pages.begin[i]] <= value && value <= h[pages.end[i]] && pages.address[i] <= offset && offset < pages.address[i] + pages.size[i])
-      return data.omitted_blocks ? "cached, or a block that is not shown" : "cached, no block";
-  return data.has_pages ? "no memory behind" : "no block";
+      return data.omitted_blocks ? "cached, or a block not on this page" : "cached, no block";
+  return data.has_pages ? "uncommitted" : "no block";
 };
 
 const share = (part, whole) => (whole > 0 ? part / whole : 0);

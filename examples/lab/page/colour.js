@@ -24,7 +24,7 @@ const rampColour = (fraction) => {
 const lastPart = (scope) => scope || "(no scope)";
 const lifetimeOf = (i) => moments.time[blocks.end[i]] - moments.time[blocks.begin[i]];
 
-// Each way to colour: the key of a block, and either the key's name or, for amounts, how to write it.
+// Each coloring: the key of a block, and the name of the key or, for amounts, its format.
 const colourings = {
   category: { key: (i) => blocks.category[i], name: (key) => data.categories[key] },
   scope: { key: (i) => blocks.scope[i], name: (key) => lastPart(data.scopes[key]) },

@@ -1,4 +1,4 @@
-// What the page holds, unpacked, and how numbers are written.
+// Unpacks the data of the page, and formats numbers.
 const data = JSON.parse(document.getElementById("data").textContent);
 
 // Base 64 of LEB128 of zigzag differences. Numbers here may be beyond 32 bits: no bit operations on them.
@@ -19,7 +19,7 @@ const unpack = (text) => {
 };
 const unpackAll = (columns) => Object.fromEntries(Object.entries(columns).map(([name, text]) => [name, unpack(text)]));
 
-const moments = unpackAll(data.moments);  // what blocks, pages, samples and marks refer to: { event, time }
+const moments = unpackAll(data.moments);  // blocks, pages, samples and marks refer to these: { event, time }
 const blocks = unpackAll(data.blocks);
 const pages = unpackAll(data.pages);
 const ranges = unpackAll(data.ranges);  // of addresses, laid end to end on the map

@@ -27,7 +27,7 @@ if (data.policies.length) {
   const finite = data.policies.some((p) => p.smallest);
   const head = [["policy", "narrow"], ["peak reserved"], ["utilisation"]]
     .concat(finite ? [["smallest capacity"], ["× bound"]] : [])
-    .concat([["device calls"], ["events"], ["waits"], ["modelled time"], [`first OOM at ${data.tight}`], ["", "text note"]]);
+    .concat([["device calls"], ["events"], ["waits"], ["modeled time"], [`first OOM at ${data.tight}`], ["", "text note"]]);
   fillTable(byId("policies").querySelector("table"), head, data.policies.map((p) => ({
     className: p.name === "poolgrad" ? "own" : p.online ? "" : "knows",
     cells: [[p.name], [formatBytes(p.peak_reserved)], [p.utilisation === null ? "-" : formatPercent(p.utilisation)]]

@@ -30,7 +30,7 @@ Backend parse_backend(std::string_view name) {
   if (name == "eigen") return Backend::eigen;
   if (name == "onednn") {
     if (!onednn_version().empty()) return Backend::onednn;
-    throw ValueError("[gemm] back end onednn was asked for, but this build was made without oneDNN");
+    throw ValueError("[gemm] POOLGRAD_GEMM=onednn needs oneDNN, which this build does not have");
   }
   throw ValueError("[gemm] unknown back end '" + std::string(name) +
                    "': POOLGRAD_GEMM is auto, poolgrad, eigen or onednn");

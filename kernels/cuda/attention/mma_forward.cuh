@@ -91,7 +91,7 @@ struct QueryTile {
                   false);
   }
 
-  /// Writes out and lse. Returns false for results that are not finite; the caller then repeats the tile with care.
+  /// Writes out and lse. Returns false for results that are not finite; the caller then repeats the tile pair by pair.
   template <class S, std::size_t Fragments>
   __device__ bool end(const RowState (&state)[2], FragmentC (&results)[Fragments], bool with_care) const {
     if (!with_care && any_is_not_finite(results, tile.count, at)) return false;

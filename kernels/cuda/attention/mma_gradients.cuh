@@ -212,7 +212,7 @@ __global__ __launch_bounds__(mma_threads, 2) void sum_by_fragments(const __grid_
       if (next.count == 0) continue;
       OwnRows<S, Tile, keeps> own(call.own, own_tile.own_rows(call.own), at),
           own_first(call.own_first, own_tile.own_rows(call.own_first), at);
-      __syncthreads();  // what was staged before has been read
+      __syncthreads();  // all threads have read the staged rows
       if constexpr (!splits<S>) {
         own.stage(staged, Tile{0});
         own_first.stage(staged, Tile{Tile::count});

@@ -7,7 +7,7 @@
 //   results   16 x depth per warp, in fragments of C, += weights * visited rows
 //
 // A masked pair must not affect a row, but a weight of 0 times NaN or infinity is NaN. If the results of a tile are not
-// finite, the block repeats the tile with care and adds the pairs that count one by one.
+// finite, the block repeats the tile and adds the pairs that count one by one.
 #pragma once
 
 #include <algorithm>
@@ -28,7 +28,7 @@ inline constexpr int set_aside_count = scores_of_lane * mma_threads;
 inline constexpr int lanes_of_fragment_row = 4;
 inline constexpr float log2_e = 1.44269504088896340736f;
 
-/// Iterates over the items of a block. An item marked by again() comes a second time, with care. The state is one
+/// Iterates over the items of a block. An item marked by again() comes a second time, pair by pair. The state is one
 /// number because registers are scarce.
 class Turns {
  public:
@@ -287,7 +287,7 @@ __device__ void for_each_part(const F& f) {
 
 /// log2 of a weight is score * log2(e) - in_base_2(largest score or lse), in one rounding. The rounding error of
 /// in_base_2() is common to all weights of a row and cancels in the quotient. For sizes above 2^24 the error matters,
-/// so the function returns NaN. The block then repeats the tile with care.
+/// so the function returns NaN. The block then repeats the tile pair by pair.
 __device__ inline float in_base_2(float score) {
   constexpr float most = 1 << 24, infinity = std::numeric_limits<float>::infinity();
   const float size = score < 0 ? -score : score;

@@ -6,7 +6,7 @@
 // Tensor cores do not round sums to nearest, so long sums drift. The products of each 64 visited rows are therefore
 // summed from zero, small ones apart from large ones. The sums are then added to the results in f32.
 //
-// An infinity cannot be split: its products are NaN, and the block repeats the tile with care.
+// An infinity cannot be split: its products are NaN, and the block repeats the tile pair by pair.
 #pragma once
 
 #include <bit>

@@ -87,7 +87,7 @@ class Scheduler {
     const Unobserved emulation;
     if (threads_.size() % warp_size != 0)
       fail(std::string(name) + " at " + place_of(where) + " in a block of " + std::to_string(threads_.size()) +
-           " threads, which is no multiple of 32");
+           " threads, which is not a multiple of 32");
     Warp& warp = warps_[current_ / warp_size];
     LaneValue* const values = warp.values[warp.passed % 2];
     std::memcpy(values[current_ % warp_size].bytes, value, size);
@@ -101,7 +101,7 @@ class Scheduler {
     const Unobserved emulation;
     std::ostringstream what;
     what << "thread " << current_ << " " << verb << " " << bytes << " bytes at " << address
-         << ", which is no multiple of " << multiple;
+         << ", which is not a multiple of " << multiple;
     fail(what.str());
   }
 

@@ -24,7 +24,7 @@ Limits& limits() {
 
 void set_shared_limit(int device, const void* kernel, std::int64_t bytes) {
   if (bytes < 0 || bytes > kernels::max_shared_bytes)
-    throw CudaError("[cudaFuncSetAttribute] a block has no " + std::to_string(bytes) + " bytes of shared memory");
+    throw CudaError("[cudaFuncSetAttribute] a block cannot have " + std::to_string(bytes) + " bytes of shared memory");
   const std::lock_guard lock(limits().mutex);
   limits().bytes[{device, kernel}] = bytes;
 }
@@ -41,7 +41,7 @@ std::int64_t most_shared_bytes(const char* op, int device, const void* kernel, s
   if (limit == 0) return kernels::large_shared_bytes - 1;
   if (dynamic > limit)
     throw CudaError("[" + std::string(op) + "] a launch with " + std::to_string(dynamic) +
-                    " bytes of dynamic shared memory, and the kernel's limit is " + std::to_string(limit));
+                    " bytes of dynamic shared memory is above the kernel's limit of " + std::to_string(limit));
   return kernels::max_shared_bytes;
 }
 

@@ -83,7 +83,7 @@ SharedArray& SharedMemory::dynamic(const char* name, std::size_t element, Where 
 void SharedMemory::read(const Moment& now, const SharedArray& array, std::int64_t index, Where where, ReadFor who) {
   const Unobserved emulation;
   SharedUse& use = checked(now, array, index, where);
-  if (use.writer < 0) fail_(access("reads", now, array, index, where) + ", which nobody has written");
+  if (use.writer < 0) fail_(access("reads", now, array, index, where) + ", which no thread has written");
   if (use.under_way) refuse_under_way("reads", use, now, array, index, where);
   if ((use.writer != now.thread || who == ReadFor::others) && !ordered(use.writer, use.written, use.warp_written, now))
     fail_(access("reads", now, array, index, where) + ", which thread " + std::to_string(use.writer) +
@@ -96,8 +96,8 @@ void SharedMemory::write(const Moment& now, const SharedArray& array, std::int64
   SharedUse& use = checked(now, array, index, where);
   if (use.under_way) refuse_under_way("writes", use, now, array, index, where);
   if (use.products > 0)
-    fail_(access("writes", now, array, index, where) + ", which a product reads that thread " +
-          std::to_string(use.multiplier) + " has not waited for");
+    fail_(access("writes", now, array, index, where) + ", which is read by a product of thread " +
+          std::to_string(use.multiplier) + ", which has not waited for it");
   if (use.writer >= 0 && use.writer != now.thread && !ordered(use.writer, use.written, use.warp_written, now))
     fail_(access("writes", now, array, index, where) + ", as thread " + std::to_string(use.writer) +
           " has with no barrier in between");
@@ -113,7 +113,7 @@ void SharedMemory::copy(const Moment& now, const SharedArray& array, std::int64_
                         std::size_t bytes, Where where) {
   const Unobserved emulation;
   if (reinterpret_cast<std::uintptr_t>(from) % bytes_of_copy != 0)
-    fail_(access("copies to", now, array, index, where) + " from an address that is no multiple of 16");
+    fail_(access("copies to", now, array, index, where) + " from an address that is not a multiple of 16");
   write(now, array, index, where);
   array.uses[index].under_way = true;
   std::memset(array.data + static_cast<std::size_t>(index) * bytes_of_copy, 0xff, bytes_of_copy);
@@ -163,10 +163,10 @@ float* SharedMemory::sums_of_product(const Moment& now, float* registers, std::s
   UnderWay& own = of(now);
   if (threads_.size() % threads_of_warpgroup != 0)
     fail_("a product at " + place_of(where) + " in a block of " + std::to_string(threads_.size()) +
-          " threads, which is no multiple of 128");
+          " threads, which is not a multiple of 128");
   if (!own.may_multiply)
     fail_("a product at " + place_of(where) + " by thread " + std::to_string(now.thread) +
-          " with no begin_products() since it has used registers");
+          " without begin_products() after its last use of registers");
   ++own.products;
   auto sums = std::find_if(own.sums.begin(), own.sums.end(), [&](const Sums& s) { return s.registers == registers; });
   if (sums == own.sums.end()) {
@@ -208,7 +208,7 @@ bool SharedMemory::warpgroups_agree() const {
 void SharedMemory::end_thread(const Moment& now) {
   const Unobserved emulation;
   if (!of(now).sums.empty())
-    fail_("thread " + std::to_string(now.thread) + " has returned and not waited for its products");
+    fail_("thread " + std::to_string(now.thread) + " has returned before it waited for its products");
 }
 
 void SharedMemory::refuse_index(const Moment& now, const SharedArray& array, std::int64_t index,
@@ -223,8 +223,8 @@ void SharedMemory::written_now(const Moment& now, SharedUse& use) const {
 }
 void SharedMemory::refuse_under_way(const char* verb, const SharedUse& use, const Moment& now, const SharedArray& array,
                                     std::int64_t index, const Where& where) const {
-  fail_(access(verb, now, array, index, where) + ", to which a copy is under way that thread " +
-        std::to_string(use.writer) + " has not waited for");
+  fail_(access(verb, now, array, index, where) + ", which is the target of an unfinished copy of thread " +
+        std::to_string(use.writer) + ", which has not waited for it");
 }
 
 }  // namespace poolgrad::emulation

@@ -191,7 +191,7 @@ inline LaunchShape shape_of_rows(std::int64_t rows, int threads) {
   return {{std::clamp<std::int64_t>((rows + at_once - 1) / at_once, 1, most)}, {block}};
 }
 
-/// Returns whether rows at these addresses can be read in packs of S; nullptr is no operand.
+/// Returns whether rows at these addresses can be read in packs of S; ignores nullptr.
 template <class S>
 bool can_pack(std::int64_t columns, std::initializer_list<const void*> operands) {
   bool packed = columns % width<S> == 0;
@@ -199,7 +199,7 @@ bool can_pack(std::int64_t columns, std::initializer_list<const void*> operands)
   return packed;
 }
 
-/// Throws DeviceError, `[op] ...`, for an operand outside device memory; nullptr is no operand.
+/// Throws DeviceError, `[op] ...`, for an operand outside device memory; ignores nullptr.
 inline void check_operands(const char* op, Stream stream, std::initializer_list<const void*> operands) {
   for (const void* data : operands)
     if (data) check_operand(op, stream, data);

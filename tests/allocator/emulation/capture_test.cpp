@@ -24,7 +24,7 @@ std::string refusal(const std::function<void()>& action) {
 }
 
 std::string refused(const std::string& call) {
-  return "[" + call + "] a step is being recorded: nothing that is queued can be waited for";
+  return "[" + call + "] a step is being recorded, so no queued work can be waited for";
 }
 
 /// A stream that can be captured, with the pool of its captures.

@@ -280,7 +280,7 @@ TEST(EmulatedDevicesDeathTest, AKernelOfOneCannotUseMemoryOfTheOther) {
     memory.unreserve(address, emulation::Device::page);
   };
   EXPECT_DEATH(use([](TwoDevices&) -> const emulation::Device* { return nullptr; }),
-               "\\[foreign\\] thread 0 of block 0 uses address 0x[0-9a-f]+ of cuda:1, where there is no memory");
+               "\\[foreign\\] thread 0 of block 0 uses address 0x[0-9a-f]+ of cuda:1, where no memory is mapped");
   use([](TwoDevices& two) -> const emulation::Device* { return &two.second; });
 }
 

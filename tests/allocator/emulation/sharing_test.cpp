@@ -134,16 +134,17 @@ TEST(ExportedMemory, WhatIsNoneIsRefusedAndLeavesNothing) {
   CudaMemory memory(0, device.driver());
   auto* const range = static_cast<char*>(memory.reserve(2 * page_size));
   ASSERT_TRUE(memory.commit(range, page_size));
-  EXPECT_NE(
-      error_of_export([&] { memory.export_range(range, 2 * page_size); }).find("[export_range] memory is missing"),
-      std::string::npos);
+  EXPECT_NE(error_of_export([&] {
+              memory.export_range(range, 2 * page_size);
+            }).find("[export_range] part of the range is not mapped"),
+            std::string::npos);
   int ends[2];
   ASSERT_EQ(::pipe(ends), 0);
   const auto import = [&](const ExportedMemory& exported) {
     return error_of_export([&] { ImportedMemory(0, exported, device.driver()); });
   };
   EXPECT_EQ(import({.handles = {{ends[0], page_size}}, .offset = 0, .bytes = 10}),
-            "[cuMemImportFromShareableHandle] the descriptor is no memory of a device");
+            "[cuMemImportFromShareableHandle] the descriptor holds no device memory of this size");
   EXPECT_EQ(import({.handles = {{ends[0], page_size}}, .offset = page_size, .bytes = 10}),
             "[import] the range is larger than its handles: 10 bytes in 1 handles, on cuda:0");
   ::close(ends[0]);

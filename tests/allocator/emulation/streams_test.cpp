@@ -191,7 +191,7 @@ TEST(EmulatedCapture, ABrokenRuleIsASentenceAndBreaksTheRecordingAlone) {
     return error;
   };
   EXPECT_EQ(broken_by([&] { streams.synchronize_stream(1); }), "[synchronize] the stream is being recorded");
-  EXPECT_EQ(broken_by([&] { streams.wait(1, outside); }), "[stream_wait] the event marks work that is not recorded");
+  EXPECT_EQ(broken_by([&] { streams.wait(1, outside); }), "[stream_wait] the event marks work outside the recording");
   EXPECT_EQ(broken_by([&] { streams.begin_capture(1); }), "[begin_capture] the stream is being recorded already");
   streams.synchronize_all();
   EXPECT_EQ(done, 1);
@@ -203,7 +203,7 @@ TEST(EmulatedCapture, TwoRecordingsDoNotMeet) {
   streams.begin_capture(1);
   streams.begin_capture(2);
   streams.record(event, 1);
-  EXPECT_EQ(refusal([&] { streams.wait(2, event); }), "[stream_wait] the event is of another recording");
+  EXPECT_EQ(refusal([&] { streams.wait(2, event); }), "[stream_wait] the event belongs to another recording");
   EXPECT_NE(refusal([&] { streams.end_capture(2); }), "no error");
   EXPECT_EQ(refusal([&] { streams.end_capture(1); }), "no error");
 }
@@ -214,9 +214,10 @@ TEST(EmulatedCapture, AnEventThatWasRecordedNeverHappensUntilItIsRecordedAnew) {
   streams.begin_capture(1);
   streams.wait(1, unused);  // an event that was never recorded
   streams.record(event, 1);
-  EXPECT_EQ(refusal([&] { streams.query(event); }), "[event_query] the event was recorded, and never happens");
+  EXPECT_EQ(refusal([&] { streams.query(event); }),
+            "[event_query] the event belongs to a recording, so it never finishes");
   EXPECT_EQ(refusal([&] { streams.synchronize(event); }),
-            "[event_synchronize] the event was recorded, and never happens");
+            "[event_synchronize] the event belongs to a recording, so it never finishes");
   streams.end_capture(1);
   EXPECT_NE(refusal([&] { streams.query(event); }), "no error") << "as on a GPU, afterwards too";
   streams.record(event, 1);
@@ -232,7 +233,7 @@ TEST(EmulatedCapture, WorkThatIsNotJoinedAgainIsRefused) {
   streams.enqueue(2, [] {});
   EXPECT_EQ(refusal([&] { streams.end_capture(2); }), "[end_capture] no recording was begun on the stream");
   EXPECT_EQ(refusal([&] { streams.end_capture(1); }),
-            "[end_capture] what another stream has recorded was not joined again");
+            "[end_capture] the recorded work of another stream was not joined");
   EXPECT_FALSE(streams.is_captured(2));
 }
 

@@ -161,16 +161,16 @@ TEST_F(MappedHandlesTest, FindsTheHandlesThatTileARange) {
 }
 
 TEST_F(MappedHandlesTest, RefusesRangesThatBeginOrEndInsideAHandle) {
-  EXPECT_THAT(refusal(105, 5), HasSubstr("[decommit] no handle starts where the range does"));
+  EXPECT_THAT(refusal(105, 5), HasSubstr("[decommit] the range does not start at a handle"));
   EXPECT_THAT(refusal(100, 15), HasSubstr("the range ends inside a handle of 20 bytes: 15 bytes at 100"));
   EXPECT_THAT(refusal(100, 25), HasSubstr("the range ends inside a handle of 20 bytes: 25 bytes at 100"));
   EXPECT_THAT(refusal(100, 5), HasSubstr("inside a handle of 10 bytes"));
 }
 
 TEST_F(MappedHandlesTest, RefusesRangesWithAGap) {
-  EXPECT_THAT(refusal(110, 40), HasSubstr("memory is missing"));
-  EXPECT_THAT(refusal(140, 20), HasSubstr("memory is missing"));
-  EXPECT_THAT(refusal(130, 10), HasSubstr("no handle starts"));
+  EXPECT_THAT(refusal(110, 40), HasSubstr("part of it is not mapped"));
+  EXPECT_THAT(refusal(140, 20), HasSubstr("part of it is not mapped"));
+  EXPECT_THAT(refusal(130, 10), HasSubstr("does not start at a handle"));
 }
 
 TEST_F(MappedHandlesTest, RefusesMemoryBehindMemory) {

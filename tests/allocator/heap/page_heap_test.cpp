@@ -593,7 +593,7 @@ TEST(PageHeap, SaysThatAddressesAreOut) {
   CachingAllocator pool(std::make_unique<SimulatedMemory>(0, std::size_t{1} << 41));
   const auto result = pool.try_allocate({.bytes = (std::size_t{1} << 40) + 1, .stream = stream_of(pool)});
   ASSERT_TRUE(std::holds_alternative<std::string>(result));
-  EXPECT_THAT(std::get<std::string>(result), ::testing::HasSubstr("addresses in a row left"));
+  EXPECT_THAT(std::get<std::string>(result), ::testing::HasSubstr("contiguous addresses left"));
 }
 
 TEST_P(PageHeapTest, AlignsWithoutWastingPages) {

@@ -112,7 +112,8 @@ TEST(LatencyTable, IsReadFromAFile) {
 
 TEST(LatencyTable, ListsTheNamesWhenOneIsUnknown) {
   for (const char* name : {"h100", "", "/no/such/file", "/"}) {
-    EXPECT_THAT(message_of<ValueError>([&] { LatencyTable::named(name); }), HasSubstr("known are unit, h200")) << name;
+    EXPECT_THAT(message_of<ValueError>([&] { LatencyTable::named(name); }), HasSubstr("known names: unit, h200"))
+        << name;
   }
 }
 
@@ -120,12 +121,13 @@ TEST(LatencyTable, NamesPathAndLineOfAnUnknownCall) {
   const std::string message = parse_error("# one\nfly 1 2\n");
   EXPECT_THAT(message, HasSubstr("some/table.txt, line 2"));
   EXPECT_THAT(message, HasSubstr("'fly'"));
-  EXPECT_THAT(message, HasSubstr("known are source, reserve"));
+  EXPECT_THAT(message, HasSubstr("known calls: source, reserve"));
 }
 
 TEST(LatencyTable, RefusesNumbersThatAreNone) {
   for (const char* number : {"-1", "nan", "inf", "1e13", "1ns", "0x", "one", "1e999"}) {
-    EXPECT_THAT(parse_error(std::string("map ") + number + " 0\n"), HasSubstr("line 1: nanoseconds from 0 to 1e12"))
+    EXPECT_THAT(parse_error(std::string("map ") + number + " 0\n"),
+                HasSubstr("line 1: expected nanoseconds from 0 to 1e12"))
         << number;
     EXPECT_THAT(parse_error(std::string("map 0 ") + number + "\n"), HasSubstr("line 1: nanoseconds")) << number;
   }
@@ -135,8 +137,8 @@ TEST(LatencyTable, RefusesMissingAndSuperfluousWords) {
   EXPECT_THAT(parse_error("map 1\n"), HasSubstr("line 1: expected 'map <ns per call> <ns per MiB>'"));
   EXPECT_THAT(parse_error("map\n"), HasSubstr("line 1: expected"));
   EXPECT_THAT(parse_error("map 1 2 3\n"), HasSubstr("line 1: expected"));
-  EXPECT_THAT(parse_error("map 1 2\nmap 1 2\n"), HasSubstr("line 2: a second line for map"));
-  EXPECT_THAT(parse_error("source a\nsource b\n"), HasSubstr("line 2: a second source"));
+  EXPECT_THAT(parse_error("map 1 2\nmap 1 2\n"), HasSubstr("line 2: duplicate line for map"));
+  EXPECT_THAT(parse_error("source a\nsource b\n"), HasSubstr("line 2: duplicate source"));
 }
 
 TEST(LatencyTable, NamesACallThatIsMissing) {

@@ -25,7 +25,7 @@ TEST_P(MisuseDeathTest, NamesAForeignPointer) {
   CachingAllocator pool(memory());
   allocate(pool, 1000);
   int local = 0;
-  EXPECT_DEATH(deallocate(pool, &local, 4), "foreign pointer .* this pool never handed it out");
+  EXPECT_DEATH(deallocate(pool, &local, 4), "foreign pointer .* this pool did not allocate it");
 }
 
 TEST_P(MisuseDeathTest, NamesAPointerIntoABlock) {

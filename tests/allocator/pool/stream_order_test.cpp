@@ -415,7 +415,7 @@ TEST_P(StreamOrderTest, RefusesIdsThatPoolsUseThemselves) {
     EXPECT_THROW(pool_->use(block, stream), DeviceError);
     EXPECT_THROW(pool_->order(stream, stream_of(*pool_)), DeviceError);
     EXPECT_THROW(pool_->stream_destroyed(stream), DeviceError);
-    EXPECT_DEATH(deallocate(*pool_, block, page, id), "no stream has the id at the release of");
+    EXPECT_DEATH(deallocate(*pool_, block, page, id), "invalid stream id in the free of");
   }
 }
 

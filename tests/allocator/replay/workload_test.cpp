@@ -208,14 +208,14 @@ TEST(WorkloadOf, RefusesABlockThatIsGivenBackTwice) {
   recorder.allocate(0x1000, 10);
   recorder.free(0x1000, 10);
   recorder.free(0x1000, 10);
-  EXPECT_EQ(refusal(recorder), "[workload_of] a block is given back twice (event 3 of 5)");
+  EXPECT_EQ(refusal(recorder), "[workload_of] a block is freed twice (event 3 of 5)");
 }
 
 TEST(WorkloadOf, RefusesAnAddressThatIsHandedOutTwice) {
   Recorder recorder;
   recorder.allocate(0x1000, 10);
   recorder.allocate(0x1000, 10);
-  EXPECT_THAT(refusal(recorder), HasSubstr("handed out while it is live (event 1 of 2)"));
+  EXPECT_THAT(refusal(recorder), HasSubstr("is allocated while it is live (event 1 of 2)"));
 }
 
 TEST(WorkloadOf, RefusesABlockThatIsBothFreedAndLiveAtTheEnd) {
@@ -226,7 +226,7 @@ TEST(WorkloadOf, RefusesABlockThatIsBothFreedAndLiveAtTheEnd) {
   block.state = BlockState::live;
   block.address = 0x1000;
   recorder.trace.blocks.push_back(block);
-  EXPECT_THAT(refusal(recorder), HasSubstr("live at the end though it was given back"));
+  EXPECT_THAT(refusal(recorder), HasSubstr("live at the end though it was freed"));
 }
 
 TEST(WorkloadOf, RefusesNonsense) {
@@ -259,7 +259,7 @@ TEST(WorkloadOf, RefusesNonsense) {
   use.allocate(0x1000, 1);
   use.free(0x1000, 1);
   use.add(TraceKind::stream_use, 0x1000, 0, 1);
-  EXPECT_THAT(refusal(use), HasSubstr("uses a block that was given back"));
+  EXPECT_THAT(refusal(use), HasSubstr("uses a block that was freed"));
 
   Recorder many;
   many.trace.streams.assign(5000, 0);

@@ -167,7 +167,8 @@ TEST(HostilePickle, MemoNumbersMustHaveBeenSet) {
   EXPECT_THAT(refusal_of_read(pickle("h\x05.")), HasSubstr("memo number 5 was never set"));
   EXPECT_THAT(refusal_of_read(pickle("]r" + u32(5) + "j" + u32(4) + ".")), HasSubstr("memo number 4 was never set"));
   // A memo of 4 billion entries would be 64 GiB.
-  EXPECT_THAT(refusal_of_read(pickle("]r\xff\xff\xff\xff.")), HasSubstr("memo number 4294967295 in so short a pickle"));
+  EXPECT_THAT(refusal_of_read(pickle("]r\xff\xff\xff\xff.")),
+              HasSubstr("memo number 4294967295 is too large for this pickle"));
 }
 
 TEST(HostilePickle, IntegersHaveSixtyFourBits) {
@@ -264,7 +265,7 @@ TEST(HostileJson, ValuesOutOfRangeAreRefused) {
   const auto segment = [](const std::string& keys) { return "[{\"total_size\": 8, " + keys + "}]"; };
   const std::string block = "\"blocks\": [{\"size\": 8, \"state\": \"inactive\"}]";
   EXPECT_EQ(refusal_of_read(segment(block)), "no exception");
-  EXPECT_THAT(refusal_of_read(segment("\"device\": 256, " + block)), HasSubstr("device 256, at most 255"));
+  EXPECT_THAT(refusal_of_read(segment("\"device\": 256, " + block)), HasSubstr("device 256, but indices end at 255"));
   EXPECT_THAT(refusal_of_read(segment("\"device\": -1, " + block)), HasSubstr("'device' is not a whole number"));
   EXPECT_THAT(refusal_of_read(segment("\"address\": 18446744073709551610, " + block)), HasSubstr("beyond 64 bits"));
   EXPECT_THAT(refusal_of_read(segment("\"blocks\": [{\"size\": 9, \"state\": \"inactive\"}]")),

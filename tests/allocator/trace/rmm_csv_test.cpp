@@ -194,11 +194,11 @@ TEST(RmmCsv, ErrorsNameTheLine) {
   };
   EXPECT_EQ(with_line("1,00:00:00.0,allocate"), "[read] log.csv: line 3: 6 fields wanted, 3 found");
   EXPECT_THAT(with_line("1,00:00:00.0,reallocate,0x1,1,0"), HasSubstr("line 3: unknown action 'reallocate'"));
-  EXPECT_THAT(with_line("1,00:00:00.0,free,zz,1,0"), HasSubstr("'zz' is no pointer"));
-  EXPECT_THAT(with_line("1,00:00:00.0,free,,1,0"), HasSubstr("'' is no pointer"));
-  EXPECT_THAT(with_line("1,00:00:00.0,free,0x1,-1,0"), HasSubstr("'-1' is no size"));
-  EXPECT_THAT(with_line("1,00:00:00.0,free,0x1,1,0,7"), HasSubstr("'0,7' is no stream"));
-  EXPECT_THAT(with_line("1,00:00:00.0,free,0x1,99999999999999999999,0"), HasSubstr("is no size"));
+  EXPECT_THAT(with_line("1,00:00:00.0,free,zz,1,0"), HasSubstr("'zz' is not a valid pointer"));
+  EXPECT_THAT(with_line("1,00:00:00.0,free,,1,0"), HasSubstr("'' is not a valid pointer"));
+  EXPECT_THAT(with_line("1,00:00:00.0,free,0x1,-1,0"), HasSubstr("'-1' is not a valid size"));
+  EXPECT_THAT(with_line("1,00:00:00.0,free,0x1,1,0,7"), HasSubstr("'0,7' is not a valid stream"));
+  EXPECT_THAT(with_line("1,00:00:00.0,free,0x1,99999999999999999999,0"), HasSubstr("is not a valid size"));
   EXPECT_THAT(with_line("1,00:00:00.0,free,0xffffffffffffff00,1,0"), HasSubstr("addresses beyond 64 bits"));
   for (const char* time : {"", "1", "24:00:00.0", "00:60:00.0", "00:00:61.0", "00:00:00.", "00-00-00.0", "aa:00:00.0",
                            "00:00:00.1234567", "00:00:00,"})

@@ -204,7 +204,7 @@ TEST(AttentionCore, RefusesOptionsThatCannotBe) {
   EXPECT_EQ(error_of<ValueError>([&] { ImprovedDilatedAttention({8}, {1}, {}, {.dropout = 1.0}); }),
             "[attention] dropout must be in [0, 1): 1.000000");
   EXPECT_THAT(error_of<ValueError>([] { MultiheadShell(8, 2, std::make_unique<RingAttention>(), {.qk_norm = true}); }),
-              HasSubstr("[multihead] layer_norm and qk_norm are two norms of the same"));
+              HasSubstr("[multihead] layer_norm and qk_norm exclude each other"));
 }
 
 }  // namespace

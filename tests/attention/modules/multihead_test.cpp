@@ -217,7 +217,7 @@ TEST(MultiheadShell, SaysWhatIsWrong) {
   EXPECT_THAT(refusal(12, 0, 0), HasSubstr("sizes must be at least 1"));
   EXPECT_THAT(error_of<ValueError>([] { Multihead<Values>(12, 4, {.rope = 10.0}, {}); }),
               HasSubstr("rotary positions need an even width per head"));
-  EXPECT_EQ(error_of<ValueError>([] { MultiheadShell(12, 4, nullptr); }), "[multihead] there is no core");
+  EXPECT_EQ(error_of<ValueError>([] { MultiheadShell(12, 4, nullptr); }), "[multihead] the attention core is null");
   EXPECT_THAT(error_of<ValueError>([] {
                 Multihead<DilatedAttention>(width, 1, {}, {}, std::vector<std::int64_t>{4, 8},
                                             std::vector<std::int64_t>{1, 2},
@@ -519,8 +519,8 @@ TEST(LanguageModelWithAttention, IsRefusedWhereAPatternLooksAhead) {
     return error_of<ValueError>([&] { nn::LanguageModel(config, mixer); });
   };
   const std::string text =
-      "[language_model] the mixer of block 0 looks ahead, at the very tokens that are to be predicted: make it causal "
-      "(& Pattern::causal()), or set looks_ahead where that is meant";
+      "[language_model] the mixer of block 0 looks ahead and sees the tokens to predict: make it causal (& "
+      "Pattern::causal()), or set looks_ahead to allow it";
   EXPECT_EQ(error_of<ValueError>([&] { make_language_model(config, Pattern::window(4, 4)); }), text);
   EXPECT_EQ(refused(attention_mixer(Pattern::dense())), text);
   EXPECT_EQ(refused(attention_mixer(Pattern::dilated({8}, {2}))), text);

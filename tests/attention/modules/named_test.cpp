@@ -235,10 +235,9 @@ TEST(CreateMultiheadBlockSparseAttention, OfADensityContinuesNothingBeyondTheCon
     state.context = context;
     return error_of<ValueError>([&] { layer->forward(zeros({1, 9, 16}), &state); });
   };
-  EXPECT_EQ(
-      refusal(0),
-      "[block_sparse] sparsity_ratio makes another pattern for every length, so a sequence is continued up to the "
-      "context of its state: 9 positions, context 0");
+  EXPECT_EQ(refusal(0),
+            "[block_sparse] sparsity_ratio gives each length its own pattern, so a sequence cannot continue beyond the "
+            "context of its state: 9 positions, context 0");
   EXPECT_THAT(refusal(8), HasSubstr("9 positions, context 8"));
   EXPECT_EQ(refusal(9), "no exception");
 }
@@ -253,7 +252,7 @@ TEST(Mixers, WithBlocksByContentWriteText) {
   EXPECT_EQ(error_of<ValueError>([&] {
               model.logits(zeros({1, 3}, {.dtype = DType::i64}), &state);
             }),
-            "[multihead] this attention needs the whole sequence at once and cannot continue one");
+            "[multihead] this attention needs the whole sequence at once and cannot continue an earlier one");
 }
 
 TEST(Mixers, DropWeightsByTheGeneratorOfTheParametersUnlessTheyHaveTheirOwn) {

@@ -211,10 +211,10 @@ TEST(ChunkedAttention, RefusesWhatLooksAheadOrNeedsTheWhole) {
     return text;
   };
   EXPECT_EQ(refusal(attention_mixer(Pattern::window(4, 4))),
-            "[chunks] a sequence cannot be gone through in chunks by a pattern that looks ahead: window(4, 4)");
+            "[chunks] a pattern that looks ahead cannot process a sequence in chunks: window(4, 4)");
   EXPECT_THAT(refusal(attention_mixer(Pattern::documents({0, 100}))), HasSubstr("looks ahead: documents(1)"));
   EXPECT_EQ(refusal(block_sparse_mixer("adaptive", {.head_dim = 4})),
-            "[multihead] this attention needs the whole sequence at once and cannot go through it in chunks");
+            "[multihead] this attention needs the whole sequence at once and cannot process it in chunks");
 }
 
 TEST(ChunkedAttention, KeepsWhatIsSeenAndNoMore) {

@@ -42,7 +42,7 @@ TEST(PatternErrors, Dilated) {
   EXPECT_EQ(error_of<ValueError>([] { Pattern::dilated({8}, {-2}); }),
             "[dilated] segment lengths and dilation rates must be positive: segment lengths (8), dilation rates (-2)");
   EXPECT_EQ(error_of<ValueError>([] { Pattern::dilated({4}, {8}); }),
-            "[dilated] a dilation rate is larger than its segment, which some heads would find empty: segment lengths "
+            "[dilated] a dilation rate is larger than its segment: segment lengths "
             "(4), dilation rates (8)");
   EXPECT_EQ(error_of<ValueError>([] { Pattern::dilated({(std::int64_t{1} << 48) + 1}, {1}); }),
             "[dilated] a segment is too long: segment lengths (281474976710657), dilation rates (1)");
@@ -64,7 +64,7 @@ TEST(PatternErrors, NoHeads) {
   const Pattern contiguous = Pattern::dilated({8, 16}, {1, 2}, {.offset = DilatedOffset::contiguous});
   const auto map = kernels::PositionMap::contiguous(64);
   EXPECT_EQ(error_of<ValueError>([&] { contiguous.compile(0, map, map); }),
-            "[dilated] contiguous offsets share out the heads, and there are none");
+            "[dilated] contiguous offsets need at least one head");
   for (const Pattern& pattern : {contiguous, Pattern::causal(), Pattern::random_blocks(16, 0.5)}) {
     EXPECT_EQ(error_of<ValueError>([&] { pattern.density(0, 64, 64); }), "[density] needs at least one head: 0");
     EXPECT_EQ(error_of<ValueError>([&] { pattern.multiplicity(0, 0, 1, 1); }),
@@ -79,9 +79,9 @@ TEST(PatternErrors, LengthsThatSegmentsMustDivide) {
   pattern.check_length(1024);
   pattern.check_length(0);
   EXPECT_EQ(error_of<ValueError>([&] { pattern.check_length(1000); }),
-            "[dilated] length 1000 is not a multiple of the longest segment 512; the next that is: 1024");
+            "[dilated] length 1000 is not a multiple of the longest segment 512; the next multiple is: 1024");
   EXPECT_EQ(error_of<ValueError>([&] { (pattern | Pattern::sink_tokens(4)).check_length(513); }),
-            "[dilated] length 513 is not a multiple of the longest segment 512; the next that is: 1024");
+            "[dilated] length 513 is not a multiple of the longest segment 512; the next multiple is: 1024");
   const Pattern none = pattern | Pattern::dense();  // every pair, but only at the lengths that one operand requires
   for (const Pattern& both :
        {none & Pattern::dilated({8}, {1}), Pattern::causal() & pattern, pattern & Pattern::causal()})
@@ -156,7 +156,7 @@ TEST(PatternErrors, Functions) {
   EXPECT_EQ(error_of<ValueError>([&] { Pattern::where(8, 0, [](auto, auto, auto) { return true; }); }),
             "[where] needs at least one head: 0");
   EXPECT_EQ(error_of<ValueError>([] { Pattern::where(8, std::function<bool(std::int64_t, std::int64_t)>()); }),
-            "[where] there is no function");
+            "[where] the function is empty");
   EXPECT_EQ(error_of<ValueError>([] { Pattern::where(8, [](auto, auto) -> bool { throw ValueError("[mine] no"); }); }),
             "[mine] no");
 }

@@ -157,7 +157,7 @@ TEST(RingOnDevices, SaysWhatItCannotDo) {
               options.devices = {first};
               ring_attend(q, q, q, Pattern::dense(), LocalGroup(1).communicator(0), options);
             }),
-            "[ring_attend] a rank computes where its tensors are: devices are for ring_attend_all");
+            "[ring_attend] devices is only for ring_attend_all; a rank computes on the device of its tensors");
 }
 
 TEST(RingOnDevices, ByTensorCoresIsTheWholeWithinItsRounding) {

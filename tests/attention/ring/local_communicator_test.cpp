@@ -219,9 +219,10 @@ TEST(LocalGroup, NoticesThatAMessageCannotCome) {
   };
   EXPECT_EQ(error_of<Error>([&] { threads.run(1, body); }),
             "[exchange] every rank waits: rank 0 for rank 2, which has ended, rank 1 for rank 2, which has ended");
-  EXPECT_EQ(error_of<Error>([&] { turns.run(1, body); }),
-            "[exchange] rank 0 waits for rank 2, whose turn it is not: all ranks must start an exchange before one of "
-            "them waits");
+  EXPECT_EQ(
+      error_of<Error>([&] { turns.run(1, body); }),
+      "[exchange] rank 0 waits for rank 2, which has not started: every rank must start an exchange before any rank "
+      "waits");
 }
 
 TEST(LocalGroup, TouchesNoMemoryOfAnExchangeThatWasGivenUp) {

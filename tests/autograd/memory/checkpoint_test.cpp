@@ -410,7 +410,7 @@ TEST_F(Checkpoint, SaysWhatTheFunctionDidOtherwise) {
     run = 0;
     return backward_error(checkpoint([&](const Tensor& x) { return ++run, odd(x); }, x_));
   };
-  const std::string start = "[checkpoint] the function did something else when it was run again: ";
+  const std::string start = "[checkpoint] the second run of the function differs from the first: ";
   EXPECT_EQ(refused([&](const Tensor& x) { return exp(run == 1 ? x * x : x + x) * x; }),
             start + "operation 0 was mul (4, 8) f64 on cpu, now add (4, 8) f64 on cpu");
   EXPECT_EQ(refused([&](const Tensor& x) { return exp(slice(exp(x), 0, 0, run)); }),
@@ -436,7 +436,7 @@ TEST_F(Checkpoint, SaysThatTheFunctionTakesOtherRandomNumbers) {
         return exp(dropout(x, 0.5, generator_));
       },
       x_);
-  EXPECT_THAT(backward_error(y), StartsWith("[generator] a computation that is run again asks for 5 random numbers"));
+  EXPECT_THAT(backward_error(y), StartsWith("[generator] a recomputation asks for 5 random numbers"));
 }
 
 TEST_F(Checkpoint, SaysWhatWasWrittenSince) {

@@ -134,7 +134,7 @@ TEST_F(Tiled, NeedsTheMemoryOfATile) {
 TEST_F(Tiled, RefusesInOneSentence) {
   const auto same = [](const std::vector<Tensor>& in) { return exp(in[0]); };
   EXPECT_EQ(message_of([&] { checkpoint_tiled(same, {x_}, 1, 0); }),
-            "[checkpoint_tiled] a tile needs a position, but has 0");
+            "[checkpoint_tiled] a tile must have at least 1 position: 0");
   EXPECT_EQ(message_of([&] { checkpoint_tiled(same, {Tensor()}, 1, 2); }),
             "[checkpoint_tiled] no tensor to cut into tiles");
   EXPECT_EQ(message_of([&] {

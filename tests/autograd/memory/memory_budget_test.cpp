@@ -103,7 +103,7 @@ TEST(MemoryBudget, GivesTheSameBitsAtEverySizeDownToTheInfeasible) {
       last_peak = peak;
       ++feasible;
     } catch (const OutOfMemoryError& error) {
-      EXPECT_THAT(error.what(), HasSubstr("saved tensors that can be computed again"));
+      EXPECT_THAT(error.what(), HasSubstr("saved tensors that can be recomputed"));
       peak = allocator_for(cpu).statistics().reserved_bytes.peak;
       ++infeasible;
     }
@@ -146,7 +146,7 @@ TEST(MemoryBudget, SaysThatItIsTooSmallWhereTheSameThingsAreComputedWithoutEnd) 
       refusal = error.what();
     }
   }
-  EXPECT_THAT(refusal, HasSubstr("[sin] computing saved tensors again has taken more than 50 times as long"));
+  EXPECT_THAT(refusal, HasSubstr("[sin] recomputation of saved tensors has taken more than 50 times as long"));
   EXPECT_TRUE(bit_equal(run(), expected));
 }
 
@@ -280,7 +280,7 @@ TEST(Rematerialisation, RefusesAnInputThatWasWrittenSinceAndThatTheRecipeAloneRe
   const Tensor loss = sum(exp(x + shift));  // no node saves the sum; it is computed again for exp
   shift.fill(2.0);
   EXPECT_THAT(testing_support::error_of<Error>([&] { grad({loss}, {x}); }),
-              HasSubstr("[add] cannot be computed again: an input (64,) f32 on cpu was written in place"));
+              HasSubstr("[add] cannot be recomputed: an input (64,) f32 on cpu was written in place"));
 }
 
 TEST(Rematerialisation, ComputesFromWhatWasWrittenIntoAResultBeforeItWasRead) {

@@ -43,7 +43,7 @@ AttentionSchedule dilated(const Branches& branches, std::int64_t count, std::int
   return schedule;
 }
 
-/// Sum over branches, from the table of docs/attention.md; `phase` gives the residue of a branch.
+/// Sum over branches, from the table of docs/reference/attention.md; `phase` gives the residue of a branch.
 Definition dilated_definition(const Branches& branches,
                               std::function<std::int64_t(std::int64_t h, std::size_t b)> phase, bool unite = false) {
   return [=](std::int64_t h, std::int64_t i, std::int64_t j) {

@@ -67,13 +67,14 @@ TEST(AsyncCopy, ThatNobodyHasWaitedForIsNamed) {
        {error_of_copy_fault<CopyFault::no_wait>(), error_of_copy_fault<CopyFault::waits_for_one>(),
         error_of_copy_fault<CopyFault::no_commit>()})
     EXPECT_THAT(error, AllOf(HasSubstr("[reverse] thread "), HasSubstr(" reads shared staged["),
-                             HasSubstr("to which a copy is under way that thread "), HasSubstr("has not waited for")));
+                             HasSubstr("which is the target of an unfinished copy of thread "),
+                             HasSubstr("has not waited for")));
 }
 
 TEST(AsyncCopy, IsThereForOthersOnlyAfterABarrier) {
   EXPECT_THAT(error_of_copy_fault<CopyFault::no_barrier>(),
               ::testing::AnyOf(HasSubstr("with no barrier in between"), HasSubstr("has not waited for"),
-                               HasSubstr("nobody has written")));
+                               HasSubstr("no thread has written")));
 }
 
 TEST(AsyncCopy, MayNotOvertakeAReader) {
@@ -83,7 +84,7 @@ TEST(AsyncCopy, MayNotOvertakeAReader) {
 }
 
 TEST(AsyncCopy, IsFromAMultipleOf16Bytes) {
-  EXPECT_THAT(error_of_copy_fault<CopyFault::odd_address>(), HasSubstr("from an address that is no multiple of 16"));
+  EXPECT_THAT(error_of_copy_fault<CopyFault::odd_address>(), HasSubstr("from an address that is not a multiple of 16"));
 }
 
 TEST(AsyncCopy, LdmatrixNeedsTheWholeWarp) {

@@ -80,7 +80,7 @@ TEST(KernelMutants, AMissingBarrierIsARace) {
   for (int repeat = 0; repeat < 8; ++repeat)  // in any order of threads
     EXPECT_THAT(error_of_fault<Fault::no_barrier>(),
                 AllOf(HasSubstr("[reverse] thread "), HasSubstr(" shared staged["), HasSubstr("block_test.cpp:"),
-                      ::testing::AnyOf(HasSubstr("with no barrier in between"), HasSubstr("nobody has written"))));
+                      ::testing::AnyOf(HasSubstr("with no barrier in between"), HasSubstr("no thread has written"))));
 }
 
 TEST(KernelMutants, AWriteThatOvertakesAReadIsARace) {
@@ -100,7 +100,7 @@ TEST(KernelMutants, TooLittleDynamicSharedMemoryIsNamed) {
 
 TEST(KernelMutants, SharedMemoryThatNobodyHasWrittenIsNamed) {
   EXPECT_THAT(error_of_fault<Fault::unwritten>(),
-              AllOf(HasSubstr("thread 54 reads shared staged[9]"), HasSubstr("which nobody has written")));
+              AllOf(HasSubstr("thread 54 reads shared staged[9]"), HasSubstr("which no thread has written")));
 }
 
 TEST(KernelMutants, AThreadThatReturnsBeforeABarrierIsNamed) {
@@ -224,7 +224,7 @@ TEST(KernelMutants, AnAccessOfSeveralElementsThatIsNotAlignedIsNamed) {
   };
   EXPECT_EQ(error_of_move(0, 4), "no error");
   EXPECT_THAT(error_of_move(0, 1), ::testing::ContainsRegex(R"(\[move\] thread [0-7] loads 16 bytes at 0x[0-9a-f]*4, )"
-                                                            R"(which is no multiple of 16 \(block 0\))"));
+                                                            R"(which is not a multiple of 16 \(block 0\))"));
   EXPECT_THAT(error_of_move(2, 0),
               ::testing::ContainsRegex(R"(\[move\] thread [0-7] stores 16 bytes at 0x[0-9a-f]*8, )"));
 }
@@ -241,7 +241,7 @@ TEST(KernelMutantsDeathTest, AKernelThatLeavesTheMemoryOfItsDeviceEndsTheProgram
         launch("touch", &touch_address, {{1}, {1}}, cuda0, far);
         synchronize(cuda0);
       },
-      R"(\[touch\] thread 0 of block 0 uses address 0x[0-9a-f]+ of cuda:0, where there is no memory)");
+      R"(\[touch\] thread 0 of block 0 uses address 0x[0-9a-f]+ of cuda:0, where no memory is mapped)");
 }
 
 TEST(KernelMutantsDeathTest, AHostThatReadsMemoryOfTheDeviceEndsTheProgramByName) {
@@ -344,7 +344,7 @@ TEST(KernelMutants, MoreSharedMemoryThanTheKernelsLimitIsNamed) {
   const SharedKernel kernel = &fill_shared<3>;
   emulation::set_shared_limit(0, reinterpret_cast<const void*>(kernel), 17 * kib);
   EXPECT_EQ(error_of_shared(kernel, 34 * kib, false),
-            "[fill] a launch with 34816 bytes of dynamic shared memory, and the kernel's limit is 17408");
+            "[fill] a launch with 34816 bytes of dynamic shared memory is above the kernel's limit of 17408");
 }
 
 TEST(KernelMutants, MoreStaticSharedMemoryThanNvccTakesIsNamed) {

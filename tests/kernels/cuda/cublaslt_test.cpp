@@ -154,7 +154,7 @@ TEST(CublasLt, SumsOfRowsAreThoseOfOneProductWithoutABias) {
   Gemm g = dense(4, 5, 3);
   g.row_sums = c.data();
   g.batch = 2;
-  const std::string refused = "[gemm] sums of rows are those of one product, without a bias";
+  const std::string refused = "[gemm] row sums need a single product without a bias";
   EXPECT_EQ(error_of_product([&] { gemm(cuda0, g, a.data(), b.data(), c.data()); }), refused);
   g.batch = 1, g.bias = b.data();
   EXPECT_EQ(error_of_product([&] { gemm(cuda0, g, a.data(), b.data(), c.data()); }), refused);

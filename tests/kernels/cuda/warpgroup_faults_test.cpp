@@ -23,26 +23,27 @@ TEST(WarpgroupFaults, SeesWhatWasWrittenOnlyBehindAFenceAndABarrier) {
 }
 
 TEST(WarpgroupFaults, UsesNoRegistersThatAreUsedOtherwise) {
-  EXPECT_THAT(error_of<ProductFault::no_begin>(), HasSubstr("with no begin_products() since it has used registers"));
-  EXPECT_THAT(error_of<ProductFault::returns>(), HasSubstr("has returned and not waited for its products"));
-  EXPECT_THAT(error_of<ProductFault::waits_for_one>(), HasSubstr("has returned and not waited for its products"));
+  EXPECT_THAT(error_of<ProductFault::no_begin>(),
+              HasSubstr("without begin_products() after its last use of registers"));
+  EXPECT_THAT(error_of<ProductFault::returns>(), HasSubstr("has returned before it waited for its products"));
+  EXPECT_THAT(error_of<ProductFault::waits_for_one>(), HasSubstr("has returned before it waited for its products"));
   EXPECT_EQ((multiply<BFloat16, 64, Product::scores, ProductFault::no_wait>().wrong), 64 * 64)
       << "sums are not there yet";
 }
 
 TEST(WarpgroupFaults, KeepsWhatItReadsUntilItHasBeenWaitedFor) {
   EXPECT_THAT(error_of<ProductFault::overwrites>(),
-              AllOf(HasSubstr(" writes shared staged["), HasSubstr("which a product reads that thread ")));
+              AllOf(HasSubstr(" writes shared staged["), HasSubstr("which is read by a product of thread ")));
   EXPECT_THAT(
       error_of<ProductFault::overtakes>(),
-      AllOf(HasSubstr(" writes shared staged["), ::testing::AnyOf(HasSubstr("which a product reads that thread "),
+      AllOf(HasSubstr(" writes shared staged["), ::testing::AnyOf(HasSubstr("which is read by a product of thread "),
                                                                   HasSubstr("has read with no barrier in between"))));
 }
 
 TEST(WarpgroupFaults, IsFourWholeWarps) {
   EXPECT_THAT((error_of<ProductFault::half_of_the_warps>()),
               HasSubstr("warps of a warpgroup have begun different numbers of products"));
-  EXPECT_THAT(error_of<ProductFault::none>(96), HasSubstr("in a block of 96 threads, which is no multiple of 128"));
+  EXPECT_THAT(error_of<ProductFault::none>(96), HasSubstr("in a block of 96 threads, which is not a multiple of 128"));
 }
 
 TEST(WarpgroupFaults, FindsNoMatrixInTheMiddleOfEightRows) {

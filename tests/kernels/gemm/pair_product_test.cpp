@@ -238,10 +238,10 @@ TEST_F(InstructionSetTest, AnEmptyNameInTheEnvironmentIsNone) {
 
 TEST_F(InstructionSetTest, SaysWhoNamedIt) {
   set_instruction_set("emulated_bf16");
-  EXPECT_EQ(instruction_set_reason(), "named by the program");
+  EXPECT_EQ(instruction_set_reason(), "chosen by the program");
   force("emulated_bf16");
   set_instruction_set("auto");
-  EXPECT_EQ(instruction_set_reason(), "named by POOLGRAD_ISA");
+  EXPECT_EQ(instruction_set_reason(), "chosen by POOLGRAD_ISA");
 }
 
 TEST_F(InstructionSetTest, TheEnvironmentForcesEveryOneThatIsThere) {

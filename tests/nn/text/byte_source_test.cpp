@@ -47,7 +47,7 @@ TEST(MappedFile, SaysThatTheFileHasBecomeShorter) {
   ASSERT_EQ(truncate(path.c_str(), 5000), 0);
   EXPECT_EQ(part_of(*source, 4000, 1000), std::string(1000, 'a'));
   EXPECT_EQ(error_of<FileError>([&] { part_of(*source, 50000, 10); }),
-            "[train] " + path + " has become shorter while it was read: 5000 bytes of 100000");
+            "[train] " + path + " became shorter while it was read: 5000 bytes of 100000");
 }
 
 TEST(MappedFile, MayBeEmptyAndMustExist) {

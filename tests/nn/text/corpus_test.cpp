@@ -214,7 +214,7 @@ TEST(Corpus, OfLargeFilesIsThatOfSmallOnes) {
   EXPECT_TRUE(all == large + "small\n" || all == "small\n" + large);
   std::filesystem::resize_file(folder.file("b"), 5);
   EXPECT_THAT(error_of<FileError>([&] { string_of(text.train); }),
-              HasSubstr("/b has become shorter while it was read: 5 bytes of"));
+              HasSubstr("/b became shorter while it was read: 5 bytes of"));
 }
 
 TEST(Corpus, IsTokenisedPartByPart) {

@@ -47,8 +47,11 @@ TEST(Text, RefusesWhatLiesOutsideAndTokensOfAnotherWidth) {
   EXPECT_THAT(error_of<IndexError>([&] { text.part(-1, 2); }), HasSubstr("leaves the text of 3"));
   EXPECT_THAT(error_of<IndexError>([&] { Text().read(0, 1); }), HasSubstr("leaves the text of 0"));
   EXPECT_EQ(error_of<ValueError>([&] { text.append(Text(std::vector<std::uint16_t>{1})); }),
-            "[text] tokens of another width cannot follow");
-  EXPECT_EQ(error_of<ValueError>([&] { Text(bytes_in_memory({1, 2, 3}), 2); }), "[text] 3 bytes are no tokens of 2");
+            "[text] cannot append tokens of another width");
+  EXPECT_EQ(error_of<ValueError>([&] {
+              Text(bytes_in_memory({1, 2, 3}), 2);
+            }),
+            "[text] 3 bytes are no multiple of the token width 2");
 }
 
 TEST(Text, IsReadInBlocksWholeOrSpreadEvenly) {

@@ -157,9 +157,9 @@ TEST(Tokenizer, RefusesMergesThatMakeNone) {
   const auto refusal = [](std::vector<Tokenizer::Merge> merges) {
     return error_of<ValueError>([&] { Tokenizer tokenizer(std::move(merges)); });
   };
-  EXPECT_EQ(refusal({{97, 256}}), "[tokenizer] token 256 is made of 97 and 256, which do not come before it");
-  EXPECT_THAT(refusal({{97, 98}, {-1, 3}}), HasSubstr("token 257 is made of -1 and 3"));
-  EXPECT_EQ(refusal({{97, 98}, {97, 98}}), "[tokenizer] token 257 is made of 97 and 98, as one before it is");
+  EXPECT_EQ(refusal({{97, 256}}), "[tokenizer] token 256 joins 97 and 256, which are not both earlier tokens");
+  EXPECT_THAT(refusal({{97, 98}, {-1, 3}}), HasSubstr("token 257 joins -1 and 3"));
+  EXPECT_EQ(refusal({{97, 98}, {97, 98}}), "[tokenizer] token 257 joins 97 and 98, like an earlier token");
   std::vector<Tokenizer::Merge> doubling{{97, 97}};
   for (std::int32_t token = 256; doubling.size() < 100; ++token) doubling.emplace_back(token, token);
   EXPECT_EQ(refusal(doubling), "[tokenizer] token 262 has more than 64 bytes");

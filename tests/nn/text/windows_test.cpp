@@ -20,7 +20,8 @@ TEST(TextWindows, AreTheTextAndTheTextOneByteFurther) {
   EXPECT_EQ(windows.tokens.to_vector<std::int64_t>(), (std::vector<std::int64_t>{10, 11, 12, 13}));
   EXPECT_EQ(windows.targets.to_vector<std::int64_t>(), (std::vector<std::int64_t>{11, 12, 13, 14}));
   for (const std::int64_t start : {-1, 3})
-    EXPECT_THAT(error_of<IndexError>([&] { windows_of(text, {start}, 2); }), HasSubstr("leave the text of 5")) << start;
+    EXPECT_THAT(error_of<IndexError>([&] { windows_of(text, {start}, 2); }), HasSubstr("exceed the text of 5"))
+        << start;
 }
 
 /// Returns texts with these weights, each of one repeated token.
@@ -102,7 +103,7 @@ TEST(WindowPlan, NamesTheTextThatIsTooShort) {
   };
   Corpus corpus = weighted({1, 1});
   corpus.texts[1].validation_tokens = corpus.texts[1].validation_tokens.part(0, 1);
-  EXPECT_EQ(refusal(corpus), "[train] the text text 1 is too short to hold any of it out");
+  EXPECT_EQ(refusal(corpus), "[train] the text text 1 is too short for a held-out part");
   corpus.texts[1].train_tokens = std::vector<std::uint16_t>(16);
   EXPECT_EQ(refusal(corpus),
             "[train] the text text 1 is shorter than the context: 16 tokens to train on, a context of 16");
@@ -118,15 +119,15 @@ TEST(TextWindows, OfTokensAreThoseOfSeveralTexts) {
   EXPECT_THAT(error_of<IndexError>([&] {
                 windows_of({{&a, 1}, {&b, 1}}, 2);
               }),
-              HasSubstr("a window of 2 and the token behind it from 1 leave the text of 3"));
+              HasSubstr("a window of 2 and the token after it, from 1, exceed the text of 3"));
 }
 
 TEST(TextWindows, OfNoLengthOrNoTextAreRefused) {
   const Text text(std::vector<std::uint8_t>(100));
   for (const std::int64_t length : {-50, -1, 0})
     EXPECT_EQ(error_of<IndexError>([&] { windows_of(text, {60}, length); }),
-              "[windows_of] a window has at least 1 token, and not " + std::to_string(length));
-  EXPECT_EQ(error_of<ValueError>([] { windows_of({WindowPlace{}}, 4); }), "[windows_of] a window is of no text");
+              "[windows_of] the length of a window must be at least 1, but is " + std::to_string(length));
+  EXPECT_EQ(error_of<ValueError>([] { windows_of({WindowPlace{}}, 4); }), "[windows_of] a window has no text");
 }
 
 TEST(Random, IsAFunctionOfSeedAndIndexSpreadOverItsRange) {

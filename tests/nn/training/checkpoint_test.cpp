@@ -131,7 +131,7 @@ TEST(TrainingState, KeepsTheStepsOfEachParameterAndReadsFilesThatHaveNone) {
   for (const char* counts : {"3,", "a", "3;2"}) {
     file.metadata["poolgrad.parameter_steps"] = counts;
     save_safetensors(path, file);
-    EXPECT_THAT(error_of<FileError>(load), HasSubstr("parameter_steps is no count: ")) << counts;
+    EXPECT_THAT(error_of<FileError>(load), HasSubstr("parameter_steps is not a count: ")) << counts;
   }
   EXPECT_TRUE(bit_equal(loaded.model.weight(), before));
 }
@@ -178,7 +178,7 @@ TEST(TrainingState, RefusesFilesThatAreNoneAndChangesNothing) {
   SafetensorsFile file = load_safetensors(path);
   file.metadata["poolgrad.step"] = "-7";
   save_safetensors(path, file);
-  EXPECT_THAT(error_of<FileError>(load), HasSubstr("step is no count: -7"));
+  EXPECT_THAT(error_of<FileError>(load), HasSubstr("step is not a count: -7"));
   file.metadata.erase("poolgrad.step");
   save_safetensors(path, file);
   EXPECT_THAT(error_of<FileError>(load), HasSubstr("no step in the metadata"));
@@ -257,7 +257,7 @@ TEST(TrainingState, RefusesCountsAboveTheirBoundAndChangesNothing) {
       save(1);
       put_count(path, name, count);
       EXPECT_THAT(error_of<FileError>(load),
-                  HasSubstr(std::string(name) + " is no count up to 2^53: " + std::to_string(count)));
+                  HasSubstr(std::string(name) + " is not a count up to 2^53: " + std::to_string(count)));
     }
   EXPECT_TRUE(bit_equal(run.model.weight(), before));
   EXPECT_TRUE(bit_equal(own.tensors()[0].second, before));
@@ -361,11 +361,11 @@ TEST(TrainingState, RefusesMergesThatMakeNoTokenizer) {
   };
   const std::string begin = "[load] " + path + ": tokenizer.merges: ";
   EXPECT_EQ(refusal(from_data<std::int32_t>({97, 98, 258, 1}, {2, 2})),
-            begin + "[tokenizer] token 257 is made of 258 and 1, which do not come before it");
+            begin + "[tokenizer] token 257 joins 258 and 1, which are not both earlier tokens");
   EXPECT_THAT(refusal(from_data<std::int32_t>({97, 98, 1}, {1, 3})),
-              HasSubstr(begin + "no pairs of tokens, but (1, 3)"));
-  EXPECT_THAT(refusal(from_data<std::int64_t>({97, 98}, {1, 2})), HasSubstr("no pairs of tokens"));
-  EXPECT_THAT(refusal(zeros({70000, 2}, {.dtype = DType::i32})), HasSubstr("no pairs of tokens"));
+              HasSubstr(begin + "must be pairs of tokens, but is (1, 3)"));
+  EXPECT_THAT(refusal(from_data<std::int64_t>({97, 98}, {1, 2})), HasSubstr("must be pairs of tokens"));
+  EXPECT_THAT(refusal(zeros({70000, 2}, {.dtype = DType::i32})), HasSubstr("must be pairs of tokens"));
 }
 
 }  // namespace

@@ -118,7 +118,7 @@ TEST(RecordedStep, WhatCannotBeRecordedIsASentenceAndChangesNothing) {
   SGD sgd(on_cpu.named_parameters());
   TrainingStep step(on_cpu, sgd, 1.0, "regression");
   EXPECT_EQ(error_of<ValueError>([&] { step.record(); }),
-            "[regression] steps are recorded on CUDA devices alone, and the model is on cpu");
+            "[regression] steps can be recorded only on CUDA devices, but the model is on cpu");
 
   Training eager(OptimizerKind::adamw, false), recorded(OptimizerKind::adamw, true);
   eager.run(0), recorded.run(0);
@@ -128,10 +128,10 @@ TEST(RecordedStep, WhatCannotBeRecordedIsASentenceAndChangesNothing) {
                 return loss * loss.item();
               });
             }),
-            "[copy] a step that is being recorded on cuda:0 cannot be read by the host");
+            "[copy] a recorded step on cuda:0 cannot be read by the host");
   expect_alike(recorded, eager, "after a step that cannot be recorded");
   EXPECT_EQ(error_of<ValueError>([&] { recorded.step->run(0.1, rows + 1, [&] { return recorded.model.loss(); }); }),
-            "[regression] recorded steps are of 6 tokens, and not of 7");
+            "[regression] recorded steps have 6 tokens, not 7");
 }
 
 /// Each position sees itself and the one before.
@@ -223,7 +223,7 @@ TEST(RecordedTrainer, IsOfOneDevice) {
                           ParameterOptions{.generator = &generator}),
                       Language::text(), {.graph = true});
             }),
-            "[train] steps are recorded on CUDA devices alone, and the model is on cpu");
+            "[train] steps can be recorded only on CUDA devices, but the model is on cpu");
 }
 
 }  // namespace

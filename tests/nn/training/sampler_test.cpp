@@ -307,7 +307,7 @@ TEST(TextWriter, ReadsOnInTheMiddleAndStartsAnew) {
   EXPECT_EQ(second, without_a_cache(small.model, "ab" + first + "cd", 3));
   writer.start_anew();
   EXPECT_EQ(writer.positions(), 0);
-  EXPECT_EQ(error_of<ValueError>([&] { writer.write(); }), "[text_writer] there is nothing to go on from");
+  EXPECT_EQ(error_of<ValueError>([&] { writer.write(); }), "[text_writer] there is no text to continue");
   EXPECT_EQ(written(writer, "ab", 3), first);
 }
 

@@ -192,11 +192,11 @@ TEST(Trainer, GoesOnWithItsAverageBitForBitAndLeavesItToThoseWhoUseTheModel) {
   whole.trainer.save(path);
   plain.trainer.save(without);
   EXPECT_EQ(error_of<ValueError>([&] { other.trainer.resume(path); }),
-            "[train] the checkpoint " + path + " has an average of decay 0.8, and one of 0.9 is to go on (--ema)");
+            "[train] the checkpoint " + path + " has an average of decay 0.8, but the run has one of 0.9 (--ema)");
   EXPECT_EQ(error_of<ValueError>([&] { plain.trainer.resume(path); }),
-            "[train] the checkpoint " + path + " has an average of decay 0.8, and none is to go on (--ema)");
+            "[train] the checkpoint " + path + " has an average of decay 0.8, but the run has none (--ema)");
   EXPECT_EQ(error_of<ValueError>([&] { other.trainer.resume(without); }),
-            "[train] the checkpoint " + without + " has no average, and one of 0.9 is to go on (--ema)");
+            "[train] the checkpoint " + without + " has no average, but the run has one of 0.9 (--ema)");
   resumed.trainer.resume(path);
   load_trained_model(path, plain.trainer.model());
   EXPECT_EQ(plain.trainer.validate(3).loss, whole.trainer.validate(3).loss) << "its weights are the averages";
@@ -238,8 +238,8 @@ TEST(Trainer, ShowsHowFarTheLastScoringIsAndCountsItsTime) {
   std::ostringstream out;
   train(trainer, out, {.report = 100, .sample = 0, .live = true});
   EXPECT_THAT(out.str(), ::testing::ContainsRegex("step 12/12 [^\n]*ETA 0:01\n")) << "3 batches, 0.6 s";
-  EXPECT_THAT(out.str(), HasSubstr("] scoring held-out text, 0 of 3\r"));
-  EXPECT_THAT(out.str(), HasSubstr("] scoring held-out text, 2 of 3  ETA 0:00\r"));
+  EXPECT_THAT(out.str(), HasSubstr("] validation: 0 of 3 batches\r"));
+  EXPECT_THAT(out.str(), HasSubstr("] validation: 2 of 3 batches  ETA 0:00\r"));
 }
 
 TEST(Trainer, ShowsTheRunAfterEachLineAndTracesItsSecondStep) {
@@ -265,7 +265,7 @@ TEST(Trainer, PutsTheCallersConfigurationIntoTheReport) {
   std::ostringstream out;
   const std::string path = folder.file("report.json");
   EXPECT_EQ(error_of<ValueError>([&] { train(small.trainer, out, {.json = path, .config = "{width"}); }),
-            "[train] the configuration of the report is no JSON: {width");
+            "[train] the configuration of the report is not JSON: {width");
   EXPECT_EQ(small.trainer.steps_done(), 0);
   train(small.trainer, out, {.json = path, .config = R"({"width": 16})", .quiet = true});
   EXPECT_THAT(read_bytes(path), HasSubstr("\"width\": 16"));
@@ -279,7 +279,7 @@ TEST(Trainer, RefusesMetadataThatNoCheckpointCanHaveBeforeItBegins) {
   EXPECT_EQ(error_of<ValueError>([&] {
               train(small.trainer, out, {.save = folder.file("a.safetensors"), .metadata = {{"source", "caf\xe9"}}});
             }),
-            "[train] metadata of the checkpoint are no UTF-8: source");
+            "[train] metadata of the checkpoint are not UTF-8: source");
   EXPECT_EQ(small.trainer.steps_done(), 0);
 }
 
@@ -331,7 +331,7 @@ TEST(Trainer, CountsTheBatchesOfAllTextsWhileItScoresThem) {
       three, {.batch = 2, .steps = 4, .generator = &generator});
   std::ostringstream out;
   train(trainer, out, {.report = 100, .sample = 0, .live = true});
-  EXPECT_THAT(out.str(), HasSubstr("scoring held-out text, 3 of 3"));
+  EXPECT_THAT(out.str(), HasSubstr("validation: 3 of 3 batches"));
 }
 
 TEST(Trainer, SavesNothingUnaskedWhereItIsToldSo) {
@@ -577,7 +577,7 @@ TEST(Trainer, RefusesATextOfMoreTokensThanTheModelKnows) {
                           ParameterOptions{.generator = &generator}),
                       text_of_pairs());
             }),
-            "[train] the text is of 259 different tokens, the model knows 256");
+            "[train] the text has 259 different tokens, but the model has 256");
 }
 
 TEST(Trainer, NeedsAModel) {
@@ -593,7 +593,7 @@ TEST(Trainer, RefusesTheCheckpointOfAnotherOptimiser) {
   EXPECT_EQ(read_training_metadata(path)["optimizer"], "lion");
   EXPECT_EQ(read_training_metadata(path)["schedule"], "cosine");
   EXPECT_EQ(error_of<ValueError>([&] { adamw.trainer.resume(path); }),
-            "[train] the checkpoint " + path + " was trained by lion, whose state adamw cannot go on with");
+            "[train] the checkpoint " + path + " was trained by lion, whose state adamw cannot use");
   EXPECT_EQ(adamw.trainer.steps_done(), 0);
 }
 
@@ -611,7 +611,7 @@ TEST(Trainer, RefusesATextThatIsTooShortAndABatchOfNothing) {
   const Corpus corpus = small_text();
   const Text &train = corpus.texts[0].train, &validation = corpus.texts[0].validation;
   EXPECT_EQ(refusal(corpus, 0), "[train] the batch must be at least 1, but is 0");
-  EXPECT_EQ(refusal({train, validation.part(0, 1)}, 1), "[train] the text is too short to hold any of it out");
+  EXPECT_EQ(refusal({train, validation.part(0, 1)}, 1), "[train] the text is too short for a held-out part");
   EXPECT_THAT(refusal({train.part(0, 32), validation}, 1), HasSubstr("shorter than the context: 32 bytes to train on"));
 }
 

@@ -146,16 +146,17 @@ TEST(AttentionMutants, SwappedLanesAreSeenInTheFirstQuery) {
 }
 
 TEST(AttentionMutants, AMissingWaitIsNamed) {
-  EXPECT_THAT(found_wrong<TileFault::missing_wait>(),
-              AllOf(HasSubstr("[attend linearly] thread "), HasSubstr(" reads shared staged["),
-                    HasSubstr("to which a copy is under way that thread "), HasSubstr("has not waited for")));
+  EXPECT_THAT(
+      found_wrong<TileFault::missing_wait>(),
+      AllOf(HasSubstr("[attend linearly] thread "), HasSubstr(" reads shared staged["),
+            HasSubstr("which is the target of an unfinished copy of thread "), HasSubstr("has not waited for")));
 }
 
 TEST(AttentionMutants, AMissingBarrierIsNamed) {
   EXPECT_THAT(found_wrong<TileFault::missing_barrier>(),
               AllOf(HasSubstr("[attend linearly] thread "), HasSubstr(" shared staged["),
                     ::testing::AnyOf(HasSubstr("with no barrier in between"), HasSubstr("has not waited for"),
-                                     HasSubstr("nobody has written"))));
+                                     HasSubstr("no thread has written"))));
 }
 
 TEST(AttentionMutants, ACopyThatOvertakesAReaderIsNamed) {
