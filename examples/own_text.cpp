@@ -9,7 +9,7 @@
 #include <iostream>
 #include <string>
 
-#include "poolgrad.h"
+#include <poolgrad/poolgrad.h>
 
 int main(int argc, char** argv) {
   using namespace poolgrad;

@@ -8,7 +8,7 @@
 #include <iostream>
 #include <iterator>
 
-#include "poolgrad.h"
+#include <poolgrad/poolgrad.h>
 
 using namespace poolgrad;
 

@@ -6,7 +6,7 @@
 // Expected: the correct one passes gradcheck and gradgradcheck; for the wrong one the report names the worst element.
 #include <iostream>
 
-#include "poolgrad.h"
+#include <poolgrad/poolgrad.h>
 
 using namespace poolgrad;
 

@@ -4,7 +4,7 @@
 #include <iostream>
 #include <numbers>
 
-#include "poolgrad.h"
+#include <poolgrad/poolgrad.h>
 
 using namespace poolgrad;
 

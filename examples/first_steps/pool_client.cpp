@@ -5,7 +5,7 @@
 #include <iostream>
 #include <map>
 
-#include "poolgrad.h"
+#include <poolgrad/poolgrad.h>
 
 using namespace poolgrad;
 

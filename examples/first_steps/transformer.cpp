@@ -4,7 +4,7 @@
 // Expected: an accuracy of 0.1 at first, and 1 after 300 steps.
 #include <iostream>
 
-#include "poolgrad.h"
+#include <poolgrad/poolgrad.h>
 
 using namespace poolgrad;
 

@@ -1,9 +1,9 @@
 // A user's tests of a gradient, with nothing but the installed package and GoogleTest.
-#include "autograd/testing_gtest.h"
+#include <poolgrad/autograd/testing_gtest.h>
 
 #include <gtest/gtest.h>
 
-#include "poolgrad.h"
+#include <poolgrad/poolgrad.h>
 
 namespace {
 

@@ -1,10 +1,10 @@
 // d/dx sum(x^2) = 2 x: the whole way through an installed poolgrad. Exits with 0 if it holds.
 #if defined(WITHOUT_UMBRELLA)
-#include "autograd/operators/arithmetic.h"
-#include "autograd/operators/reductions.h"
-#include "tensor/creation.h"
+#include <poolgrad/autograd/operators/arithmetic.h>
+#include <poolgrad/autograd/operators/reductions.h>
+#include <poolgrad/tensor/creation.h>
 #else
-#include "poolgrad.h"
+#include <poolgrad/poolgrad.h>
 #endif
 
 #include <cstdio>
