@@ -56,27 +56,6 @@ function(poolgrad_floor name)
   install(TARGETS ${target} EXPORT poolgradTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
 endfunction()
 
-# poolgrad_emulated_part(<name> <sources>) makes a part of the emulated CUDA device, the objects poolgrad_emulated_<name>.
-# POOLGRAD_CUDA=EMULATED puts them in the archives. In other builds a program that is linked with the objects themselves
-# has the emulated device (poolgrad_tests(... EMULATED)): a linker takes nothing from an archive that it has already.
-function(poolgrad_emulated_part name)
-  set(target poolgrad_emulated_${name})
-  add_library(${target} OBJECT ${ARGN})
-  target_compile_features(${target} PUBLIC cxx_std_20)
-  target_include_directories(${target} PUBLIC ${PROJECT_SOURCE_DIR})
-  target_link_libraries(${target} PRIVATE poolgrad_options fmt::fmt)
-  target_compile_options(${target} PRIVATE -O1)
-  if(POOLGRAD_SANITIZE MATCHES undefined)  # device code reckons with the address of an operand of no elements, which is null
-    set_property(SOURCE ${ARGN} APPEND PROPERTY COMPILE_OPTIONS -fno-sanitize=pointer-overflow)  # after what it takes back
-  endif()
-  if(POOLGRAD_SANITIZE)  # the headers that are compiled at -O1
-    target_precompile_headers(${target} REUSE_FROM poolgrad_headers_fastest)
-  else()
-    target_precompile_headers(${target} REUSE_FROM poolgrad_headers)
-  endif()
-  set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE ON)
-endfunction()
-
 # poolgrad_test_part(<target> <level>): compiled as tests are, at -O0 or -O1, with what nearly all of them include.
 function(poolgrad_test_part target level)
   target_link_libraries(${target} PRIVATE poolgrad_options GTest::gmock GTest::gtest poolgrad_test_options)
@@ -116,11 +95,12 @@ function(poolgrad_tests folder)
     set(skips ${PROJECT_SOURCE_DIR}/tests/gpu/needs_gpu.cpp)
   endif()
   add_executable(${name} ${TEST_SOURCES} ${skips})
-  if(TEST_EMULATED AND NOT POOLGRAD_CUDA STREQUAL EMULATED)
+  if(TEST_EMULATED)
     list(APPEND TEST_LIBRARIES poolgrad_emulated_memory)
     if(NOT floor STREQUAL allocator)
       list(APPEND TEST_LIBRARIES poolgrad_emulated_kernels)
     endif()
+    target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/tests/emulation/include)  # before the tree
   endif()
   set(library poolgrad_all)
   if(TARGET poolgrad_${floor})

@@ -8,8 +8,7 @@ set(POOLGRAD_ISA native CACHE STRING "Instruction set of the CPU code, as for -m
 set(POOLGRAD_SANITIZE "" CACHE STRING "Sanitizers, as for -fsanitize=: address,undefined or thread")
 set(POOLGRAD_ONEDNN AUTO CACHE STRING "Use oneDNN for matrix products: AUTO (where found), ON, OFF")
 set(POOLGRAD_MPI AUTO CACHE STRING "Build poolgrad::mpi with MPI: AUTO (where found), ON, OFF")
-set(POOLGRAD_CUDA AUTO CACHE STRING "Build the CUDA back end: AUTO (where nvcc is found), ON, OFF,
-EMULATED (cuda:N is an emulated device in every program, see docs/reference/cuda.md)")
+set(POOLGRAD_CUDA AUTO CACHE STRING "Build the CUDA back end: AUTO (where nvcc is found), ON, OFF")
 option(POOLGRAD_UNITY "Compile the sources of libraries several at a time: most of a small file's time is its headers" ON)
 
 if(POOLGRAD_SANITIZE)
@@ -86,7 +85,9 @@ endif()
 # CUDA is an optional language. Architectures, unless given, are a fixed list, never that of the machine that builds: code for
 # Hopper, and PTX that any newer GPU than Ampere compiles at start-up. No GPU is needed to build.
 set(POOLGRAD_WITH_CUDA OFF)
-if(POOLGRAD_CUDA STREQUAL AUTO OR POOLGRAD_CUDA STREQUAL ON)
+if(NOT POOLGRAD_CUDA MATCHES "^(AUTO|ON|OFF)$")
+  message(FATAL_ERROR "poolgrad: POOLGRAD_CUDA is AUTO, ON or OFF, not ${POOLGRAD_CUDA}")
+elseif(NOT POOLGRAD_CUDA STREQUAL OFF)
   include(CheckLanguage)
   check_language(CUDA)
   if(CMAKE_CUDA_COMPILER)

@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 
+#include "allocator/base/environment.h"
 #include "allocator/error.h"
 #include "allocator/stream.h"
 
@@ -53,6 +54,12 @@ inline void check_launch(std::string_view op, const LaunchShape& shape) {
     refuse("a grid is at least 1 and at most 2147483647 x 65535 x 65535 blocks");
   if (shape.shared_bytes < 0 || shape.shared_bytes > max_shared_bytes)
     refuse("a block has at most 232448 bytes of shared memory");
+}
+
+/// POOLGRAD_SYNC=1: every launch, product and copy is synchronous, so that an error names its own operator.
+inline bool synchronous() {
+  static const bool wanted = switched_on("POOLGRAD_SYNC");
+  return wanted;
 }
 
 /// Waits for all work queued on the stream. Throws the CudaError or IndexError of that work.

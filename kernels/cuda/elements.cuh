@@ -54,22 +54,16 @@ struct alignas(sizeof(S) * N <= 16 ? sizeof(S) * N : 16) Pack {
   S value[N];
 };
 
-/// Loads and stores of several elements; the address must be aligned, and the emulated device reports one that is not.
-/// All wider accesses to global memory use these two functions.
+/// Loads and stores of several elements; the address must be aligned. All wider accesses to global memory use these two
+/// functions.
 template <class Whole>
 POOLGRAD_HD Whole load_whole(const void* from) {
-#if !defined(__CUDACC__)
-  if (reinterpret_cast<std::uintptr_t>(from) % alignof(Whole) != 0)
-    emulation::refuse_access("loads", from, sizeof(Whole), alignof(Whole));
-#endif
+  check_aligned<Whole>("loads", from);
   return *static_cast<const Whole*>(from);
 }
 template <class Whole>
 POOLGRAD_HD void store_whole(void* to, const Whole& value) {
-#if !defined(__CUDACC__)
-  if (reinterpret_cast<std::uintptr_t>(to) % alignof(Whole) != 0)
-    emulation::refuse_access("stores", to, sizeof(Whole), alignof(Whole));
-#endif
+  check_aligned<Whole>("stores", to);
   *static_cast<Whole*>(to) = value;
 }
 
@@ -343,32 +337,6 @@ void take_packs_of_rows(Elements<Operands>& all) {
   all.in_pairs = in_pairs;
   all.repeated = repeated;
 }
-
-#if defined(__CUDACC__)
-template <class T, class Body>
-using MapBody = Body;
-#else
-/// The host calls a body through a pointer, so map_elements() is compiled once per T, not per operator.
-template <class T>
-class AnyBody {
- public:
-  template <class Body>
-  explicit AnyBody(const Body& body)
-      : call_([](const std::byte* bytes, std::int64_t i, const T* in, T* out) {
-          (*reinterpret_cast<const Body*>(bytes))(i, in, out);
-        }) {
-    static_assert(std::is_trivially_copyable_v<Body> && sizeof(Body) <= sizeof(bytes_) && alignof(Body) <= 16);
-    std::memcpy(bytes_, &body, sizeof(Body));
-  }
-  void operator()(std::int64_t i, const T* in, T* out) const { call_(bytes_, i, in, out); }
-
- private:
-  alignas(16) std::byte bytes_[128] = {};
-  void (*call_)(const std::byte* bytes, std::int64_t i, const T* in, T* out);
-};
-template <class T, class Body>
-using MapBody = AnyBody<T>;
-#endif
 
 /// Queues body for all elements of the operands, which share a shape. Launches nothing for zero elements.
 template <class T, bool AnyOutput = false, std::size_t Outputs, std::size_t Inputs, class Body>

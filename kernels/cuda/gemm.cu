@@ -1,19 +1,10 @@
 // Matrix products by cuBLASLt. The first product loads the library (half a gigabyte), so programs without products and
-// machines without it never load it. On the emulated device, a naive library that checks its arguments strictly takes
-// the calls (kernels/cuda/emulation/cublaslt.h).
+// machines without it never load it (kernels/cuda/cublaslt.h).
 #include "kernels/gemm.h"
 
+#include "kernels/cuda/cublaslt.h"
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/launcher.cuh"
-
-#if !defined(__CUDACC__)
-#include "kernels/cuda/emulation/cublaslt.h"
-#define POOLGRAD_HAVE_CUBLASLT
-#elif __has_include(<cublasLt.h>)
-#include <cublasLt.h>
-#include <dlfcn.h>
-#define POOLGRAD_HAVE_CUBLASLT
-#endif
 
 #if !defined(POOLGRAD_HAVE_CUBLASLT)
 
@@ -37,58 +28,28 @@ void poolgrad::kernels::on_cuda::gemm(Stream stream, const Gemm&, const void*, c
 namespace poolgrad::kernels {
 namespace {
 
-#if !defined(__CUDACC__)
-using namespace emulation::cublaslt;
-#endif
-
 /// The entry points in use, by their names without the prefix cublasLt.
 struct CublasLt {
-// clang-format off
-#define POOLGRAD_CUBLASLT(CALL) \
-  CALL(Create) CALL(GetStatusName) CALL(GetStatusString) CALL(Matmul) CALL(MatmulAlgoGetHeuristic) \
-  CALL(MatmulDescCreate) CALL(MatmulDescDestroy) CALL(MatmulDescSetAttribute) \
-  CALL(MatmulPreferenceCreate) CALL(MatmulPreferenceDestroy) CALL(MatmulPreferenceSetAttribute) \
-  CALL(MatrixLayoutCreate) CALL(MatrixLayoutDestroy) CALL(MatrixLayoutSetAttribute)
-// clang-format on
-#define POOLGRAD_ENTRY(name) decltype(&cublasLt##name) name = nullptr;
-  POOLGRAD_CUBLASLT(POOLGRAD_ENTRY)
+#define POOLGRAD_ENTRY(name) decltype(&cublasLt##name) name = POOLGRAD_CUBLASLT_ENTRY(cublasLt##name)
+  POOLGRAD_ENTRY(Create);
+  POOLGRAD_ENTRY(GetStatusName);
+  POOLGRAD_ENTRY(GetStatusString);
+  POOLGRAD_ENTRY(Matmul);
+  POOLGRAD_ENTRY(MatmulAlgoGetHeuristic);
+  POOLGRAD_ENTRY(MatmulDescCreate);
+  POOLGRAD_ENTRY(MatmulDescDestroy);
+  POOLGRAD_ENTRY(MatmulDescSetAttribute);
+  POOLGRAD_ENTRY(MatmulPreferenceCreate);
+  POOLGRAD_ENTRY(MatmulPreferenceDestroy);
+  POOLGRAD_ENTRY(MatmulPreferenceSetAttribute);
+  POOLGRAD_ENTRY(MatrixLayoutCreate);
+  POOLGRAD_ENTRY(MatrixLayoutDestroy);
+  POOLGRAD_ENTRY(MatrixLayoutSetAttribute);
 #undef POOLGRAD_ENTRY
 };
 
-#if defined(__CUDACC__)
-
-void use_device(int index) { POOLGRAD_CUDA_CHECK(cudaSetDevice(index)); }
-
-CublasLt open_cublaslt() {
-  const std::string file = "libcublasLt.so." + std::to_string(CUBLAS_VER_MAJOR);
-  void* const library = dlopen(file.c_str(), RTLD_LAZY | RTLD_LOCAL);
-  if (library == nullptr) throw DeviceError(std::string("[gemm] needs cuBLASLt on a GPU: ") + dlerror());
-  const auto find = [&](auto& entry, const char* name) {
-    void* const symbol = dlsym(library, name);
-    if (symbol == nullptr) throw DeviceError("[gemm] needs another " + file + ", this one has no " + name);
-    entry = reinterpret_cast<std::remove_reference_t<decltype(entry)>>(symbol);
-  };
-  CublasLt calls;
-#define POOLGRAD_ENTRY(name) find(calls.name, "cublasLt" #name);
-  POOLGRAD_CUBLASLT(POOLGRAD_ENTRY)
-#undef POOLGRAD_ENTRY
-  return calls;
-}
-
-#else
-
-void use_device(int index) { current_device = index; }
-
-CublasLt open_cublaslt() {
-#define POOLGRAD_ENTRY(name) .name = &cublasLt##name,
-  return {POOLGRAD_CUBLASLT(POOLGRAD_ENTRY)};
-#undef POOLGRAD_ENTRY
-}
-
-#endif
-
 const CublasLt& cublaslt() {
-  static const CublasLt calls = open_cublaslt();
+  static const CublasLt calls;
   return calls;
 }
 
@@ -422,7 +383,7 @@ void on_cuda::gemm(Stream stream, const Gemm& shape, const void* a, const void* 
     g.row_sums = nullptr;
     run();
   }
-  if (cuda::synchronous()) cuda::wait_for("gemm", stream);
+  if (synchronous()) cuda::wait_for("gemm", stream);
   workspace.reset();
   if (sums) sum_rows_of(stream, shape, a, /*asks_alone=*/g.row_sums != nullptr);
 }

@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "allocator/caching_allocator.h"
-#include "allocator/emulation/device.h"
 #include "allocator/error.h"
 #include "attention/attend.h"
 #include "autograd/engine/engine.h"
@@ -17,6 +16,7 @@
 #include "kernels/schedule/device_program.h"
 #include "tensor/compare.h"
 #include "tensor/creation.h"
+#include "tests/emulation/device.h"
 #include "tests/mma_allowed.h"
 #include "tests/tensor/support.h"
 

@@ -10,10 +10,10 @@
 
 #include "autograd/engine/engine.h"
 #include "autograd/operators.h"
-#include "kernels/cuda/emulation/launch_log.h"
 #include "kernels/optimizer.h"
 #include "kernels/profile.h"
 #include "tensor/creation.h"
+#include "tests/emulation/launch_log.h"
 
 namespace poolgrad {
 namespace {

@@ -8,7 +8,7 @@
 #include "allocator/caching_allocator.h"
 #include "tests/autograd/operator_suite.h"
 #include "tests/effort.h"
-#include "tests/emulated_order.h"
+#include "tests/emulation/order.h"
 
 namespace poolgrad::testing {
 

@@ -1,7 +1,7 @@
 // On the emulated device, the copies of its driver.
 #include "benchmarks/driver_copy.h"
 
-#include "allocator/emulation/device.h"
+#include "tests/emulation/device.h"
 
 namespace poolgrad {
 

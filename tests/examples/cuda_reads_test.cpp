@@ -3,8 +3,8 @@
 
 #include <string>
 
-#include "allocator/emulation/device.h"
 #include "examples/support/train.h"
+#include "tests/emulation/device.h"
 #include "tests/tensor/support.h"
 
 namespace poolgrad::examples {

@@ -6,11 +6,11 @@
 #include <string>
 
 #include "allocator/caching_allocator.h"
-#include "allocator/emulation/device.h"
 #include "allocator/error.h"
 #include "autograd/operators.h"
 #include "tensor/compare.h"
 #include "tensor/creation.h"
+#include "tests/emulation/device.h"
 #include "tests/tensor/support.h"
 
 namespace poolgrad::nn {

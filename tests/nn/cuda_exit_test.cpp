@@ -11,13 +11,13 @@
 #include <vector>
 
 #include "allocator/caching_allocator.h"
-#include "allocator/emulation/device.h"
 #include "autograd/operators.h"
 #include "kernels/elementwise.h"
 #include "nn/layers.h"
 #include "nn/optimizer.h"
 #include "tensor/creation.h"
 #include "tensor/graph.h"
+#include "tests/emulation/device.h"
 
 namespace poolgrad::nn {
 namespace {

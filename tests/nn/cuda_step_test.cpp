@@ -6,7 +6,6 @@
 #include <type_traits>
 
 #include "allocator/caching_allocator.h"
-#include "allocator/emulation/device.h"
 #include "allocator/memory/simulated_memory.h"
 #include "autograd/autocast.h"
 #include "autograd/operators.h"
@@ -16,6 +15,7 @@
 #include "nn/optimizer.h"
 #include "nn/training/trainer.h"
 #include "tensor/creation.h"
+#include "tests/emulation/device.h"
 
 namespace poolgrad::nn {
 namespace {

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "allocator/emulation/device.h"
+#include "tests/emulation/device.h"
 
 namespace poolgrad::parallel::testing_support {
 

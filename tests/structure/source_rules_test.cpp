@@ -141,7 +141,7 @@ TEST(SourceRules, CatchCudaConditionalsOutsideKernels) {
 TEST(SourceRules, CatchALaunchThatIsNotTheLaunchers) {
   const std::string launch =
       "void f() {\n  kernel" + std::string(3, '<') + "grid, block" + std::string(3, '>') + "(x);\n}\n";
-  EXPECT_THAT(launch_violations({{"kernels/cuda/launcher.cuh", launch},
+  EXPECT_THAT(launch_violations({{"kernels/cuda/runtime.cuh", launch},
                                  {"kernels/cuda/copy.cu", launch},
                                  {"tests/gpu/a.cpp", launch},
                                  {"kernels/a.h", "std::cout << x << y;\nint x = 1 << 3;\n"}}),

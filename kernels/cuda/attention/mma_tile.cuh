@@ -388,13 +388,7 @@ __device__ void keep(FragmentC (&scores)[Fragments], std::uint32_t dropped, floa
 }
 
 /// Returns the larger of two numbers and ignores a NaN; the sum of weights still shows it.
-__device__ inline float larger(float a, float b) {
-#if defined(__CUDACC__)
-  return fmaxf(a, b);
-#else
-  return std::fmax(a, b);
-#endif
-}
+__device__ inline float larger(float a, float b) { return fmaxf(a, b); }
 
 template <std::size_t Fragments>
 __device__ void scale_row(FragmentC (&results)[Fragments], int half, float factor) {

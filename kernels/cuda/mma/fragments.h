@@ -16,6 +16,21 @@ struct Place {
 /// Elements per lane. A register holds two 16-bit elements, the first in the lower half.
 inline constexpr int elements_of_a = 8, elements_of_b = 4, elements_of_c = 4;
 
+/// 16 bytes of shared memory: eight elements of a row.
+struct alignas(16) Chunk {
+  std::uint32_t word[4];
+};
+inline constexpr int elements_of_chunk = 8;
+
+/// A lane's part of A, or of two neighboring B: words 0 and 1 of the first, 2 and 3 of the second.
+struct FragmentAB {
+  std::uint32_t word[4];
+};
+/// A lane's part of C or D.
+struct FragmentC {
+  float value[elements_of_c];
+};
+
 /// Returns the place of a lane's element i.
 POOLGRAD_HD constexpr Place place_in_a(int lane, int i) {
   return {lane / 4 + i / 2 % 2 * 8, lane % 4 * 2 + i % 2 + i / 4 * 8};

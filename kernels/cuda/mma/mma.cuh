@@ -1,5 +1,5 @@
-// Wrappers of the tensor-core instructions of sm_80: mma.sync, ldmatrix, and cp.async for their operands. Each has a
-// host twin: the lanes of an emulated warp exchange their elements as fragments.h describes.
+// Wrappers of the tensor-core instructions of sm_80: mma.sync, ldmatrix, and cp.async for their operands. Tests have a
+// host twin of each (tests/emulation).
 #pragma once
 
 #include <cstddef>
@@ -10,31 +10,7 @@
 #include "kernels/cuda/mma/fragments.h"
 #include "kernels/dtype.h"
 
-#if !defined(__CUDACC__)
-#include <algorithm>
-#include <cmath>
-
-#include "kernels/cuda/emulation/product.h"
-#endif
-
 namespace poolgrad::kernels::cuda {
-
-/// 16 bytes of shared memory: eight elements of a row.
-struct alignas(16) Chunk {
-  std::uint32_t word[4];
-};
-inline constexpr int elements_of_chunk = 8;
-
-/// A lane's part of A, or of two neighboring B: words 0 and 1 of the first, 2 and 3 of the second.
-struct FragmentAB {
-  std::uint32_t word[4];
-};
-/// A lane's part of C or D.
-struct FragmentC {
-  float value[elements_of_c];
-};
-
-#if defined(__CUDACC__)
 
 /// Returns threadIdx.x and reads it anew each time, so that derived values do not occupy registers for the whole
 /// kernel.
@@ -118,56 +94,5 @@ __device__ std::uint32_t packed_pair(float first, float second) {
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(second), "f"(first));
   return word;
 }
-
-#else
-
-inline int thread_of_block() { return static_cast<int>(threadIdx.x); }
-
-template <class S>
-void mma_m16n8k16(FragmentC& c, const FragmentAB& a, std::uint32_t b0, std::uint32_t b1,
-                  Where where = Where::current()) {
-  emulation::LaneProduct own{{}, {b0, b1}, {}};
-  std::copy_n(a.word, 4, own.a);
-  std::copy_n(c.value, elements_of_c, own.c);
-  const emulation::Lanes<emulation::LaneProduct> of("mma_m16n8k16", own, where, emulation::multiply_fragments<S>);
-  std::copy_n(of[emulation::lane()].c, elements_of_c, c.value);
-}
-
-/// Each lane reads the row that it addresses and takes its elements from the rows of other lanes.
-template <bool Transposed>
-FragmentAB ldmatrix_x4(const Shared<Chunk>& memory, int index, Where where = Where::current()) {
-  const Chunk own = memory[Shared<Chunk>::Position(index, where)].read(emulation::ReadFor::others);
-  const emulation::Lanes<Chunk> of("ldmatrix_x4", own, where);
-  FragmentAB result{};
-  for (int matrix = 0; matrix < 4; ++matrix)
-    for (int i = 0; i < 2; ++i) {
-      const Place place = place_in_matrix(emulation::lane(), i);
-      const int row = Transposed ? place.column : place.row, column = Transposed ? place.row : place.column;
-      const Chunk& chunk = of[lane_of_matrix_row(matrix, row)];
-      result.word[matrix] |= (chunk.word[column / 2] >> (column % 2 * 16) & 0xffffu) << (i * 16);
-    }
-  return result;
-}
-
-inline void cp_async_16(const Shared<Chunk>& memory, int index, const void* from, bool exists,
-                        Where where = Where::current()) {
-  emulation::copy_async(memory.array(), index, from, exists ? sizeof(Chunk) : 0, where);
-}
-inline void cp_async_commit() { emulation::commit_copies(); }
-template <int Pending>
-void cp_async_wait() {
-  emulation::wait_for_copies(Pending);
-}
-
-inline void settle(float&) {}
-
-inline float exp2_approx(float x) { return std::exp2(x); }
-
-template <class S>
-std::uint32_t packed_pair(float first, float second) {
-  return static_cast<std::uint32_t>(S(first).bits) | static_cast<std::uint32_t>(S(second).bits) << 16;
-}
-
-#endif
 
 }  // namespace poolgrad::kernels::cuda

@@ -13,9 +13,9 @@
 #include <typeinfo>
 
 #include "allocator/caching_allocator.h"
-#include "allocator/emulation/device.h"
 #include "allocator/error.h"
 #include "tests/allocator/torch/c10_stand_in.h"
+#include "tests/emulation/device.h"
 
 namespace poolgrad::testing {
 namespace {

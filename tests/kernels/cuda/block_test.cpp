@@ -1,5 +1,5 @@
 // The emulated device runs correct kernels and reports the faults of incorrect ones.
-#include "kernels/cuda/emulation/block.h"
+#include "tests/emulation/block.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

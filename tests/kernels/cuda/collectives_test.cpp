@@ -7,7 +7,7 @@
 #include <numeric>
 
 #include "allocator/error.h"
-#include "tests/emulated_order.h"
+#include "tests/emulation/order.h"
 #include "tests/kernels/cuda/device_array.h"
 
 namespace poolgrad::kernels::cuda {

@@ -1,5 +1,5 @@
 // Requests of products to cuBLASLt, recorded by the emulated library, and the requests that it refuses.
-#include "kernels/cuda/emulation/cublaslt.h"
+#include "kernels/cuda/cublaslt.h"
 
 #include <gtest/gtest.h>
 
@@ -11,10 +11,10 @@
 
 #include "allocator/caching_allocator.h"
 #include "allocator/error.h"
-#include "kernels/cuda/emulation/launch_log.h"
 #include "kernels/dispatch.h"
 #include "kernels/gemm.h"
 #include "kernels/profile.h"
+#include "tests/emulation/launch_log.h"
 #include "tests/kernels/cuda/device_array.h"
 
 namespace poolgrad::kernels {
@@ -63,19 +63,22 @@ TEST(CublasLt, ChoosesAnAlgorithmOnceForAProblem) {
   EXPECT_EQ(choices(wider, a.data()), 0) << "whatever is added to";
 }
 
-TEST(CublasLt, RoundsToTF32OnlyWhereItMay) {
-  const float fine = 1.0f + 0x1p-20f;
-  const DeviceArray<float> a({fine}), b({fine}), c({0.0f});
-  const auto squared = [&] {
-    gemm(cuda0, dense(1, 1, 1), a.data(), b.data(), c.data());
-    return c.read()[0];
+TEST(CublasLt, MultipliesInTF32OnlyWhereItMay) {
+  const DeviceArray<float> a({1}), b({1}), c({0});
+  const auto in_tf32 = [&](DType dtype) {
+    const Calls before = calls();
+    Gemm g = dense(1, 1, 1);
+    g.dtype = dtype;
+    gemm(cuda0, g, a.data(), b.data(), c.data());
+    return calls().in_tf32 - before.in_tf32;
   };
   EXPECT_FALSE(tf32_allowed());
-  EXPECT_EQ(squared(), fine * fine);
+  EXPECT_EQ(in_tf32(DType::f32), 0);
   allow_tf32(true);
-  EXPECT_EQ(squared(), 1.0f);
+  EXPECT_EQ(in_tf32(DType::f32), 1);
+  EXPECT_EQ(in_tf32(DType::bf16), 0);
   allow_tf32(false);
-  EXPECT_EQ(squared(), fine * fine);
+  EXPECT_EQ(in_tf32(DType::f32), 0);
 }
 
 TEST(CublasLt, ItsWorkspaceIsWhatASimulatedDeviceIsAskedFor) {

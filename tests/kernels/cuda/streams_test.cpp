@@ -77,9 +77,9 @@ TEST(EarlierLaunch, IsNamedWithItsOperator) {
     cuda::launch("broken", &fails_in_a_kernel, {{1}, {32}, 128}, cuda0, x.data());
   });
   const std::string later = error_of([&] { cuda::synchronize(cuda0); });
-  const std::string& found = cuda::synchronous() ? own : later;
+  const std::string& found = synchronous() ? own : later;
   EXPECT_EQ(found.rfind("[broken] thread ", 0), 0u) << own << "; " << later;
-  EXPECT_EQ(cuda::synchronous() ? later : own, "no error");
+  EXPECT_EQ(synchronous() ? later : own, "no error");
   EXPECT_EQ(x.read().size(), 32u) << "the next call works";
 }
 
@@ -102,7 +102,7 @@ TEST(EarlierLaunch, IsWaitedForByItsOperatorWhateverItIs) {
     return error;
   };
   const auto expected = [](const std::string& op) {
-    return cuda::synchronous() ? "[" + op + "] the work waits for a stream that is held" : "no error";
+    return synchronous() ? "[" + op + "] the work waits for a stream that is held" : "no error";
   };
   const Gemm product{.m = 4, .n = 4, .k = 4, .lda = 4, .ldb = 4, .ldc = 4};
   EXPECT_EQ(error_while_held([&] { gemm(held, product, x.data(), y.data(), z.data()); }), expected("gemm"));

@@ -1,7 +1,7 @@
 // Counts the host's reads of a recorded step's results on the emulated device.
 #include <gtest/gtest.h>
 
-#include "allocator/emulation/device.h"
+#include "tests/emulation/device.h"
 #include "tests/nn/training/recorded_regression.h"
 
 namespace poolgrad::nn {

@@ -1,10 +1,9 @@
 // An emulated GPU: memory, streams and events of a device cuda:N, made of the host's. It implements CudaDriver, so
-// CudaMemory and the pool run on it as on a GPU; kernels/cuda/emulation queues kernels on it. All devices share one
-// scheduler of deferred work, so that a stream of one can wait for an event of another.
+// CudaMemory and the pool run on it as on a GPU; launches queue kernels on it. All devices share one scheduler of
+// deferred work, so that a stream of one can wait for an event of another.
 //
-// Programs that link the target poolgrad_emulated contain it, and all programs if POOLGRAD_CUDA=EMULATED. Environment
-// variables: POOLGRAD_EMULATED_DEVICES, the number of devices (1); POOLGRAD_EMULATED_MEMORY, bytes of each (4GiB);
-// POOLGRAD_EMULATED_SEED, the seed of the execution order (0).
+// Environment variables: POOLGRAD_EMULATED_DEVICES, the number of devices (1); POOLGRAD_EMULATED_MEMORY, bytes of each
+// (4GiB); POOLGRAD_EMULATED_SEED, the seed of the execution order (0).
 #pragma once
 
 #include <atomic>
@@ -20,8 +19,8 @@
 #include <utility>
 #include <vector>
 
-#include "allocator/emulation/streams.h"
 #include "allocator/memory/cuda_memory.h"
+#include "tests/emulation/streams.h"
 
 namespace poolgrad::emulation {
 

@@ -1,11 +1,11 @@
-#include "kernels/cuda/emulation/shared_memory.h"
+#include "tests/emulation/shared_memory.h"
 
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
 #include <limits>
 
-#include "kernels/cuda/emulation/fiber.h"
+#include "tests/emulation/fiber.h"
 
 namespace poolgrad::emulation {
 namespace {

@@ -1,5 +1,5 @@
 // The emulated device keeps CudaMemory's contract, and blocks of pools on it hold real bytes.
-#include "allocator/emulation/device.h"
+#include "tests/emulation/device.h"
 
 #include <gtest/gtest.h>
 

@@ -7,9 +7,9 @@
 #include <string>
 
 #include "allocator/caching_allocator.h"
-#include "allocator/emulation/device.h"
 #include "allocator/error.h"
 #include "allocator/memory/race_detector.h"
+#include "tests/emulation/device.h"
 #include "tests/test_seed.h"
 
 namespace poolgrad::testing {

@@ -1,4 +1,4 @@
-#include "kernels/cuda/emulation/launch_log.h"
+#include "tests/emulation/launch_log.h"
 
 #include <atomic>
 #include <mutex>

@@ -1,4 +1,4 @@
-#include "kernels/cuda/emulation/shared_limit.h"
+#include "tests/emulation/shared_limit.h"
 
 #include <map>
 #include <mutex>

@@ -1,4 +1,4 @@
-#include "allocator/emulation/faults.h"
+#include "tests/emulation/faults.h"
 
 #include <signal.h>
 #include <unistd.h>
@@ -9,7 +9,7 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "allocator/emulation/device.h"
+#include "tests/emulation/device.h"
 
 namespace poolgrad::emulation {
 namespace {

@@ -1,5 +1,5 @@
 // Work on the streams of the emulated device runs late and in every order that events allow.
-#include "allocator/emulation/streams.h"
+#include "tests/emulation/streams.h"
 
 #include <gtest/gtest.h>
 

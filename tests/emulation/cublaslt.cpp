@@ -1,20 +1,20 @@
-#include "kernels/cuda/emulation/cublaslt.h"
+#include "kernels/cuda/cublaslt.h"
 
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <bit>
 #include <cstring>
 #include <optional>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "allocator/caching_allocator.h"
-#include "allocator/emulation/device.h"
 #include "allocator/error.h"
 #include "allocator/report/snapshot.h"
+#include "kernels/cpu/gemm/backends.h"
+#include "kernels/cpu/kernels.h"
 #include "kernels/dtype.h"
+#include "tests/emulation/device.h"
 
 namespace poolgrad::emulation::cublaslt {
 
@@ -44,7 +44,7 @@ struct Preference {
 namespace {
 
 struct Counters {
-  std::atomic<std::int64_t> handles{0}, descriptors{0}, choices{0}, products{0};
+  std::atomic<std::int64_t> handles{0}, descriptors{0}, choices{0}, products{0}, in_tf32{0};
 };
 Counters counters;
 thread_local std::string broken_rule;
@@ -153,8 +153,7 @@ struct Product {
 
 /// The content of cublasLtMatmulAlgo_t.
 struct Algorithm {
-  std::uint64_t fingerprint, parts, workspace;
-  std::uint32_t rounds_parts;  // to the type of D
+  std::uint64_t fingerprint, workspace;
   std::array<std::uint32_t, 4> alignments;
 };
 static_assert(sizeof(Algorithm) <= sizeof(cublasLtMatmulAlgo_t));
@@ -200,112 +199,51 @@ void check_memory(const std::string& name, int device, const void* address, cons
                                 " bytes, and its block has " + std::to_string(*there));
 }
 
-template <class T>
-T load(const void* data, cudaDataType_t type, std::int64_t i) {
-  switch (type) {
-    case CUDA_R_64F: return static_cast<T>(static_cast<const double*>(data)[i]);
-    case CUDA_R_32F: return static_cast<T>(static_cast<const float*>(data)[i]);
-    case CUDA_R_16F: return static_cast<T>(static_cast<float>(static_cast<const Half*>(data)[i]));
-    default: return static_cast<T>(static_cast<float>(static_cast<const BFloat16*>(data)[i]));
-  }
+/// The product of D, transposed: row-major C^T = op(B)^T op(A)^T.
+kernels::Gemm transposed(const Product& product, double alpha, double beta) {
+  const auto dtype_of = [](cudaDataType_t type) {
+    return type == CUDA_R_64F   ? DType::f64
+           : type == CUDA_R_32F ? DType::f32
+           : type == CUDA_R_16F ? DType::f16
+                                : DType::bf16;
+  };
+  const auto& [operation, a, b, c, d] = product;
+  return {.m = static_cast<std::int64_t>(d.columns),
+          .n = static_cast<std::int64_t>(d.rows),
+          .k = static_cast<std::int64_t>(product.terms()),
+          .transpose_a = operation.transpose_b != CUBLAS_OP_N,
+          .transpose_b = operation.transpose_a != CUBLAS_OP_N,
+          .lda = b.leading,
+          .ldb = a.leading,
+          .ldc = d.leading,
+          .batch = d.batch,
+          .stride_a = b.stride,
+          .stride_b = a.stride,
+          .stride_c = d.stride,
+          .alpha = alpha,
+          .beta = beta,
+          .dtype = dtype_of(a.type),
+          .f32_out = d.type == CUDA_R_32F,
+          .bias = product.has_bias() ? operation.bias : nullptr,
+          .row_sums = product.sums_columns() ? const_cast<void*>(operation.bias) : nullptr};
 }
-template <class T>
-void store(void* data, cudaDataType_t type, std::int64_t i, T value) {
-  switch (type) {
-    case CUDA_R_64F: static_cast<double*>(data)[i] = static_cast<double>(value); break;
-    case CUDA_R_32F: static_cast<float*>(data)[i] = static_cast<float>(value); break;
-    case CUDA_R_16F: static_cast<Half*>(data)[i] = Half(static_cast<float>(value)); break;
-    default: static_cast<BFloat16*>(data)[i] = BFloat16(static_cast<float>(value));
-  }
+
+/// Multiplies on the CPU. Overwrites the workspace, as an algorithm may.
+void multiply(const kernels::Gemm& g, const void* a, const void* b, void* c, void* workspace,
+              std::size_t workspace_bytes) {
+  if (workspace_bytes > 0) std::memset(workspace, 0xff, workspace_bytes);
+  kernels::gemm_native(g, a, b, c);
+  if (!g.row_sums) return;
+  View terms{const_cast<void*>(a), g.dtype, 2, {g.k, g.m}, {g.lda, 1}};  // op(A)^T
+  if (!g.transpose_a) std::swap(terms.strides[0], terms.strides[1]);
+  kernels::on_cpu::reduce({}, kernels::ReduceOp::sum, {g.row_sums, g.out_dtype(), 2, {1, g.m}, {0, 1}}, terms);
 }
-template <class T>
-T rounded_to(cudaDataType_t type, T value) {
-  double place = 0;
-  store(&place, type, 0, value);
-  return load<T>(&place, type, 0);
-}
-float rounded_to_tf32(float value) {
-  return std::bit_cast<float>((std::bit_cast<std::uint32_t>(value) + 0x1000u) & 0xffffe000u);
-}
-
-/// The arguments of a call, copied when it was made.
-template <class T>
-struct Call {
-  Product product;
-  Algorithm algorithm;
-  T alpha, beta;
-  const void *a, *b, *c;
-  void *d, *workspace;
-
-  /// Returns op(matrix) number `repeat` of the batch as out[term][row], for A and for B.
-  std::vector<T> packed(const void* data, const Layout& layout, bool terms_are_rows, std::int64_t repeat) const {
-    const auto rows = static_cast<std::int64_t>(layout.rows), columns = static_cast<std::int64_t>(layout.columns);
-    std::vector<T> out(static_cast<std::size_t>(rows * columns));
-    for (std::int64_t j = 0; j < columns; ++j)
-      for (std::int64_t i = 0; i < rows; ++i) {
-        T value = load<T>(data, layout.type, repeat * layout.stride + j * layout.leading + i);
-        if (product.operation.compute == CUBLAS_COMPUTE_32F_FAST_TF32)
-          value = static_cast<T>(rounded_to_tf32(static_cast<float>(value)));
-        out[static_cast<std::size_t>(terms_are_rows ? i * columns + j : j * rows + i)] = value;
-      }
-    return out;
-  }
-
-  void run() const {
-    const Layout& to = product.d;
-    const auto rows = static_cast<std::int64_t>(to.rows), columns = static_cast<std::int64_t>(to.columns);
-    const auto terms = static_cast<std::int64_t>(product.terms()), parts = static_cast<std::int64_t>(algorithm.parts);
-    const std::int64_t per_part = (terms + parts - 1) / parts;
-    std::vector<T> own(parts > 1 ? 0 : to.rows * to.columns);
-    T* const sums = parts > 1 ? static_cast<T*>(workspace) : own.data();
-    for (std::int64_t repeat = 0; repeat < to.batch; ++repeat) {
-      const std::vector<T> left = packed(a, product.a, product.operation.transpose_a != CUBLAS_OP_N, repeat),
-                           right = packed(b, product.b, product.operation.transpose_b == CUBLAS_OP_N, repeat);
-      for (std::int64_t part = 0; part < parts; ++part) {
-        T* const sum = sums + part * rows * columns;
-        std::fill_n(sum, rows * columns, T{});
-        for (std::int64_t p = part * per_part; p < std::min(terms, (part + 1) * per_part); ++p)
-          for (std::int64_t j = 0; j < columns; ++j) {
-            const T factor = right[static_cast<std::size_t>(p * columns + j)];
-            const T* const column = left.data() + p * rows;
-            for (std::int64_t i = 0; i < rows; ++i) sum[j * rows + i] += column[i] * factor;
-          }
-      }
-      finish(sums, parts, repeat);
-      if (product.sums_columns()) sum_columns(right);
-    }
-  }
-
-  void sum_columns(const std::vector<T>& right) const {
-    const std::size_t columns = product.d.columns;
-    for (std::size_t j = 0; j < columns; ++j) {
-      T sum{};
-      for (std::size_t p = 0; p < product.terms(); ++p) sum += right[p * columns + j];
-      store(const_cast<void*>(product.operation.bias), product.d.type, static_cast<std::int64_t>(j), sum);
-    }
-  }
-
-  void finish(const T* sums, std::int64_t parts, std::int64_t repeat) const {
-    const Layout &from = product.c, &to = product.d;
-    const auto rows = static_cast<std::int64_t>(to.rows), columns = static_cast<std::int64_t>(to.columns);
-    for (std::int64_t j = 0; j < columns; ++j)
-      for (std::int64_t i = 0; i < rows; ++i) {
-        T sum{};
-        for (std::int64_t part = 0; part < parts; ++part) {
-          const T value = sums[(part * columns + j) * rows + i];
-          sum += parts > 1 && algorithm.rounds_parts ? rounded_to(to.type, value) : value;
-        }
-        sum *= alpha;
-        if (beta != T{}) sum += beta * load<T>(c, from.type, repeat * from.stride + j * from.leading + i);
-        if (product.has_bias()) sum += load<T>(product.operation.bias, to.type, i);
-        store(d, to.type, repeat * to.stride + j * to.leading + i, sum);
-      }
-  }
-};
 
 }  // namespace
 
-Calls calls() { return {counters.handles, counters.descriptors, counters.choices, counters.products}; }
+Calls calls() {
+  return {counters.handles, counters.descriptors, counters.choices, counters.products, counters.in_tf32};
+}
 
 cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
   *handle = new Context{current_device};
@@ -408,15 +346,15 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
     }
     if (product.has_bias() && preference->alignments[3] < 4) throw NoAlgorithm();
     ++counters.choices;
-    Algorithm chosen{.fingerprint = product.fingerprint(handle->device),
-                     .parts = std::min<std::uint64_t>(4, product.terms()),
-                     .workspace = 0,
-                     .rounds_parts = preference->reductions & CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE,
-                     .alignments = preference->alignments};
+    Algorithm chosen{
+        .fingerprint = product.fingerprint(handle->device), .workspace = 0, .alignments = preference->alignments};
     for (std::uint32_t& alignment : chosen.alignments) alignment = std::min(alignment, 16u);
-    const std::uint64_t sums = d->rows * d->columns * (product.in_f64() ? 8 : 4);
-    if (chosen.parts * sums > preference->workspace) chosen.parts = 1;
-    if (chosen.parts > 1) chosen.workspace = chosen.parts * sums;
+    const std::uint64_t parts = std::min<std::uint64_t>(4, product.terms()),
+                        sums = parts * d->rows * d->columns * (product.in_f64() ? 8 : 4);
+    if (parts > 1 && sums <= preference->workspace) chosen.workspace = sums;
+    demand(chosen.workspace == 0 || size_of(d->type) > 2 ||
+               !(preference->reductions & CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE),
+           std::string("parts of the product may be rounded to ") + name_of(d->type));
     results[0] = {};
     results[0].workspaceSize = chosen.workspace;
     std::memcpy(&results[0].algo, &chosen, sizeof(chosen));
@@ -450,15 +388,17 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t oper
           allocator_for(poolgrad::Device{DeviceType::cuda, static_cast<std::uint8_t>(handle->device)});
       demand(pool.usable_size(workspace) >= workspace_bytes, "the workspace has fewer bytes than are claimed");
     }
+    demand(c == d, "the emulated library adds to C in its place");
     ++counters.products;
+    counters.in_tf32 += operation->compute == CUBLAS_COMPUTE_32F_FAST_TF32;
     emulation::Device& device = emulation::device(handle->device);
     device.take_failure();
-    const auto queue = [&]<class T>(T) {
-      device.enqueue("gemm", reinterpret_cast<std::uint64_t>(stream),
-                     [call = Call<T>{product, how, *static_cast<const T*>(alpha), *static_cast<const T*>(beta), a, b, c,
-                                     d, workspace}] { call.run(); });
+    const auto number = [&](const void* of) {
+      return product.in_f64() ? *static_cast<const double*>(of) : *static_cast<const float*>(of);
     };
-    product.in_f64() ? queue(double{}) : queue(float{});
+    device.enqueue(
+        "gemm", reinterpret_cast<std::uint64_t>(stream),
+        [=, g = transposed(product, number(alpha), number(beta))] { multiply(g, b, a, d, workspace, how.workspace); });
   });
 }
 

@@ -1,4 +1,4 @@
-#include "kernels/cuda/emulation/block.h"
+#include "tests/emulation/block.h"
 
 #include <algorithm>
 #include <exception>
@@ -9,12 +9,12 @@
 #include <utility>
 #include <vector>
 
-#include "allocator/emulation/device.h"
 #include "allocator/error.h"
-#include "kernels/cuda/emulation/fiber.h"
-#include "kernels/cuda/emulation/launch_log.h"
-#include "kernels/cuda/emulation/random_order.h"
-#include "kernels/cuda/emulation/shared_memory.h"
+#include "tests/emulation/device.h"
+#include "tests/emulation/fiber.h"
+#include "tests/emulation/launch_log.h"
+#include "tests/emulation/random_order.h"
+#include "tests/emulation/shared_memory.h"
 
 namespace poolgrad::emulation {
 

@@ -1,5 +1,5 @@
 // cuBLASLt for the emulated device: the entry points of kernels/cuda/gemm.cu, with the names, types and rules of
-// NVIDIA's cublasLt.h. Products are computed naively, later, on the stream. A call that breaks a rule returns
+// NVIDIA's cublasLt.h. The CPU's kernel multiplies, later, on the stream. A call that breaks a rule returns
 // CUBLAS_STATUS_INVALID_VALUE; cublasLtGetStatusString() then names the rule:
 //
 //  - descriptors: known attributes of the right size; every descriptor is destroyed
@@ -12,9 +12,11 @@
 //  - addresses: device memory of one pool block from the first to the last element; an excessive leading dimension
 //    leaves the block. A workspace has its declared size
 //
-// Algorithms are the worst that a preference allows: parts of k go through the workspace if there is one, and are
-// rounded to the type of C unless that is excluded.
+// An algorithm overwrites the workspace if there is one. A preference must exclude that it rounds parts of the product
+// to f16 or bf16. Operands of TF32 products are counted, not rounded.
 #pragma once
+
+#define POOLGRAD_HAVE_CUBLASLT
 
 #include <cstddef>
 #include <cstdint>
@@ -78,7 +80,7 @@ inline thread_local int current_device = 0;
 
 /// Counts of all threads' calls; `handles` and `descriptors` count live objects.
 struct Calls {
-  std::int64_t handles, descriptors, choices, products;
+  std::int64_t handles, descriptors, choices, products, in_tf32;
 };
 Calls calls();
 
@@ -115,3 +117,11 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t oper
                               cudaStream_t stream);
 
 }  // namespace poolgrad::emulation::cublaslt
+
+namespace poolgrad::kernels {
+
+using namespace emulation::cublaslt;
+inline void use_device(int index) { current_device = index; }
+
+}  // namespace poolgrad::kernels
+#define POOLGRAD_CUBLASLT_ENTRY(name) &name

@@ -8,7 +8,7 @@
 #include <string>
 
 #include "allocator/caching_allocator.h"
-#include "allocator/emulation/device.h"
+#include "tests/emulation/device.h"
 
 namespace poolgrad::emulation {
 

@@ -1,4 +1,4 @@
-#include "allocator/emulation/streams.h"
+#include "tests/emulation/streams.h"
 
 #include <algorithm>
 #include <string>

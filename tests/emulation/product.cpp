@@ -1,4 +1,4 @@
-#include "kernels/cuda/emulation/product.h"
+#include "tests/emulation/product.h"
 
 #include <cstring>
 #include <string>

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/cuda/emulation/block.h"
+#include "tests/emulation/block.h"
 
 namespace poolgrad::emulation {
 

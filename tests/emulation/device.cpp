@@ -1,4 +1,4 @@
-#include "allocator/emulation/device.h"
+#include "tests/emulation/device.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -12,9 +12,9 @@
 #include <utility>
 #include <vector>
 
-#include "allocator/emulation/faults.h"
 #include "allocator/error.h"
 #include "allocator/stream.h"
+#include "tests/emulation/faults.h"
 
 namespace poolgrad::emulation {
 

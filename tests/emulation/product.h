@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "kernels/cuda/emulation/block.h"
+#include "tests/emulation/block.h"
 
 namespace poolgrad::emulation {
 
