@@ -12,3 +12,4 @@
 #include "autograd/operators/sorting.h"
 #include "autograd/operators/unary.h"
 #include "autograd/operators/views.h"
+#include "autograd/recurrence.h"

@@ -9,11 +9,14 @@
 // --device=cuda:0 measures a GPU; POOLGRAD_BENCHMARK_SMALL=1: a tiny size. benchmarks/peers/sdpa.py uses the second
 // form to alternate with PyTorch.
 #include <cstdlib>
+#include <optional>
 #include <utility>
 
 #include "attention/attend.h"
 #include "attention/ring/plan.h"
 #include "autograd/engine/engine.h"
+#include "autograd/operators/arithmetic.h"
+#include "autograd/recurrence.h"
 #include "benchmarks/support.h"
 #include "tensor/creation.h"
 #include "tensor/grad_mode.h"
@@ -31,6 +34,7 @@ const std::vector<std::pair<std::string, DType>> dtypes = {
 struct Case {
   Pattern pattern;
   double dropout = 0.0;
+  std::optional<DeltaRuleOptions> recurrent = {};  // gated_delta_rule() in place of attend()
 };
 
 const std::vector<std::pair<std::string, Case>>& cases() {
@@ -47,6 +51,8 @@ const std::vector<std::pair<std::string, Case>>& cases() {
       {"blocks_causal", {Pattern::dilated_sparse(128) & Pattern::causal()}},
       {"dilated_plus_random", {dilated + random}},  // visits the keys of the union without a mask
       {"dilated_or_random", {dilated | random}},
+      {"delta", {Pattern::causal(), 0.0, DeltaRuleOptions{}}},
+      {"gla", {Pattern::causal(), 0.0, DeltaRuleOptions{.delta = false}}},
   };
   return all;
 }
@@ -56,7 +62,7 @@ class Call {
  public:
   Call(DType dtype, const Case& of, bool backward, std::int64_t batch, std::int64_t queries, std::int64_t keys,
        std::int64_t heads, std::int64_t depth)
-      : pattern_(of.pattern), options_{.dropout = of.dropout}, backward_(backward) {
+      : pattern_(of.pattern), options_{.dropout = of.dropout}, recurrent_(of.recurrent), backward_(backward) {
     const auto operand = [&](std::int64_t length) {
       Tensor x = randn({batch, length, heads, depth}, {dtype, device});
       x.set_requires_grad(backward);
@@ -64,6 +70,14 @@ class Call {
     };
     q_ = operand(queries), k_ = operand(keys), v_ = operand(keys);
     gradient_ = randn({batch, queries, heads, depth}, {dtype, device});
+    if (recurrent_) {  // 3 D with a state, 2 D within a chunk; the backward pass 18 products of 7
+      const TensorOptions wide{compute_dtype(dtype), device};
+      k_ = (k_ * 0.125).detach().set_requires_grad(backward);
+      beta_ = uniform({batch, keys, heads}, 0.0, 1.0, wide).set_requires_grad(backward);
+      gate_ = uniform({batch, keys, heads}, -0.1, 0.0, wide).set_requires_grad(backward);
+      operations_ = (backward ? 25.0 : 7.0) * 2.0 * static_cast<double>(batch * keys * heads * depth * depth);
+      return;
+    }
     const auto compiled = pattern_.compile(heads, kernels::PositionMap::contiguous(queries, keys - queries),
                                            kernels::PositionMap::contiguous(keys));
     double pairs = 0;
@@ -72,7 +86,12 @@ class Call {
   }
 
   void run() {
-    if (backward_) {
+    if (recurrent_ && backward_) {
+      grad({gated_delta_rule(q_, k_, v_, beta_, gate_, {}, *recurrent_).out}, {q_, k_, v_, beta_, gate_}, {gradient_});
+    } else if (recurrent_) {
+      const NoGradGuard guard;
+      gated_delta_rule(q_, k_, v_, beta_, gate_, {}, *recurrent_);
+    } else if (backward_) {
       grad({attention::attend(q_, k_, v_, pattern_, options_).out}, {q_, k_, v_}, {gradient_});
     } else {
       const NoGradGuard guard;
@@ -84,8 +103,9 @@ class Call {
  private:
   Pattern pattern_;
   attention::AttendOptions options_;
+  std::optional<DeltaRuleOptions> recurrent_;
   bool backward_;
-  Tensor q_, k_, v_, gradient_;
+  Tensor q_, k_, v_, gradient_, beta_, gate_;
   double operations_ = 0;
 };
 
@@ -111,7 +131,7 @@ void register_plans() {
           for (const int step : plan.visited()) benchmark::DoNotOptimize(plan.computes(ranks - 1, step));
         }
       };
-      if (of.dropout == 0)
+      if (of.dropout == 0 && !of.recurrent)
         benchmark::RegisterBenchmark(("RingPlan/" + name + "/" + attention::to_string(layout)).c_str(), run)
             ->ArgName("ranks")
             ->Arg(small_sizes() ? 8 : 512)

@@ -56,6 +56,28 @@ void attention_backward(Stream stream, const AttentionSchedule& schedule, const 
                         const View& k, const View& v, const View& lse, const View& delta, const View& grad_out,
                         const AttentionGradients& gradients);
 
+/// The gated delta rule (Yang et al. 2025): S_t = e^gate_t S_{t-1} + k_t u_t^T and out_t = S_t^T q_t, with
+/// u_t = beta_t (v_t - e^gate_t S_{t-1}^T k_t), or beta_t v_t without `delta`. q, k (B, T, H, K), v (B, T, H, V) have
+/// one floating dtype. beta, gate (B, T, H) and the states (B, H, K, V) are in its compute dtype; states are
+/// contiguous.
+struct DeltaRule {
+  View q, k, v, beta, gate;
+  View state;               // before the first position; without data: 0
+  bool delta = true;        // false: linear attention
+  std::int64_t chunk = 64;  // positions computed by products; at least 1
+};
+struct DeltaRuleGradients {
+  View dq, dk, dv, dbeta, dgate;
+  View dstate;  // without data it is not computed
+};
+/// Computes out (B, T, H, V), contiguous, and the last state. One thread works on a head of a sequence, in a fixed
+/// order: equal bits for any number of threads. Only CPUs have this kernel and its backward.
+void delta_rule(Stream stream, const DeltaRule& rule, const View& out, const View& last);
+/// Computes all gradients, contiguous. A grad_out or grad_last without data counts as 0. It repeats the forward pass;
+/// each thread keeps V elements a position and one state a chunk.
+void delta_rule_backward(Stream stream, const DeltaRule& rule, const View& grad_out, const View& grad_last,
+                         const DeltaRuleGradients& gradients);
+
 /// Whether a GPU may use its tensor cores (mma.sync) for attention. In f16 and bf16, weights and gradients of scores
 /// are then rounded to that type. In f32 nothing is rounded: each number is multiplied in three parts. On unless
 /// POOLGRAD_MMA=0. No effect on f64 and other devices.

@@ -50,4 +50,19 @@ inline double attention_operations(const AttentionSchedule& schedule, double pro
   return attention_operations(kept_pairs(schedule), schedule.heads, products, q, v);
 }
 
+/// `products` of a chunk's rows with a state or with each other.
+inline Cost delta_rule_cost(const DeltaRule& x, double products, const auto&... others) {
+  Cost cost = traffic(x.q, x.k, x.v, x.beta, x.gate, x.state, others...);
+  const auto side = static_cast<double>(std::max({x.chunk, x.q.shape[3], x.v.shape[3]}));
+  cost.operations = 2.0 * products * static_cast<double>(x.q.shape[0] * x.q.shape[1] * x.q.shape[2]) * side * side;
+  return cost;
+}
+inline Cost cost_of(Stream, const DeltaRule& rule, const View& out, const View& last) {
+  return delta_rule_cost(rule, 7.0, out, last);
+}
+inline Cost cost_of(Stream, const DeltaRule& rule, const View& grad_out, const View& grad_last,
+                    const DeltaRuleGradients& g) {
+  return delta_rule_cost(rule, 18.0, grad_out, grad_last, g.dq, g.dk, g.dv, g.dbeta, g.dgate, g.dstate);
+}
+
 }  // namespace poolgrad::kernels

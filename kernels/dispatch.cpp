@@ -454,6 +454,21 @@ void attention_forward(Stream stream, const AttentionSchedule& schedule, const A
                                  [&] { charge(stream, cost); });
 }
 
+void delta_rule(Stream stream, const DeltaRule& rule, const View& out, const View& last) {
+  if (const auto kernel = kernel_for(stream, "gated_delta_rule", &KernelTable::delta_rule))
+    return kernel(stream, rule, out, last);
+  const Scratch scratch(stream, "delta_rule", on_cpu::delta_rule_scratch(rule));
+  charge(stream, cost_of(stream, rule, out, last));
+}
+
+void delta_rule_backward(Stream stream, const DeltaRule& rule, const View& grad_out, const View& grad_last,
+                         const DeltaRuleGradients& gradients) {
+  if (const auto kernel = kernel_for(stream, "gated_delta_rule", &KernelTable::delta_rule_backward))
+    return kernel(stream, rule, grad_out, grad_last, gradients);
+  const Scratch scratch(stream, "delta_rule", on_cpu::delta_rule_backward_scratch(rule));
+  charge(stream, cost_of(stream, rule, grad_out, grad_last, gradients));
+}
+
 void attention_delta(Stream stream, const View& out, const View& grad_out, const View& grad_lse, const View& delta) {
   run(&KernelTable::attention_delta, "attention delta", stream, out, grad_out, grad_lse, delta);
 }

@@ -31,6 +31,8 @@
   KERNEL(uniform) KERNEL(normal) KERNEL(dropout) KERNEL(adamw) KERNEL(sgd) KERNEL(rmsprop) \
   KERNEL(add_gradient) KERNEL(weighted_sum) KERNEL(gemm) \
   KERNEL(attention_forward) KERNEL(attention_delta) KERNEL(attention_backward)
+/// Kernels of CPUs alone.
+#define POOLGRAD_CPU_KERNELS(KERNEL) KERNEL(delta_rule) KERNEL(delta_rule_backward)
 // clang-format on
 
 namespace poolgrad::kernels {
@@ -39,6 +41,7 @@ namespace poolgrad::kernels {
 struct KernelTable {
 #define POOLGRAD_KERNEL(name) decltype(&kernels::name) name = nullptr;
   POOLGRAD_KERNELS(POOLGRAD_KERNEL)
+  POOLGRAD_CPU_KERNELS(POOLGRAD_KERNEL)
 #undef POOLGRAD_KERNEL
 };
 

@@ -94,7 +94,7 @@ class Timed {
 
 constexpr std::string_view kernel_names[] = {
 #define POOLGRAD_KERNEL(name) #name,
-    POOLGRAD_KERNELS(POOLGRAD_KERNEL)
+    POOLGRAD_KERNELS(POOLGRAD_KERNEL) POOLGRAD_CPU_KERNELS(POOLGRAD_KERNEL)
 #undef POOLGRAD_KERNEL
 };
 
@@ -122,7 +122,7 @@ constexpr std::size_t index_of(std::string_view name) {
 constexpr KernelTable all_timed = {
 #define POOLGRAD_KERNEL(name) \
   .name = &TimedKernel<&KernelTable::name, index_of(#name), decltype(KernelTable::name)>::call,
-    POOLGRAD_KERNELS(POOLGRAD_KERNEL)
+    POOLGRAD_KERNELS(POOLGRAD_KERNEL) POOLGRAD_CPU_KERNELS(POOLGRAD_KERNEL)
 #undef POOLGRAD_KERNEL
 };
 

@@ -243,11 +243,15 @@ nn::MixerFactory attention_mixer(std::vector<MixerSpec> layers) {
       throw ValueError(fmt::format("[language_model] there are {} for {}", plural(std::ssize(layers), "mixer"),
                                    plural(config.layers, "layer")));
     MixerSpec spec = layers.size() == 1 ? layers.front() : layers[static_cast<std::size_t>(layer)];
+    const std::int64_t heads = spec.heads > 0 ? spec.heads : config.heads;
+    if (spec.recurrent) {
+      spec.recurrent->bias = config.biases;
+      return std::make_unique<DeltaMixer>(config.width, heads, *spec.recurrent, parameters);
+    }
     if (spec.pattern.length() < config.context)
       throw ValueError(fmt::format("[language_model] the pattern is made for {} positions, and the context has {}: {}",
                                    spec.pattern.length(), config.context, spec.pattern.to_string()));
     if (!spec.core.generator) spec.core.generator = parameters.generator;
-    const std::int64_t heads = spec.heads > 0 ? spec.heads : config.heads;
     if (spec.heads > 0 && spec.multihead.kv_heads == 0) spec.multihead.kv_heads = heads;
     MultiheadOptions options = as_mixer(spec.multihead, config);
     if (!spec.positions) options.rope.reset();

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "attention/modules/delta_mixer.h"
 #include "attention/modules/pattern_attention.h"
 #include "autograd/operators/rows.h"
 #include "nn/language_model.h"
@@ -137,7 +138,7 @@ using MultiheadAttention = Multihead<PatternAttention>;
 /// rope) and biases, and kv_heads unless `options` sets it. The output projection starts at 0 by default.
 MultiheadOptions as_mixer(MultiheadOptions options, const nn::LanguageModelConfig& config);
 
-/// The attention of one layer of a language model.
+/// The attention of one layer of a language model, or the recurrence in its place.
 struct MixerSpec {
   Pattern pattern = Pattern::causal();
   MultiheadOptions multihead = {.layer_norm = false, .post_norm = false};
@@ -145,6 +146,7 @@ struct MixerSpec {
   RingSetup ring = {};
   std::int64_t heads = 0;  // 0: the model's; otherwise multihead.kv_heads 0 means as many as these
   bool positions = true;   // false: no rotary positions, even if the model has them
+  std::optional<DeltaMixerOptions> recurrent = {};  // a DeltaMixer, with these and `heads` alone
 };
 
 /// Returns a factory of MultiheadAttention mixers for a language model, with as_mixer(). `layers` has one entry for

@@ -150,6 +150,15 @@ class BackwardPass {
       sum = sum.defined() ? add_gradients(std::move(sum), std::move(gradient)) : std::move(gradient);
   }
 
+  RunningSum sum_of(const Slot& slot, std::size_t input) {
+    const std::size_t child = slot_of_edge_[slot.first_edge + input];
+    if (!wanted_[slot.first_edge + input] || slots_[child].gradients.empty()) return {};
+    const int index = slot.node->edges()[input].index;
+    Tensor& value = slots_[child].gradients[static_cast<std::size_t>(index)];
+    if (!value.defined()) return {};
+    return {&value, is_half(value.dtype()) ? &exact_[{child, index}] : nullptr, slots_[child].waiting == 1};
+  }
+
   void drain() {
     using Ready = std::pair<std::uint64_t, std::size_t>;  // sequence, slot: the largest runs first
     std::priority_queue<Ready> ready;
@@ -182,7 +191,8 @@ class BackwardPass {
       slot.node->run_hooks(gradients);
       capture(slot, gradients);
       if (slot.runs) {
-        BackwardCall call(*slot.node, std::move(gradients), wanted_.data() + slot.first_edge);
+        BackwardCall call(*slot.node, std::move(gradients), wanted_.data() + slot.first_edge,
+                          [this, s](int input) { return sum_of(slots_[s], static_cast<std::size_t>(input)); });
         results = slot.node->run(call);
         if (anomaly_mode_enabled()) check_gradients(*slot.node, results);
       }

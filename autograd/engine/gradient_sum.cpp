@@ -69,6 +69,22 @@ void accumulate_gradient(Tensor& value, Tensor& exact, Tensor gradient, bool is_
   }
 }
 
+bool accumulate_into_part(const RunningSum& sum, const Tensor& gradient,
+                          const std::function<Tensor(const Tensor&)>& part) {
+  if (grad_enabled() || sum.value == nullptr || !is_reusable(*sum.value)) return false;
+  const Tensor place = part(*sum.value);
+  if (sum.exact == nullptr || (sum.is_last && !sum.exact->defined())) {
+    add_into(place, place, gradient);
+    return true;
+  }
+  const DType wide = compute_dtype(gradient.dtype());
+  if (!sum.exact->defined()) *sum.exact = to(*sum.value, wide);
+  const Tensor exact = part(*sum.exact);
+  add_into(exact, exact, to(gradient, wide));
+  kernels::copy(current_stream(place.device()), place.view(), exact.view());
+  return true;
+}
+
 Tensor add_gradients(Tensor a, Tensor b) {
   if (!grad_enabled() && is_reusable(a)) {
     add_into(a, a, b);

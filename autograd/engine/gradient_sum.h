@@ -1,6 +1,9 @@
 // The sum of gradients that arrive one by one.
 #pragma once
 
+#include <functional>
+
+#include "autograd/engine/node.h"
 #include "tensor/tensor.h"
 
 namespace poolgrad {
@@ -24,6 +27,11 @@ class GradientSum {
 
 /// GradientSum::add() for a sum whose two tensors the caller keeps; `exact` may stay undefined.
 void accumulate_gradient(Tensor& value, Tensor& exact, Tensor gradient, bool is_last, bool in_place = false);
+
+/// Adds `gradient` to `part(sum)`, a view of a sum that may be written over, and returns true. Takes time linear in the
+/// part, but for the first of several in half types. Returns false, doing nothing, if there is no such sum.
+bool accumulate_into_part(const RunningSum& sum, const Tensor& gradient,
+                          const std::function<Tensor(const Tensor&)>& part);
 
 /// Returns a + b, on the tape while grad mode is on. Otherwise reuses the memory of a or b if it has no other owner.
 Tensor add_gradients(Tensor a, Tensor b);

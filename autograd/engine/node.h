@@ -31,12 +31,21 @@ inline bool is_reusable(const Tensor& tensor) {
   return tensor.is_sole_owner() && tensor.is_contiguous() && !tensor.requires_grad();
 }
 
+/// The gradients that an input has received so far in a pass; null before the first. `exact` is the sum of half types
+/// in f32, as in GradientSum. `is_last`: no other operator adds to it.
+struct RunningSum {
+  Tensor* value = nullptr;
+  Tensor* exact = nullptr;
+  bool is_last = false;
+};
+
 /// The argument of a backward function: the gradients of the outputs, and which gradients are wanted.
 class BackwardCall {
  public:
+  using Sums = std::function<RunningSum(int)>;
   /// `wanted` has one flag per input of `node`; nullptr wants every input that has an edge.
-  BackwardCall(const Node& node, Gradients gradients, const std::uint8_t* wanted = nullptr)
-      : node_(node), gradients_(std::move(gradients)), wanted_(wanted) {}
+  BackwardCall(const Node& node, Gradients gradients, const std::uint8_t* wanted = nullptr, Sums sums = {})
+      : node_(node), gradients_(std::move(gradients)), wanted_(wanted), sums_(std::move(sums)) {}
 
   /// Gradient of output i; undefined if that output did not contribute.
   const Tensor& gradient(int i = 0) const { return gradients_[static_cast<std::size_t>(i)]; }
@@ -47,11 +56,15 @@ class BackwardCall {
   Tensor place_over_gradient(int i = 0) const;
   /// True if the gradient of input i is wanted.
   bool needs(int i) const;
+  /// The sum that the gradient of input i is added to. A backward function may add to a part of it and return an
+  /// undefined gradient.
+  RunningSum sum(int i) const { return sums_ ? sums_(i) : RunningSum(); }
 
  private:
   const Node& node_;
   Gradients gradients_;
   const std::uint8_t* wanted_;
+  Sums sums_;
 };
 
 /// Returns one gradient per input, in order; undefined means none. With create_graph, grad mode is on during the call,

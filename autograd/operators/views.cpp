@@ -6,6 +6,7 @@
 
 #include "allocator/error.h"
 #include "autograd/autocast.h"
+#include "autograd/engine/gradient_sum.h"
 #include "autograd/engine/record.h"
 #include "autograd/operators/arithmetic.h"
 #include "autograd/operators/shared.h"
@@ -90,6 +91,20 @@ Tensor movedim(Argument x, const Dims& source, const Dims& destination) {
   return permute(*x, order);
 }
 
+namespace {
+
+/// The gradient of x, of shape `before`, from that of its slice (axis, first, step). Adds to the slice of the sum of
+/// earlier gradients where there is one, so that a loop over slices is linear in x.
+Gradients gradient_of_slice(const BackwardCall& call, const Tensor& grad, const Shape& before, int axis,
+                            std::int64_t first, std::int64_t step = 1) {
+  const std::int64_t stop = first + (grad.shape()[axis] - 1) * step + 1;
+  const auto part = [&](const Tensor& sum) { return sum.alias(sliced(sum.geometry(), axis, first, stop, step)); };
+  if (grad.count() > 0 && accumulate_into_part(call.sum(0), grad, part)) return {Tensor()};
+  return {place({grad}, before, axis, {first}, step)};
+}
+
+}  // namespace
+
 Tensor slice(Argument x, std::int64_t dim, std::int64_t start, std::int64_t stop, std::int64_t step) {
   check_defined("slice", x);
   const Geometry geometry = sliced(x->geometry(), dim, start, stop, step);
@@ -99,7 +114,7 @@ Tensor slice(Argument x, std::int64_t dim, std::int64_t start, std::int64_t stop
     const std::int64_t size = x->shape()[axis];
     const std::int64_t first = std::clamp<std::int64_t>(start < 0 ? start + size : start, 0, size);
     record("slice", {x}, {out}, [axis, first, step, before = x->shape()](const BackwardCall& call) -> Gradients {
-      return {place({call.gradient()}, before, axis, {first}, step)};
+      return gradient_of_slice(call, call.gradient(), before, axis, first, step);
     });
   }
   return out;
@@ -112,7 +127,7 @@ Tensor select(Argument x, std::int64_t dim, std::int64_t index) {
     const int axis = normalize_dim("select", dim, x->shape());
     const std::int64_t first = index < 0 ? index + x->shape()[axis] : index;
     record("select", {x}, {out}, [axis, first, before = x->shape()](const BackwardCall& call) -> Gradients {
-      return {place({unsqueeze(call.gradient(), axis)}, before, axis, {first})};
+      return gradient_of_slice(call, unsqueeze(call.gradient(), axis), before, axis, first);
     });
   }
   return out;

@@ -2,7 +2,7 @@
 """Attention, poolgrad's attend() and PyTorch's scaled_dot_product_attention in turn, in one run, with the same threads.
 
 Usage: python3 benchmarks/peers/sdpa.py path/to/attention_benchmark [--repeats 7] [--lengths 1024 4096 16384]
-       [--dtypes f32 bf16] [--patterns dense causal] [--passes forward forward_backward] [--device cuda]
+       [--dtypes f32 bf16] [--patterns dense causal delta gla] [--passes forward forward_backward] [--device cuda]
 
 Prints the medians of both in ms and GFLOP/s, counted on the pairs that the pattern admits (forward 4 D, backward 10 D),
 and PyTorch / poolgrad (above 1: poolgrad is faster): of the medians, and the quartiles over neighboring pairs. On a GPU
@@ -53,10 +53,66 @@ def torch_call(dtype, pattern, backward, length, heads, device, kernel):
     return run
 
 
+def delta_rule(q, k, v, beta, gate, delta, chunk=64):
+    """The gated delta rule by chunks in PyTorch's operators; q, k, v (B, H, T, D), beta and gate (B, H, T)."""
+    import torch
+
+    def chunks(x):
+        return x.float().unflatten(2, (-1, chunk))
+
+    q, k, v, beta, gate = map(chunks, (q, k, v, beta, gate))
+    since = gate.cumsum(-1)
+    decay = (since.unsqueeze(-1) - since.unsqueeze(-2)).tril().exp().tril()
+    scores = (q @ k.transpose(-1, -2)) * decay
+    of_values = beta.unsqueeze(-1) * v
+    if delta:
+        lower = ((k @ k.transpose(-1, -2)) * decay * beta.unsqueeze(-1)).tril(-1)
+        right = torch.cat([of_values, k * (beta * since.exp()).unsqueeze(-1)], -1)
+        solved = torch.linalg.solve_triangular(lower, right, upper=False, unitriangular=True)
+        of_values, of_state = solved.split(v.shape[-1], -1)
+        of_state = of_state.unbind(2)
+    first = (q * since.exp().unsqueeze(-1)).unbind(2)
+    last = (k * (since[..., -1:] - since).exp().unsqueeze(-1)).transpose(-1, -2).unbind(2)
+    kept = since[..., -1].exp().unsqueeze(-1).unsqueeze(-1).unbind(2)
+    state, out = 0.0, []
+    for i, (u, within) in enumerate(zip(of_values.unbind(2), scores.unbind(2))):
+        if i == 0:
+            out.append(within @ u)
+            state = last[i] @ u
+            continue
+        if delta:
+            u = u - of_state[i] @ state
+        out.append(first[i] @ state + within @ u)
+        state = kept[i] * state + last[i] @ u
+    return torch.cat(out, 2)
+
+
+def delta_rule_call(dtype, delta, backward, length, heads, device):
+    import torch
+
+    kind = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}[dtype]
+    q, k, v, gradient = (torch.randn(1, heads, length, DEPTH, dtype=kind, device=device) for _ in range(4))
+    k *= 0.125
+    beta, gate = torch.rand(1, heads, length, device=device), -0.1 * torch.rand(1, heads, length, device=device)
+    operands = (q, k, v, beta, gate)
+    for x in operands:
+        x.requires_grad_(backward)
+
+    def call():
+        with torch.set_grad_enabled(backward):
+            out = delta_rule(*operands, delta).to(kind)
+            if backward:
+                torch.autograd.grad(out, operands, gradient)
+
+    return call
+
+
 def unsynchronised_call(dtype, pattern, backward, length, heads, device):
     import torch
     import torch.nn.functional as F
 
+    if pattern in ("delta", "gla"):
+        return delta_rule_call(dtype, pattern == "delta", backward, length, heads, device)
     kind = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}[dtype]
     q, k, v, gradient = (torch.randn(1, heads, length, DEPTH, dtype=kind, device=device) for _ in range(4))
     if not backward:

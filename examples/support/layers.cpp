@@ -51,6 +51,9 @@ class EntryReader {
   AttentionOptions read(std::string_view parts) {
     for (const std::string& part : split(parts, '+')) read_part(part);
     if (!said("a kind")) throw ValueError("it names no kind of attention, such as causal");
+    for (const char* const part : {"rope", "softcap", "sinks", "qk-norm", "kv-heads"})
+      if (layer_.is_recurrent() && said(part == std::string_view("rope") && layer_.rope ? "positions" : part))
+        throw ValueError(fmt::format("{} takes no {}", layer_.attention, part));
     return layer_;
   }
 
@@ -212,7 +215,7 @@ void check_layers(const std::vector<LayerRun>& runs, const nn::LanguageModelConf
       const auto refuse = [](const std::string& reason) { throw ValueError("[layer] " + reason); };
       if (model.width % heads != 0)
         refuse(fmt::format("--width {} is not divisible by {}", model.width, plural(heads, "head")));
-      if (layer.rope && model.width / heads % 2 != 0)
+      if (layer.rope && !layer.is_recurrent() && model.width / heads % 2 != 0)
         refuse(fmt::format("--width {} / {} must be even, because rotary positions rotate pairs", model.width,
                            plural(heads, "head")));
       if (heads % kv_heads != 0)

@@ -31,8 +31,8 @@ using attention::Pattern;
 constexpr std::int64_t most_ranks = 1024, most_keys_of_a_branch = 8192;
 
 const std::vector<std::string>& attention_names() {
-  static const std::vector<std::string> names{"causal",       "dense",   "window", "dilated", "block_sparse",
-                                              "global_local", "strided", "random", "ring"};
+  static const std::vector<std::string> names{"causal",  "dense",  "window", "dilated", "block_sparse", "global_local",
+                                              "strided", "random", "ring",   "delta",   "gla"};
   return names;
 }
 
@@ -54,6 +54,8 @@ std::string_view attention_kinds_of(std::string_view option) {
       {"stride", "strided"},
       {"density", "random"},
       {"ring-size", "ring"},
+      {"state-chunk", "delta, gla"},
+      {"conv", "delta, gla"},
       {"layout", "ring"}};
   const auto* const found = std::ranges::find(kinds, option, &std::pair<std::string_view, std::string_view>::first);
   return found == std::end(kinds) ? std::string_view() : found->second;
@@ -122,6 +124,7 @@ Pattern AttentionOptions::pattern(std::int64_t context, const std::string& progr
   if (attention == "strided") return of_option("--stride", [&] { return Pattern::strided(stride) & causal; });
   if (attention == "random")
     return of_option("--block, --density", [&] { return Pattern::random_blocks(block, density, seed) & causal; });
+  if (is_recurrent()) check_at_least_one(program, {{"state-chunk", state_chunk}, {"conv", conv}});
   if (attention == "ring") {
     check_at_least_one(program, {{"ring-size", ring_size}});
     if (ring_size > most_ranks)
@@ -146,9 +149,12 @@ std::string describe_rope(const RopeOptions& rope) {
 }  // namespace
 
 std::string AttentionOptions::describe(std::int64_t context) const {
-  std::string text = attention == "window" ? fmt::format("window of {}", window)
-                     : attention == "ring" ? fmt::format("causal over a {} ring of {}", layout, ring_size)
-                                           : pattern(context, "attention").to_string();
+  std::string text = attention == "window"  ? fmt::format("window of {}", window)
+                     : attention == "ring"  ? fmt::format("causal over a {} ring of {}", layout, ring_size)
+                     : attention == "delta" ? "gated delta rule"
+                     : attention == "gla"   ? "gated linear attention"
+                                            : pattern(context, "attention").to_string();
+  if (is_recurrent()) return heads ? text + ", " + plural(heads, "head") : text;
   if (!rope)
     text += ", no positions";
   else if (const RopeOptions usual; rope->base != usual.base || rope->scaling != usual.scaling)
@@ -175,6 +181,9 @@ attention::MixerSpec AttentionOptions::spec(std::int64_t context, const std::str
                             .ring = processes,
                             .heads = heads,
                             .positions = rope.has_value()};
+  if (is_recurrent())
+    spec.recurrent = {
+        .delta = attention == "delta", .chunk = state_chunk, .convolution = conv, .output_deviation = output_deviation};
   if (attention == "ring" && !processes.communicator) {
     spec.ring.ring_size = static_cast<int>(ring_size);
     spec.ring.layout = attention::parse_layout(layout);

@@ -35,6 +35,8 @@ struct AttentionOptions {
   double density = 0.25;                                // random: blocks kept
   std::int64_t ring_size = 4;                           // ring: ranks, within this process
   std::string layout = "zigzag";                        // ring: contiguous, zigzag or striped
+  std::int64_t state_chunk = 64;                        // delta, gla: positions computed by products
+  std::int64_t conv = 4;                                // delta, gla: taps of the short convolution
   std::uint64_t seed = 0;                               // random: seed of the blocks; not an option
   // Only --layers sets these; see LayerList.
   std::optional<RopeOptions> rope = RopeOptions();  // none: no positions
@@ -42,7 +44,10 @@ struct AttentionOptions {
   bool sinks = false, qk_norm = false;
   std::int64_t heads = 0, kv_heads = 0;  // 0: the model's
 
-  /// The pattern for sequences of at most `context` positions. Throws ValueError, one sentence.
+  /// Whether a recurrence takes the place of attention: the gated delta rule or gated linear attention.
+  bool is_recurrent() const { return attention == "delta" || attention == "gla"; }
+  /// The pattern for sequences of at most `context` positions; causal for a recurrence. Throws ValueError, one
+  /// sentence.
   attention::Pattern pattern(std::int64_t context, const std::string& program) const;
   /// A spec with the pattern, or a ring of it, between processes if `processes` has a communicator. `output_deviation`
   /// as in MultiheadOptions.
@@ -62,7 +67,7 @@ void check_at_least_one(const std::string& program,
                         std::initializer_list<std::pair<const char*, std::int64_t>> options);
 
 /// The values of --attention: "causal", "dense" (the same, as all kinds are causal), "window", "dilated",
-/// "block_sparse", "global_local", "strided", "random", "ring".
+/// "block_sparse", "global_local", "strided", "random", "ring", "delta", "gla".
 const std::vector<std::string>& attention_names();
 /// Throws ValueError that lists the names.
 void check_attention_name(const std::string& name, const std::string& program, const std::string& option);
@@ -92,6 +97,8 @@ void for_each_attention_setting(Options& o, F&& f) {
   add("stride", o.stride, "the last N positions, and every N-th before");
   add("density", o.density, "fraction of blocks kept, drawn by --seed");
   add("ring-size", o.ring_size, "ranks that share the sequence, all in this process");
+  add("state-chunk", o.state_chunk, "positions that are computed by products between two states");
+  add("conv", o.conv, "last inputs that the short convolution of queries, keys and values sees");
   add("layout", o.layout, "positions of each rank: contiguous, zigzag or striped (also of --parallel ring)");
 }
 /// A callback f(name, member, help) that adds each option to a command line. Splits lists at commas.

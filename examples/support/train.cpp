@@ -64,7 +64,8 @@ bool may_change_on_resuming(std::string_view name) { return name == "steps" || n
 std::string_view value_before(std::string_view name) {
   constexpr std::pair<std::string_view, std::string_view> came_later[] = {
       {"chunk", "0"},         {"tile", "0"},          {"autocast", "none"},   {"loss-scale", "none"},
-      {"optimizer", "adamw"}, {"schedule", "cosine"}, {"tokenizer", "bytes"}, {"ema", "0"}};
+      {"optimizer", "adamw"}, {"schedule", "cosine"}, {"tokenizer", "bytes"}, {"ema", "0"},
+      {"state-chunk", "64"},  {"conv", "4"}};
   for (const auto& [later, before] : came_later)
     if (name == later) return before;
   return "";

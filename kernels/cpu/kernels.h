@@ -12,6 +12,7 @@ namespace on_cpu {
 
 #define POOLGRAD_KERNEL(name) decltype(kernels::name) name;
 POOLGRAD_KERNELS(POOLGRAD_KERNEL)
+POOLGRAD_CPU_KERNELS(POOLGRAD_KERNEL)
 #undef POOLGRAD_KERNEL
 
 // Bytes of scratch of each call. The kernels use the same functions to size their scratch.
@@ -21,6 +22,9 @@ std::int64_t argsort_scratch(const View& x);
 std::int64_t sums_of_squares_scratch(std::span<const View> all);
 std::int64_t norm_backward_scratch(const View& x);
 std::int64_t by_index_scratch(std::int64_t limit, const View& index);  // index_add and embedding_backward
+
+std::int64_t delta_rule_scratch(const DeltaRule& rule);
+std::int64_t delta_rule_backward_scratch(const DeltaRule& rule);
 
 /// Plans an attention call and allocates its scratch from the pool of `stream`. If `instead` is set, it runs with the
 /// scratch allocated, in place of the computation.
@@ -36,7 +40,7 @@ void plan_attention_backward(Stream stream, const AttentionSchedule& schedule, c
 
 inline constexpr KernelTable cpu_kernels{
 #define POOLGRAD_KERNEL(name) .name = on_cpu::name,
-    POOLGRAD_KERNELS(POOLGRAD_KERNEL)
+    POOLGRAD_KERNELS(POOLGRAD_KERNEL) POOLGRAD_CPU_KERNELS(POOLGRAD_KERNEL)
 #undef POOLGRAD_KERNEL
 };
 

@@ -11,6 +11,7 @@
 #include "allocator/caching_allocator.h"
 #include "autograd/engine/engine.h"
 #include "autograd/operators.h"
+#include "kernels/profile.h"
 #include "tensor/compare.h"
 #include "tensor/creation.h"
 
@@ -187,6 +188,60 @@ TEST(GradientSum, TakesMemoryForHalfTypesAlone) {
   EXPECT_EQ(gradient_bytes(DType::f32), (std::vector<std::size_t>(3, 4 * 4096)));
   for (const DType dtype : halves)
     EXPECT_EQ(gradient_bytes(dtype), (std::vector<std::size_t>{2 * 4096, 6 * 4096, 6 * 4096}));
+}
+
+/// Bytes that kernels read and write in the backward of a loop that takes `steps` slices of x, one position each.
+double backward_bytes(std::int64_t steps, bool by_select, DType dtype) {
+  Tensor x = ones({2, steps, 8}, {.dtype = dtype}).set_requires_grad();
+  Tensor state = zeros({2, 8}, {.dtype = dtype});
+  for (std::int64_t t = 0; t < steps; ++t)
+    state = state * 0.5 + (by_select ? select(x, 1, t) : squeeze(slice(x, 1, t, t + 1), 1));
+  const kernels::KernelProfile profile;
+  sum(state).backward();
+  double bytes = 0;
+  for (const kernels::KernelCall& call : profile.calls()) bytes += call.bytes;
+  return bytes;
+}
+
+TEST(GradientSum, OfSlicesInALoopIsLinearInTheTensor) {
+  for (const DType dtype : {DType::f32, DType::bf16})
+    for (const bool by_select : {true, false}) {
+      const double once = backward_bytes(100, by_select, dtype);
+      EXPECT_LT(backward_bytes(400, by_select, dtype), 4.1 * once) << to_string(dtype) << " by select " << by_select;
+    }
+}
+
+TEST(GradientSum, OfOverlappingSlicesIsThatOfTheSameElementsGathered) {
+  for (const DType dtype : {DType::f64, DType::f32, DType::f16, DType::bf16})
+    for (const std::int64_t uses : {2, 3, 600}) {
+      Tensor x = ones({2, 6, 3}, {.dtype = dtype}).set_requires_grad();
+      Tensor gathered = ones({2, 6, 3}, {.dtype = dtype}).set_requires_grad();
+      std::vector<Tensor> slices, picks, weights;
+      for (std::int64_t i = 0; i < uses; ++i) {
+        const std::int64_t first = i % 3;
+        slices.push_back(slice(x, 1, first, first + 4, 2));
+        picks.push_back(index_select(gathered, 1, from_data(std::vector<std::int64_t>{first, first + 2}, {2})));
+        weights.push_back(full({2, 2, 3}, 1.0 + 0.125 * static_cast<double>(i % 5), {.dtype = dtype}));
+      }
+      backward(slices, weights);
+      backward(picks, weights);
+      EXPECT_TRUE(bit_equal(x.grad(), gathered.grad())) << to_string(dtype) << " uses " << uses;
+    }
+}
+
+TEST(GradientSum, OfSlicesLeavesASharedGradientAlone) {
+  Tensor x = ones({4}).set_requires_grad();
+  Tensor kept;
+  const Tensor y = x * 1.0;
+  const Tensor both = add(y, zeros({4}));
+  register_hook(both, [&kept](const Tensor& gradient) {
+    kept = gradient;
+    return Tensor();
+  });
+  const Tensor part = slice(y, 0, 1, 3);
+  (sum(part * 3.0) + sum(both * 2.0)).backward();
+  EXPECT_EQ(kept.to_vector<double>(), (std::vector<double>{2, 2, 2, 2}));
+  EXPECT_EQ(x.grad().to_vector<double>(), (std::vector<double>{2, 5, 5, 2}));
 }
 
 }  // namespace

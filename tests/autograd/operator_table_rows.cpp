@@ -302,6 +302,35 @@ void add_attention(std::vector<Operator>& table) {
                                {"shared keys", {heads(3, 4), heads(6, 2), heads(6, 2)}}},
                      .rounding = 8.0});
   };
+  const auto recurrent = [&](std::string name, bool delta) {
+    const auto operands = [&](std::int64_t length, bool state) {
+      std::vector<Tensor> all{heads(length, 2), numbers.between(-0.5, 0.5, {2, length, 2, 4}),
+                              numbers.normal({2, length, 2, 3}), numbers.between(0.0, 1.0, {2, length, 2}),
+                              numbers.between(-1.0, 0.0, {2, length, 2})};
+      if (state) all.push_back(numbers.normal({2, 2, 4, 3}));
+      return all;
+    };
+    table.push_back({.name = std::move(name),
+                     .records = {"gated_delta_rule"},
+                     .run = [delta](const auto& in) -> Tensors {
+                       const auto wide = [&](std::size_t i) { return to(in[i], compute_dtype(in[0].dtype())); };
+                       const RecurrentResult result =
+                           gated_delta_rule(in[0], in[1], in[2], wide(3), wide(4), in.size() > 5 ? wide(5) : Tensor(),
+                                            {.delta = delta, .chunk = 3});
+                       return {result.out, result.state};
+                     },
+                     .cases = {{"from a state", operands(7, true)},
+                               {"from zero", operands(3, false)},
+                               {"no positions", operands(0, true)}},
+                     .rounding = 16.0});
+  };
+  recurrent("gated_delta_rule", true);
+  recurrent("gated linear attention", false);
+  table.push_back({.name = "short_convolution",
+                   .records = {"pad", "slice", "select", "mul", "add"},
+                   .run = [](const auto& in) -> Tensors { return {short_convolution(in[0], in[1])}; },
+                   .cases = {{"sequences", {numbers.normal({2, 5, 3}), numbers.normal({3, 4})}}},
+                   .rounding = 8.0});
   attending("attend", attention::Pattern::dense());
   attending("attend, causal", attention::Pattern::causal());
   const std::vector<OperatorCase> sequences{{"equal lengths", {heads(5, 2), heads(5, 2), heads(5, 2)}},

@@ -181,6 +181,23 @@ TEST(LayerList, TakesWhatAnEntryDoesNotSayFromTheOptions) {
   EXPECT_EQ(runs[3].kv_heads(model), 2);
 }
 
+TEST(LayerList, MixesRecurrentLayersWithAttention) {
+  const LayerList list("3*delta,gla:32:3+heads:2,1*causal+nope");
+  const auto runs = list.runs({});
+  EXPECT_EQ(describe_layers(runs, 64),
+            "3 times gated delta rule; gated linear attention, 2 heads; causal, no positions");
+  const std::vector<attention::MixerSpec> specs = specs_of(runs, 64, "train");
+  ASSERT_EQ(specs.size(), 5u);
+  EXPECT_TRUE(specs[2].recurrent->delta);
+  EXPECT_EQ(specs[2].recurrent->chunk, 64);
+  EXPECT_FALSE(specs[3].recurrent->delta);
+  EXPECT_EQ(specs[3].recurrent->chunk, 32);
+  EXPECT_EQ(specs[3].recurrent->convolution, 3);
+  EXPECT_EQ(specs[3].heads, 2);
+  EXPECT_FALSE(specs[4].recurrent.has_value());
+  EXPECT_EQ(entry_refusal("delta+nope+heads:64"), "no exception");
+}
+
 TEST(LayerList, RefusesInOneSentenceWithTheEntryAndItsPlace) {
   const std::pair<const char*, const char*> wrong[] = {
       {"window,windw:9", "entry 2, windw:9: it has an unknown part windw: did you mean window?"},
@@ -212,6 +229,11 @@ TEST(LayerList, RefusesInOneSentenceWithTheEntryAndItsPlace) {
       {"causal+rope:9:yarn:2",
        "entry 1, causal+rope:9:yarn:2: yarn needs rope:BASE:yarn:FACTOR:TRAINED, with the trained context"},
       {"causal+rope:9:linear:0.5", "entry 1, causal+rope:9:linear:0.5: the factor of rope must be at least 1"},
+      {"delta+rope", "entry 1, delta+rope: delta takes no rope"},
+      {"gla+softcap:3", "entry 1, gla+softcap:3: gla takes no softcap"},
+      {"delta+kv-heads:2", "entry 1, delta+kv-heads:2: delta takes no kv-heads"},
+      {"delta:0", "entry 1, delta:0: --state-chunk must be at least 1, but is 0"},
+      {"delta+heads:3", "entry 1, delta+heads:3: --width 64 is not divisible by 3 heads"},
       {"65536*causal,causal", "entry 2, causal: a list has at most 65536 layers"},
       {"9223372036854775807*causal", "entry 1, 9223372036854775807*causal: a list has at most 65536 layers"}};
   for (const auto& [list, said] : wrong) EXPECT_EQ(entry_refusal(list), "[--layers] " + std::string(said)) << list;

@@ -31,6 +31,7 @@ TEST(Dispatch, ADeviceWithoutTheKernelSaysWhich) {
 TEST(Dispatch, EveryKernelOfTheCpuIsThere) {
 #define POOLGRAD_KERNEL(name) EXPECT_NE(cpu_kernels.name, nullptr);
   POOLGRAD_KERNELS(POOLGRAD_KERNEL)
+  POOLGRAD_CPU_KERNELS(POOLGRAD_KERNEL)
 #undef POOLGRAD_KERNEL
 }
 

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "attention/attend.h"
+#include "attention/modules/named.h"
 #include "autograd/gradcheck.h"
 #include "autograd/operators.h"
 #include "tensor/compare.h"
