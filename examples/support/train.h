@@ -70,6 +70,7 @@ struct TrainOptions {
   std::string checkpoint = "auto";
   std::string offload;  // folder of offloaded tensors; empty: none
   std::string save, resume;
+  std::string init;             // checkpoint whose weights the run starts from
   bool save_unasked = true;     // to a default file when interrupted
   std::int64_t save_every = 0;  // steps between checkpoints; 0: only at the end
   bool other_text = false;      // resume accepts a text that differs from the checkpoint's
@@ -100,13 +101,17 @@ struct TrainOptions {
   /// Command line options for this configuration: "--context=64", ...
   std::vector<std::string> arguments() const;
   /// Adopts the configuration of a checkpoint, except given --steps, --lr or --schedule: a run may continue for longer
-  /// and at other rates. Throws ValueError for any other given option that differs, and FileError if the checkpoint has
+  /// and at other rates. With `init`, adopts only the settings of the model that are not given. Throws ValueError for
+  /// any other given option that differs (with `init`: tokenizer, width and heads), and FileError if the checkpoint has
   /// no configuration.
   void adopt(const std::map<std::string, std::string>& configuration);
 
   /// Throws FileError, one sentence, if a checkpoint's tensors do not match the model of this configuration. Allocates
   /// no memory for the model.
   void check_tensors(const std::string& checkpoint) const;
+
+  /// The file of `resume` or `init`; empty: none.
+  const std::string& start() const { return resume.empty() ? init : resume; }
 
   /// Applies a preset.
   void use(const Preset& preset);
@@ -128,8 +133,10 @@ struct TrainOptions {
   DTypeChoice activations() const;
   /// The model with its initial weights. The generator must outlive it.
   std::unique_ptr<nn::LanguageModel> make_model(Device device, Generator& generator) const;
-  /// The model on its text, at step 0. The generator must outlive the trainer.
-  std::unique_ptr<nn::Trainer> make_trainer(nn::Corpus learned, Device device, Generator& generator) const;
+  /// The model on its text, at step 0, with the weights of `init` if `weights` is to tell of them. The generator must
+  /// outlive the trainer.
+  std::unique_ptr<nn::Trainer> make_trainer(nn::Corpus learned, Device device, Generator& generator,
+                                            nn::StartingWeights* weights = nullptr) const;
 };
 
 /// A run before its first step: text, memory and model. Members are in order of construction.
@@ -143,7 +150,8 @@ struct PreparedRun {
   std::unique_ptr<Rematerialisation> memory;
   Generator generator;
   std::unique_ptr<nn::Trainer> trainer;
-  std::string dtype_reason;  // reason for the dtype; empty: it was given
+  std::string dtype_reason;          // reason for the dtype; empty: it was given
+  nn::StartingWeights weights = {};  // of `options.init`
 };
 
 /// A checkpoint's training configuration, and the model in eval() mode: its weights, or their averages with --ema.

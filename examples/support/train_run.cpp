@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <ostream>
 
+#include "allocator/base/printable.h"
 #include "allocator/error.h"
 #include "examples/support/console.h"
 #include "examples/support/train_settings.h"
@@ -73,6 +74,17 @@ std::string describe_run(const PreparedRun& run) {
               : "");
 }
 
+/// The tensors that a checkpoint gave the model, and the first of those that it did not.
+std::string describe_start(const PreparedRun& run) {
+  constexpr std::size_t most_shown = 4;
+  const auto& [taken, left] = run.weights;
+  std::string text = fmt::format("start    {} from {}", plural(taken, "tensor"), printable_path(run.options.init));
+  for (std::size_t i = 0; i < std::min(left.size(), most_shown); ++i)
+    text += fmt::format("\n         not {}: {} there, {} here", printable(left[i].name),
+                        left[i].there.empty() ? "none" : left[i].there, left[i].here.empty() ? "none" : left[i].here);
+  return text + (left.size() > most_shown ? fmt::format("\n         nor {} others", left.size() - most_shown) : "");
+}
+
 /// "config" of the report: every option with its effective value, and detected properties.
 nlohmann::ordered_json describe_configuration(const TrainOptions& o, nn::Trainer& trainer) {
   nlohmann::ordered_json config;
@@ -111,9 +123,18 @@ nlohmann::ordered_json describe_configuration(const TrainOptions& o, nn::Trainer
 }
 
 TrainOptions completed(TrainOptions options) {
-  if (!options.resume.empty())
-    options.adopt(of_option("--resume", [&] { return nn::read_training_metadata(options.resume); }));
-  else if (options.ranks && !options.given.count("batch"))  // one sequence per rank
+  if (!options.start().empty()) {
+    const bool resumes = options.init.empty();
+    const auto configuration =
+        of_option(resumes ? "--resume" : "--init", [&] { return nn::read_training_metadata(options.start()); });
+    if (!resumes) {
+      TrainOptions there;
+      there.adopt(configuration);
+      of_option("--init", [&] { there.check_tensors(options.init); });
+    }
+    options.adopt(configuration);
+  }
+  if (options.resume.empty() && options.ranks && !options.given.count("batch"))  // one sequence per rank
     options.batch = std::max<std::int64_t>(options.batch, options.ranks->grid().data);
   options.check();
   if (!options.resume.empty())  // before reading the text and making the model
@@ -133,8 +154,8 @@ nn::Corpus read_text(const TrainOptions& options, const nn::CorpusProgress& prog
   });
   if (options.tokenizer == "bytes") return corpus;
   std::shared_ptr<const nn::Tokenizer> tokenizer =
-      options.resume.empty() ? nn::learn_tokenizer(corpus, nn::parse_tokenizer(options.tokenizer), progress)
-                             : std::make_shared<const nn::Tokenizer>(nn::load_tokenizer(options.resume));
+      options.start().empty() ? nn::learn_tokenizer(corpus, nn::parse_tokenizer(options.tokenizer), progress)
+                              : std::make_shared<const nn::Tokenizer>(nn::load_tokenizer(options.start()));
   nn::tokenize(corpus, std::move(tokenizer), progress);
   return corpus;
 }
@@ -151,7 +172,7 @@ PreparedRun::PreparedRun(TrainOptions told, const nn::CorpusProgress& progress)
   options.dtype = to_string(activations.dtype);
   dtype_reason = activations.reason;
   if (options.ranks) options.ranks->agree({{"the dtype that --dtype auto means there", options.dtype}});
-  trainer = options.make_trainer(read_text(options, progress), device, generator);
+  trainer = options.make_trainer(read_text(options, progress), device, generator, &weights);
   if (!options.resume.empty()) trainer->resume(options.resume, options.other_text);
 }
 
@@ -165,6 +186,7 @@ void train(TrainOptions told, std::ostream& out, nn::TrainResult& result, bool l
   const TrainOptions& options = run.options;
   nn::Trainer& trainer = *run.trainer;
   if (!options.quiet) out << describe_run(run) << std::endl;
+  if (!options.quiet && !options.init.empty()) out << describe_start(run) << std::endl;
   const nlohmann::ordered_json config = describe_configuration(options, trainer);
   std::function<void(nn::TrainResult&, bool)> reported;
   if (watcher) reported = [&](nn::TrainResult& known, bool finished) { watcher(config, trainer, known, finished); };

@@ -62,6 +62,8 @@ void for_each_run_setting(Options& o, F&& f) {
   f("save", o.save, "Checkpoint to write at the end, and when stopped");
   f("save-every", o.save_every, "Steps between checkpoints to --save (0: only at the end)");
   f("resume", o.resume, "Checkpoint to resume, bit for bit; --steps, --lr and --schedule may change");
+  f("init", o.init,
+    "Checkpoint whose weights a new run starts from, with the checkpoint's model except for options that are given");
   f("other-text", o.other_text, "Resume a checkpoint that was trained on another text");
   f("stop-after", o.stop_after, "Save and stop after this step (0: never)");
   f("report", o.report, "Steps between printed lines");

@@ -45,6 +45,7 @@ std::vector<std::pair<std::string, std::string>> alike(const TrainOptions& o) {
                                {"--save", o.save},
                                {"--save-every", fmt::format("{}", o.save_every)},
                                {"--resume", o.resume},
+                               {"--init", o.init},
                                {"--stop-after", fmt::format("{}", o.stop_after)},
                                {"--report", fmt::format("{}", o.report)}});
   return values;

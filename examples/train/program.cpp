@@ -27,7 +27,7 @@ void train_or_advise(const TrainOptions& options, std::ostream& out, bool live, 
     train(options, out, live, options.html.empty() ? RunWatcher() : tools.page(options));
   } catch (const OutOfMemoryError& error) {
     if (options.budget.empty() || options.ranks || options.graph || options.device.starts_with("sim") ||
-        !options.resume.empty())
+        !options.start().empty())
       throw;
     TrainOptions asked = options;
     asked.device = to_string(parse_device(options.device, "train"));

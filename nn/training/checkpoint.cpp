@@ -8,6 +8,7 @@
 #include "allocator/base/count.h"
 #include "allocator/base/number.h"
 #include "allocator/base/printable.h"
+#include "allocator/base/salted_map.h"
 #include "allocator/error.h"
 #include "tensor/creation.h"
 #include "tensor/grad_mode.h"
@@ -55,9 +56,24 @@ std::vector<std::int64_t> counters(const std::string& path, const SafetensorsFil
   return values;
 }
 
-/// Reads straight into the parameters, so that no tensor is in memory twice.
-void read_model(const SafetensorsReader& reader, Module& model) {
-  for (const auto& [name, tensor] : model.named_tensors()) reader.read("model." + name, tensor);
+/// Reads straight into the tensors, so that none is in memory twice.
+void read_model(const SafetensorsReader& reader, const NamedTensors& tensors) {
+  for (const auto& [name, tensor] : tensors) reader.read("model." + name, tensor);
+}
+
+/// Reads averages, under their keys, into parameters. Averages of half types are f32.
+void read_averages(const SafetensorsReader& reader, const NamedTensors& averaged) {
+  const NoGradGuard no_grad;
+  for (const auto& [key, parameter] : averaged) {
+    const Tensor& outline = reader.outline().at(key);
+    if (outline.dtype() == parameter.dtype()) {
+      reader.read(key, parameter);
+      continue;
+    }
+    Tensor average = Tensor::empty(outline.shape(), outline.options());
+    reader.read(key, average);
+    Tensor(parameter).copy_from(average);
+  }
 }
 
 void check_format(const std::string& path, const SafetensorsFile& file) {
@@ -65,6 +81,12 @@ void check_format(const std::string& path, const SafetensorsFile& file) {
   if (format != file.metadata.end() && format->second != format_value)
     refuse_file(path, "a training state of another version, " + printable(format->second));
   if (format == file.metadata.end()) refuse_file(path, "not a training state of poolgrad");
+}
+
+/// Other tensors of the file may have dtypes that poolgrad does not know.
+void check_trained_model(const std::string& path, const SafetensorsFile& file) {
+  check_format(path, file);
+  for (const char* read : {"model.", averages_key}) file.check_complete(read);
 }
 
 std::map<std::string, std::string> callers_metadata(const SafetensorsFile& file) {
@@ -112,10 +134,10 @@ void check_averages(const SafetensorsReader& reader, const EMA& averages) {
   EMA::updates_in(updates);
 }
 
-/// Returns the parameters with an average in the file, under its key. Throws ValueError if an average does not fit.
-NamedTensors averaged_in(const SafetensorsFile& file, const Module& model) {
+/// Returns the tensors with an average in the file, under its key. Throws ValueError if an average does not fit.
+NamedTensors averaged_in(const SafetensorsFile& file, const NamedTensors& parameters) {
   NamedTensors averaged;
-  for (const auto& [name, parameter] : model.named_parameters()) {
+  for (const auto& [name, parameter] : parameters) {
     const std::string key = averages_key + name;
     if (!file.contains(key)) continue;
     const Tensor& average = file.at(key);
@@ -197,7 +219,7 @@ TrainingState load_training_state(const std::string& path, Module& model, Optimi
   model.check(with_prefix(file, "model."));
   if (averages != nullptr) check_averages(reader, *averages);
   if (accept) accept(state);
-  read_model(reader, model);
+  read_model(reader, model.named_tensors());
   if (averages != nullptr) {
     const NamedTensors state_of_averages = averages->state();
     for (const auto& [name, tensor] : state_of_averages) reader.read(averages_key + name, tensor);
@@ -210,21 +232,39 @@ TrainingState load_training_state(const std::string& path, Module& model, Optimi
 
 std::map<std::string, std::string> load_trained_model(const std::string& path, Module& model, CallSite) {
   const SafetensorsReader reader(path);
-  check_format(path, reader.outline());
-  // Other tensors of the file may have dtypes that poolgrad does not know.
-  for (const char* read : {"model.", averages_key}) reader.outline().check_complete(read);
+  check_trained_model(path, reader.outline());
   model.check(with_prefix(reader.outline(), "model."));
-  const NamedTensors averaged = averaged_in(reader.outline(), model);
-  read_model(reader, model);
-  // Last, because the file need not have an average of each parameter. Averages of half types are f32.
-  const NoGradGuard no_grad;
-  for (const auto& [key, parameter] : averaged) {
-    const Tensor& outline = reader.outline().at(key);
-    Tensor average = Tensor::empty(outline.shape(), outline.options());
-    reader.read(key, average);
-    Tensor(parameter).copy_from(average);
-  }
+  const NamedTensors averaged = averaged_in(reader.outline(), model.named_parameters());
+  read_model(reader, model.named_tensors());
+  read_averages(reader, averaged);  // last, because the file need not have an average of each parameter
   return callers_metadata(reader.outline());
+}
+
+StartingWeights load_starting_weights(const std::string& path, Module& model, CallSite) {
+  const SafetensorsReader reader(path);
+  check_trained_model(path, reader.outline());
+  const auto shown = [](const Tensor& x) { return fmt::format("{} {}", to_string(x.shape()), to_string(x.dtype())); };
+  SaltedTextMap<Tensor> there;
+  for (const auto& [name, tensor] : with_prefix(reader.outline(), "model.")) there.emplace(name, tensor);
+  StartingWeights result;
+  NamedTensors fitting;
+  for (const auto& [name, tensor] : model.named_tensors()) {
+    const auto found = there.find(name);
+    const std::string here = shown(tensor), in_file = found == there.end() ? "" : shown(found->second);
+    if (here == in_file)
+      fitting.emplace_back(name, tensor);
+    else
+      result.left.push_back({name, here, in_file});
+    if (found != there.end()) there.erase(found);
+  }
+  for (const auto& [name, tensor] : with_prefix(reader.outline(), "model."))
+    if (there.contains(name)) result.left.push_back({name, "", shown(tensor)});
+  if (fitting.empty()) refuse_file(path, "no tensor fits the model");
+  const NamedTensors averaged = averaged_in(reader.outline(), fitting);
+  read_model(reader, fitting);
+  read_averages(reader, averaged);
+  result.taken = std::ssize(fitting);
+  return result;
 }
 
 Tokenizer load_tokenizer(const std::string& path, CallSite) {

@@ -1,0 +1,116 @@
+// Runs that start from the weights of a checkpoint.
+#include <gmock/gmock.h>
+
+#include "allocator/error.h"
+#include "tests/examples/small_run.h"
+
+namespace poolgrad::examples {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+class TrainInit : public SmallRun {
+ protected:
+  TrainInit() {
+    options_.save = folder_.file("first.safetensors");
+    options_.layers = 2;
+    options_.ema = 0.9;
+    options_.dropout = 0;
+  }
+  /// A run of no steps from the checkpoint, by default with the checkpoint's model.
+  TrainOptions start() const {
+    TrainOptions o;
+    o.text = options_.text;
+    o.init = options_.save;
+    o.batch = options_.batch;
+    o.sample = options_.sample;
+    o.steps = 0;
+    return o;
+  }
+};
+
+TEST_F(TrainInit, WritesTheTextOfTheCheckpointBeforeItsFirstStep) {
+  for (const double decay : {0.9, 0.0}) {
+    options_.ema = decay;
+    const nn::TrainResult first = run();
+    for (const double own_decay : {0.0, 0.5}) {
+      TrainOptions o = start();
+      o.ema = own_decay;
+      EXPECT_EQ(run(o).sample, first.sample) << decay << ", then " << own_decay;
+      EXPECT_THAT(out_.str(),
+                  AllOf(HasSubstr("start    15 tensors from " + options_.save + "\n"), Not(HasSubstr("not "))));
+    }
+  }
+}
+
+TEST_F(TrainInit, HasAScheduleOptimizerAndContextOfItsOwn) {
+  const nn::TrainResult first = run();
+  TrainOptions o = start();
+  o.steps = 6;
+  o.optimizer = "lion";
+  o.context = 192;
+  o.layers = LayerList("window:24+rope:10000:yarn:2:96,causal");
+  o.given = {"context", "layers"};
+  const nn::TrainResult second = run(o);
+  EXPECT_EQ(second.steps.front().step, 1);
+  EXPECT_LT(second.steps.front().learning_rate, second.steps[2].learning_rate);
+  EXPECT_LT(second.steps.front().loss, 0.5 * (first.steps.front().loss + first.steps.back().loss));
+  EXPECT_THAT(out_.str(), AllOf(HasSubstr("context 192"), HasSubstr("rope base 10000 yarn 2; causal"),
+                                HasSubstr("start    15 tensors"), Not(HasSubstr("not "))));
+}
+
+TEST_F(TrainInit, NamesTheTensorsThatItDoesNotTake) {
+  run();
+  TrainOptions o = start();
+  o.kv_heads = 1;
+  o.given = {"kv-heads"};
+  run(o);
+  EXPECT_THAT(out_.str(), HasSubstr("start    13 tensors from " + options_.save +
+                                    "\n         not block0.mixer.projection.weight: (64, 32) f32 there, (48, 32) f32 "
+                                    "here\n         not block1.mixer.projection.weight: "));
+  o = start();
+  o.layers = 3;
+  o.given = {"layers"};
+  run(o);
+  EXPECT_THAT(out_.str(), AllOf(HasSubstr("not block2.norm1.weight: none there, (32,) f32 here"), HasSubstr("nor ")));
+}
+
+TEST_F(TrainInit, RefusesAModelThatTheWeightsDoNotFit) {
+  run();
+  const auto refused = [&](const std::string& option, const auto& change) {
+    TrainOptions o = start();
+    o.given = {option};
+    change(o);
+    return refusal<ValueError>(o);
+  };
+  const std::string other = "[train] the checkpoint has another configuration: ";
+  EXPECT_EQ(refused("width", [](auto& o) { o.width = 64; }), other + "--width is 32 there, 64 here");
+  EXPECT_EQ(refused("heads", [](auto& o) { o.heads = 2; }), other + "--heads is 4 there, 2 here");
+  EXPECT_EQ(refused("tokenizer", [](auto& o) { o.tokenizer = "bpe:300"; }),
+            other + "--tokenizer is bytes there, bpe:300 here");
+  EXPECT_EQ(refused("resume", [](auto& o) { o.resume = o.init; }),
+            "[train] --init starts a new run and --resume continues one: give only one");
+  EXPECT_EQ(refused("save", [](auto& o) { o.save = o.init; }),
+            "[train] --save " + options_.save + " would replace the checkpoint of --init");
+  TrainOptions doubles = start();
+  doubles.dtype = "f64";
+  doubles.given = {"dtype"};
+  EXPECT_EQ(refusal<FileError>(doubles), "[--init] " + options_.save + ": no tensor fits the model");
+}
+
+TEST_F(TrainInit, RefusesAFileWhoseTensorsAreNotThoseOfItsModelBeforeItTakesMemory) {
+  run();
+  std::string bytes = testing_support::read_bytes(options_.save);
+  const std::size_t width = bytes.find("\"width\":\"32\"");
+  ASSERT_NE(width, std::string::npos);
+  bytes.replace(width, 12, "\"width\":\"96\"");
+  testing_support::write_bytes(options_.save, bytes);
+  EXPECT_THAT(refusal<FileError>(start()), HasSubstr("its model of 2 layers and width 96"));
+  testing_support::write_bytes(options_.save, bytes.substr(0, bytes.size() - 9));
+  EXPECT_THAT(refusal<FileError>(start()), AllOf(HasSubstr("[--init] "), HasSubstr(options_.save)));
+}
+
+}  // namespace
+}  // namespace poolgrad::examples
