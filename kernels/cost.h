@@ -18,8 +18,8 @@ namespace poolgrad::kernels {
 struct Roofline {
   double launch = 4000, bytes = 3350, operations = 50000;
 
-  constexpr std::uint64_t nanoseconds(const Cost& cost) const {
-    return static_cast<std::uint64_t>(launch + std::max(cost.bytes / bytes, cost.operations / operations));
+  constexpr double nanoseconds(const Cost& cost) const {
+    return launch + std::max(cost.bytes / bytes, cost.operations / operations);
   }
 };
 /// The thread-local cost model of simulated devices; Roofline{} by default.

@@ -34,7 +34,9 @@ Function* kernel_for(Stream stream, std::string_view op, Function* KernelTable::
   throw_no_kernel(stream, op);
 }
 
-void charge(Stream stream, const Cost& cost) { advance_clock(stream.device, simulated_roofline().nanoseconds(cost)); }
+void charge(Stream stream, const Cost& cost) {
+  advance_clock(stream.device, static_cast<std::uint64_t>(simulated_roofline().nanoseconds(cost)));
+}
 
 /// Calls the kernel of the stream's device. On a simulated device it charges the traffic of every view instead.
 template <class Function, class... Operands>

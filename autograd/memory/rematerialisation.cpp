@@ -13,6 +13,7 @@
 #include "autograd/engine/engine.h"
 #include "autograd/memory/offload.h"
 #include "autograd/memory/recorded_result.h"
+#include "kernels/cost.h"
 #include "tensor/grad_mode.h"
 
 namespace poolgrad {
@@ -20,12 +21,13 @@ namespace {
 
 constexpr double infinity = std::numeric_limits<double>::infinity();
 
-}  // namespace
-
-ComputePrices ComputePrices::of(Device device) {
-  if (device.type == DeviceType::cuda) return {.bytes_per_nanosecond = 2000, .flops_per_nanosecond = 200'000};
-  return {};
+/// Prices of computation by a model of the device, not by a clock: the same program always drops the same tensors.
+kernels::Roofline speed_of(Device device) {
+  if (device.type == DeviceType::cuda) return {.launch = 0, .bytes = 2000, .operations = 200'000};
+  return {.launch = 0, .bytes = 8, .operations = 40};
 }
+
+}  // namespace
 
 class Rematerialisation::Results : public ReclaimClient,
                                    public SavedTensorKeeper,
@@ -93,9 +95,8 @@ class Rematerialisation::Results : public ReclaimClient,
       operation->results.push_back(result);
       note->results.push_back(std::move(result));
     }
-    const ComputePrices prices = prices_on(call.outputs.at(0).device());
     operation->nanoseconds =
-        std::max(static_cast<double>(bytes) / prices.bytes_per_nanosecond, call.flops / prices.flops_per_nanosecond);
+        speed_of(call.outputs.at(0).device()).nanoseconds({static_cast<double>(bytes), call.flops});
     statistics_.recorded_nanoseconds += operation->nanoseconds;
     return note;
   }
@@ -323,15 +324,13 @@ class Rematerialisation::Results : public ReclaimClient,
     return whole;
   }
 
-  ComputePrices prices_on(Device device) const { return options_.prices.value_or(ComputePrices::of(device)); }
-
   /// Returns the price of dropping the result, in nanoseconds a byte. Stops the search above `enough`.
   double price_of(const RecordedResult& result, double enough) const {
     return std::min(offload_price(result), price_to_compute(result, enough));
   }
   double offload_price(const RecordedResult& result) const {
     if (!result.moved && !can_move()) return infinity;
-    return (result.moved ? 1 : 2) / prices_on(result.device).offloaded_bytes_per_nanosecond;
+    return (result.moved ? 1 : 2) / options_.file_speed;
   }
   /// Returns the price of its operation and of all missing ones before it.
   double price_to_compute(const RecordedResult& result, double enough) const {

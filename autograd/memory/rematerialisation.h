@@ -17,16 +17,6 @@
 
 namespace poolgrad {
 
-/// Prices of computation by a model of the device, not by a clock, so that the same program always drops the same
-/// tensors.
-struct ComputePrices {
-  double bytes_per_nanosecond = 8;
-  double flops_per_nanosecond = 40;
-  double offloaded_bytes_per_nanosecond = 1.5;  // written to a file and read back
-
-  static ComputePrices of(Device device);
-};
-
 /// Statistics since the policy was made.
 struct RematerialisationStatistics {
   std::uint64_t saved = 0, saved_bytes = 0;                     // storages that can be dropped
@@ -34,7 +24,7 @@ struct RematerialisationStatistics {
   std::uint64_t recomputed = 0;                                 // operators
   std::uint64_t offloaded = 0, offloaded_bytes = 0;             // written to the file
   std::uint64_t loaded = 0;                                     // read back
-  double recorded_nanoseconds = 0, recomputed_nanoseconds = 0;  // by ComputePrices
+  double recorded_nanoseconds = 0, recomputed_nanoseconds = 0;  // by a model of the device, not by a clock
   std::uint64_t held_bytes = 0;                                 // now: droppable unless in use
 };
 
@@ -50,7 +40,8 @@ struct RematerialisationOptions {
   bool offload_all = false;
   /// Drops only tensors on this device.
   std::optional<Device> device = {};
-  std::optional<ComputePrices> prices = {};
+  /// Speed of the file, for each way, in bytes a nanosecond.
+  double file_speed = 1.5;
 };
 
 class Rematerialisation : public SavedTensorPolicy {

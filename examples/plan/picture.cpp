@@ -8,6 +8,7 @@
 #include "allocator/caching_allocator.h"
 #include "examples/lab/page.h"
 #include "examples/plan/plan.h"
+#include "examples/support/svg.h"
 
 namespace poolgrad::examples {
 
@@ -51,13 +52,10 @@ class StepDrawing {
   }
 
   /// Marks the start of a part of the step, with its name if there is room.
-  std::string mark(std::string_view name, Moment moment, Moment end) const {
-    const double bottom = frame_.top + frame_.height, letters = 7.0 * static_cast<double>(name.size());
-    std::string text = fmt::format(
-        "<line class=\"mark\" x1=\"{0:.1f}\" x2=\"{0:.1f}\" y1=\"{1}\" y2=\"{2}\"><title>{3}</title></line>\n",
-        x(moment), frame_.top, bottom + 4, name);
-    if (x(end) - x(moment) > letters)
-      text += fmt::format("<text x=\"{:.1f}\" y=\"{}\">{}</text>\n", x(moment) + 4, bottom + 16, name);
+  std::string mark(const std::string& name, Moment moment, Moment end) const {
+    const double bottom = frame_.top + frame_.height, letters = 7.8 * static_cast<double>(name.size());
+    std::string text = svg_line("mark", x(moment), frame_.top, x(moment), bottom + 4, name);
+    if (x(end) - x(moment) > letters) text += svg_text("", x(moment) + 4, bottom + 16, name);
     return text;
   }
 
@@ -118,19 +116,16 @@ std::string grid(const Frame& frame, bool named) {
   const double step = std::exp2(std::floor(std::log2(frame.bytes / 3)));
   std::string text;
   for (double bytes = 0; bytes <= frame.bytes; bytes += step) {
-    text += fmt::format("<line class=\"grid\" x1=\"{0}\" x2=\"{1}\" y1=\"{2:.1f}\" y2=\"{2:.1f}\"/>\n", frame.left,
-                        frame.left + frame.width, frame.y(bytes));
+    text += svg_line("grid", frame.left, frame.y(bytes), frame.left + frame.width, frame.y(bytes));
     if (named)
-      text += fmt::format("<text class=\"end\" x=\"{}\" y=\"{:.1f}\">{}</text>\n", frame.left - 6, frame.y(bytes) + 4,
-                          format_bytes(static_cast<std::size_t>(bytes)));
+      text += svg_text("end", frame.left - 6, frame.y(bytes) + 4, format_bytes(static_cast<std::size_t>(bytes)));
   }
   return text;
 }
 
 std::string limit_line(const Frame& frame, std::size_t memory) {
-  return fmt::format(
-      "<line class=\"limit\" x1=\"{0}\" x2=\"{1}\" y1=\"{2:.1f}\" y2=\"{2:.1f}\"><title>limit: {3}</title></line>\n",
-      frame.left, frame.left + frame.width, frame.y(static_cast<double>(memory)), format_bytes(memory));
+  const double y = frame.y(static_cast<double>(memory));
+  return svg_line("limit", frame.left, y, frame.left + frame.width, y, "limit: " + format_bytes(memory));
 }
 
 /// A limit far above would flatten the steps.
@@ -159,7 +154,7 @@ class RowPictures {
         group = row.group;
         if (column > 0) bottom_ += line_height;
         column = 0;
-        body_ += fmt::format("<text class=\"group\" x=\"0\" y=\"{}\">{}</text>\n", bottom_ + 20, escaped(group));
+        body_ += svg_text("group", 0, bottom_ + 20, group);
         bottom_ += 30;
       }
       panel(row, column);
@@ -168,12 +163,9 @@ class RowPictures {
       bottom_ += line_height;
     }
     if (column > 0) bottom_ += line_height;
-    return fmt::format(
-        "<svg {0}viewBox=\"0 0 {1} {2}\" width=\"{1}\" height=\"{2}\" role=\"img\" aria-label=\"Memory over one "
-        "training "
-        "step of each run\">\n{3}{4}</svg>\n",
-        alone ? "xmlns=\"http://www.w3.org/2000/svg\" " : "", total_width, bottom_,
-        alone ? fmt::format("<style>{}</style>\n", picture_style()) : "", body_);
+    constexpr const char* label = "Memory over one training step of each run";
+    return alone ? svg_file(total_width, bottom_, label, body_, category_style())
+                 : svg_picture(total_width, bottom_, label, body_);
   }
 
  private:
@@ -181,14 +173,13 @@ class RowPictures {
   static constexpr double left = 78, width = 310, height = 130, gap = 24, line_height = height + 58;
   static constexpr double total_width = left + columns * width + (columns - 1) * gap + 6;
 
-  void swatch(double& x, const std::string& mark, std::string_view name) {
-    const double needs = 30 + 7.0 * static_cast<double>(name.size());
+  void swatch(double& x, const std::string& mark, const std::string& name) {
+    const double needs = 30 + 7.8 * static_cast<double>(name.size());
     if (x + needs > total_width) {
       x = left;
       bottom_ += 20;
     }
-    body_ += fmt::format("<g transform=\"translate({} {})\">{}<text x=\"18\" y=\"10\">{}</text></g>\n", x, bottom_,
-                         mark, name);
+    body_ += fmt::format("<g transform=\"translate({} {})\">{}{}</g>\n", x, bottom_, mark, svg_text("", 18, 10, name));
     x += needs;
   }
 
@@ -202,11 +193,11 @@ class RowPictures {
           most = std::max(most, sample.requested[static_cast<std::size_t>(category)]);
       if (most * 100 > most_)
         swatch(x, fmt::format("<rect class=\"{}\" width=\"12\" height=\"12\"/>", to_string(category)),
-               to_string(category));
+               std::string(to_string(category)));
     }
-    swatch(x, "<line class=\"reserved\" x1=\"0\" x2=\"13\" y1=\"6\" y2=\"6\"/>", "reserved");
+    swatch(x, svg_line("reserved", 0, 6, 13, 6), "reserved");
     if (shows_limit(plan_.memory, most_))
-      swatch(x, "<line class=\"limit\" x1=\"0\" x2=\"13\" y1=\"6\" y2=\"6\"/>", "limit " + format_bytes(plan_.memory));
+      swatch(x, svg_line("limit", 0, 6, 13, 6), "limit " + format_bytes(plan_.memory));
     bottom_ += 24;
   }
 
@@ -221,8 +212,7 @@ class RowPictures {
     std::string figures = format_bytes(row.run.peak_live);
     if (time > 0) figures += fmt::format(", {}", time_text(plan_, row));
     body_ +=
-        fmt::format("<text class=\"name\" x=\"{}\" y=\"{}\">{}</text><text class=\"end\" x=\"{}\" y=\"{}\">{}</text>\n",
-                    frame.left, bottom_ + 16, escaped(name), frame.left + width, bottom_ + 16, escaped(figures));
+        svg_text("name", frame.left, bottom_ + 16, name) + svg_text("end", frame.left + width, bottom_ + 16, figures);
     body_ += grid(frame, column == 0);
     const Frame step{frame.left, frame.top, time > 0 ? width * time / longest : width, height, frame.bytes};
     const StepDrawing drawing(row.picture, step);
@@ -240,14 +230,9 @@ class RowPictures {
 }  // namespace
 
 // Colors as in lab/page/colour.js.
-std::string_view picture_style() {
+std::string_view category_style() {
   return R"(
-svg { --text: #222; --line: #8885; --limit: #b3261e; }
-@media (prefers-color-scheme: dark) { svg { --text: #ddd; --limit: #ff8a80; } }
-svg text { font: 12px system-ui, sans-serif; fill: #222; fill: var(--text); } svg .end { text-anchor: end; }
-svg .name { font-weight: 600; } svg .group { font-size: 15px; font-weight: 600; }
-.grid { stroke: #8885; } .mark { stroke: #888; } .limit { stroke: #b3261e; stroke: var(--limit); stroke-dasharray: 6 4; }
-.reserved { stroke: #222; stroke: var(--text); fill: none; }
+svg .reserved { stroke: var(--text); fill: none; stroke-width: 1; }
 .parameter { fill: #3f74bd; background: #3f74bd; } .gradient { fill: #e0862a; background: #e0862a; }
 .optimizer_state { fill: #8b62b8; background: #8b62b8; } .activation { fill: #419c62; background: #419c62; }
 .input { fill: #bda22b; background: #bda22b; } .workspace { fill: #71808f; background: #71808f; }
@@ -265,14 +250,13 @@ std::string step_svg(const StepPicture& picture, std::size_t limit, double width
   const std::uint64_t most = most_bytes(picture);
   const Frame frame{left, 8, width - left, height, top_for(limit, most)};
   const StepDrawing drawing(picture, frame);
-  std::string text = fmt::format("<svg viewBox=\"0 0 {} {}\" role=\"img\">\n", width, height + 48);
-  text += grid(frame, true) + drawing.areas() + drawing.reserved();
+  std::string text = grid(frame, true) + drawing.areas() + drawing.reserved();
   if (shows_limit(limit, most)) text += limit_line(frame, limit);
   text += drawing.marks();
   if (!picture.times.empty())
-    text += fmt::format("<text class=\"end\" x=\"{}\" y=\"{}\">{} in all</text>\n", width, height + 40,
-                        format_time(static_cast<double>(picture.times.back() - picture.times.front())));
-  return text + "</svg>\n";
+    text += svg_text("end", width, height + 40,
+                     format_time(static_cast<double>(picture.times.back() - picture.times.front())) + " in all");
+  return svg_picture(width, height + 48, "Memory over one training step", text);
 }
 
 std::string rows_svg(const Plan& plan, bool alone) { return RowPictures(plan).svg(alone); }

@@ -107,13 +107,13 @@ Json plan_json(const Plan& plan);
 /// One self-contained file, light or dark by the reader's preference.
 std::string plan_html(const Plan& plan);
 
-/// Colors and lines of the pictures.
-std::string_view picture_style();
+/// Colors of categories in pictures and tables.
+std::string_view category_style();
 /// One step, with a line at `limit` if that is near; no_limit: none.
 std::string step_svg(const StepPicture& picture, std::size_t limit, double width = 1100, double height = 340);
 /// Bytes by category at the fullest moment, beside the categories' peaks.
 std::string category_table(const StepPicture& picture, const std::array<std::uint64_t, category_count>& peaks);
-/// The steps of all rows, small, on common axes; `alone`: an SVG file with its own picture_style().
+/// The steps of all rows, small, on common axes; `alone`: an SVG file.
 std::string rows_svg(const Plan& plan, bool alone);
 
 /// Reads the command line. Returns the exit code if the program must end at once (--help, an error), else -1.

@@ -76,7 +76,7 @@ class RankClock {
     return kernels::attention_operations(pairs, share_.heads, products, q_, v_);
   }
   void compute(const kernels::Cost& cost) {
-    const auto takes = static_cast<double>(cluster_.device.nanoseconds(cost));
+    const double takes = cluster_.device.nanoseconds(cost);
     now_ += takes, computing_ += takes;
   }
   void wait(double until) { now_ = std::max(now_, until); }

@@ -81,8 +81,8 @@ void add_reduction(ScaleRow& row, const Scale& scale) {
     const std::int64_t count = std::min(left, bucket), others = scale.ranks - 1;
     const std::int64_t own = (count + others) / scale.ranks, bytes = (count - own + others * own) * width;
     const auto part = static_cast<double>(own * width);
-    const auto sum = static_cast<double>(scale.cluster.device.nanoseconds({3 * part, 0}));
-    const auto copy = static_cast<double>(scale.cluster.device.nanoseconds({2 * part, 0}));
+    const double sum = scale.cluster.device.nanoseconds({3 * part, 0});
+    const double copy = scale.cluster.device.nanoseconds({2 * part, 0});
     const double adding = 1e-9 * (static_cast<double>(others) * sum + 2 * copy);
     row.messages += std::min(others, count) + others, row.bytes_sent += bytes;
     row.reduction.computing += adding;

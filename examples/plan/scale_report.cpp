@@ -121,7 +121,7 @@ std::string scale_html(const Scale& scale) {
     rows += html_row(cells);
   }
   html += html_table(head, rows) + "<p>" + escaped(scale_notes) + "</p>\n";
-  return html_page("poolgrad: plan of many ranks", picture_style(), html);
+  return html_page("poolgrad: plan of many ranks", "", html);
 }
 
 }  // namespace poolgrad::examples

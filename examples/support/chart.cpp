@@ -7,7 +7,7 @@
 #include <limits>
 
 #include "examples/support/console.h"
-#include "examples/support/html.h"
+#include "examples/support/svg.h"
 
 namespace poolgrad::examples {
 
@@ -100,13 +100,10 @@ class Drawing {
 
   bool empty() const { return x_.range.empty(); }
 
-  std::string svg() const {
-    std::string text =
-        fmt::format("<svg class=\"chart\" viewBox=\"0 0 {} {}\" role=\"img\">\n", chart_.width, chart_.height);
-    text += axes();
-    text += levels();
+  std::string body() const {
+    std::string text = axes() + levels();
     for (std::size_t i = 0; i < points_.size(); ++i) text += curve(chart_.series[i], points_[i]);
-    return text + legend() + places() + "</svg>\n";
+    return text + legend() + places();
   }
 
  private:
@@ -119,18 +116,11 @@ class Drawing {
     const double floor = chart_.height - bottom, wide = chart_.width - left - right;
     std::string text;
     for (const double t : y_.log ? powers(y_.range, 10, 5) : round_numbers(y_.range, (floor - top) / 40))
-      text += fmt::format(
-          "<line class=\"grid\" x1=\"{0}\" x2=\"{1}\" y1=\"{2:.1f}\" y2=\"{2:.1f}\"/>"
-          "<text class=\"end quiet\" x=\"{3}\" y=\"{4:.1f}\">{5}</text>\n",
-          left, left + wide, y(t), left - 7, y(t) + 4, y_text(t));
+      text += svg_line("grid", left, y(t), left + wide, y(t)) + svg_text("end quiet", left - 7, y(t) + 4, y_text(t));
     for (const double t :
          x_.log ? powers(x_.range, 2, wide / 60) : round_numbers(x_.range, wide / 80, chart_.whole_x ? 1 : 1e-12))
-      text += fmt::format(
-          "<line class=\"grid\" x1=\"{0:.1f}\" x2=\"{0:.1f}\" y1=\"{1}\" y2=\"{2}\"/>"
-          "<text class=\"middle quiet\" x=\"{0:.1f}\" y=\"{3}\">{4}</text>\n",
-          x(t), floor, floor + 4, floor + 17, x_text(t));
-    return text + fmt::format("<text class=\"end quiet\" x=\"{}\" y=\"{}\">{}</text>\n", left + wide, chart_.height - 5,
-                              escaped(chart_.x_name));
+      text += svg_line("grid", x(t), floor, x(t), floor + 4) + svg_text("middle quiet", x(t), floor + 17, x_text(t));
+    return text + svg_text("end quiet", left + wide, chart_.height - 5, chart_.x_name);
   }
 
   /// From the lowest up: moves overlapping labels upwards.
@@ -141,10 +131,8 @@ class Drawing {
     double name = std::numeric_limits<double>::infinity();
     for (const Level& level : rising) {
       name = std::min(y(level.y) - 4, name - line_height);
-      text += fmt::format(
-          "<line class=\"level\" x1=\"{0}\" x2=\"{1}\" y1=\"{2:.1f}\" y2=\"{2:.1f}\"/>"
-          "<text class=\"end quiet\" x=\"{1}\" y=\"{3:.1f}\">{4}</text>\n",
-          left, chart_.width - right, y(level.y), name, escaped(level.name));
+      text += svg_line("level", left, y(level.y), chart_.width - right, y(level.y)) +
+              svg_text("end quiet", chart_.width - right, name, level.name);
     }
     return text;
   }
@@ -165,10 +153,9 @@ class Drawing {
     if (chart_.series.size() < 2) return "";
     std::string text;
     for_each_name([&](const Series& series, double at, double y) {
-      text += fmt::format(
-          "<line class=\"c{0}{1}\" x1=\"{2}\" x2=\"{3}\" y1=\"{4}\" y2=\"{4}\"/><text x=\"{5}\" y=\"{6}\">{7}</text>\n",
-          series.colour, series.kind == Series::Kind::faint ? " faint" : "", at, at + 16, y - 4, at + 21, y,
-          escaped(series.name));
+      text += svg_line(fmt::format("c{}{}", series.colour, series.kind == Series::Kind::faint ? " faint" : ""), at,
+                       y - 4, at + 16, y - 4) +
+              svg_text("", at + 21, y, series.name);
     });
     return text;
   }
@@ -256,41 +243,14 @@ Points running_mean(const Points& points, std::size_t window) {
   return result;
 }
 
-std::string_view chart_style() {
-  return R"(
-.chart { --c0: #2f6fc4; --c1: #d9731a; --c2: #2e8f57; --c3: #8b52c4; --c4: #c43b52; --c5: #138a94; --axis: #8884; }
-@media (prefers-color-scheme: dark) {
-  .chart { --c0: #6ea8f2; --c1: #f09a4a; --c2: #5fc48a; --c3: #b98af0; --c4: #f07a8c; --c5: #4fc4ce; } }
-.charts { display: grid; gap: .6rem 1.6rem; grid-template-columns: repeat(auto-fit, minmax(min(100%, 26rem), 1fr)); }
-.charts h2 { margin-top: 1.4rem; }
-.chart text { font: 13px system-ui, sans-serif; fill: var(--text); paint-order: stroke; stroke: var(--page);
-              stroke-width: 3px; stroke-linejoin: round; }
-.chart .quiet { fill: var(--quiet); }
-.chart .end { text-anchor: end; } .chart .middle { text-anchor: middle; } .chart .grid { stroke: var(--axis); }
-.chart .level { stroke: var(--quiet); stroke-dasharray: 5 4; } .chart .faint { opacity: .35; stroke-width: 1; }
-.chart polyline, .chart line.c0, .chart line.c1, .chart line.c2, .chart line.c3, .chart line.c4, .chart line.c5 {
-  fill: none; stroke-width: 1.8; stroke-linejoin: round; }
-.chart .c0 { stroke: var(--c0); } .chart .c1 { stroke: var(--c1); } .chart .c2 { stroke: var(--c2); }
-.chart .c3 { stroke: var(--c3); } .chart .c4 { stroke: var(--c4); } .chart .c5 { stroke: var(--c5); }
-.chart circle { fill: var(--page); stroke-width: 1.5; }
-.place { fill: transparent; } .place:hover { fill: var(--soft); }
-)";
-}
-
 std::string chart_svg(const Chart& chart) {
   const Drawing drawing(chart);
-  return drawing.empty() ? "" : drawing.svg();
+  return drawing.empty() ? "" : svg_picture(chart.width, chart.height, chart.x_name, drawing.body());
 }
 
 std::string chart_file(const Chart& chart) {
-  constexpr std::string_view begin = "<svg ";
-  std::string svg = chart_svg(chart);
-  if (svg.empty()) return "<svg xmlns=\"http://www.w3.org/2000/svg\"/>\n";
-  svg.insert(svg.find('\n') + 1, fmt::format("<style>{}{}</style>\n<rect width=\"100%\" height=\"100%\" "
-                                             "fill=\"var(--page)\"/>\n",
-                                             page_colours(), chart_style()));
-  return svg.insert(begin.size(), fmt::format("xmlns=\"http://www.w3.org/2000/svg\" width=\"{}\" height=\"{}\" ",
-                                              chart.width, chart.height));
+  const Drawing drawing(chart);
+  return svg_file(chart.width, chart.height, chart.x_name, drawing.empty() ? "" : drawing.body());
 }
 
 }  // namespace poolgrad::examples

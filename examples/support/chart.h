@@ -1,9 +1,8 @@
-// Line charts as SVG, for the pages of html.h.
+// Line charts, for pages and files (svg.h).
 #pragma once
 
 #include <functional>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -44,12 +43,10 @@ struct Chart {
   std::function<std::string(double)> x_text = {}, y_text = {};  // null: plain numbers
 };
 
-/// Colors of series and charts, and the class "charts": as many side by side as fit into the window.
-std::string_view chart_style();
 /// Axes, levels, series and, for several series, a legend with as many lines as it needs. Shows the values at the
 /// pointer. "" without points.
 std::string chart_svg(const Chart& chart);
-/// The same as a standalone file, light or dark by the reader's preference.
+/// The same as a file.
 std::string chart_file(const Chart& chart);
 
 }  // namespace poolgrad::examples

@@ -26,6 +26,8 @@ th:first-child, td:first-child, .left { text-align: left; } tr:hover td { backgr
 td small { display: block; white-space: normal; color: var(--quiet); }
 @media (max-width: 40rem) { th { white-space: normal; } th, td { padding: .25rem .3rem; font-size: .8rem; } }
 svg { width: 100%; height: auto; }
+.charts { display: grid; gap: .6rem 1.6rem; grid-template-columns: repeat(auto-fit, minmax(min(100%, 26rem), 1fr)); }
+.charts h2 { margin-top: 1.4rem; }
 .swatch { display: inline-block; width: .8em; height: .8em; margin-right: .5em; border-radius: 2px; }
 )";
 

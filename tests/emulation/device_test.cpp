@@ -9,6 +9,7 @@
 #include "allocator/caching_allocator.h"
 #include "allocator/error.h"
 #include "allocator/memory/latency.h"
+#include "allocator/memory/race_detector.h"
 #include "allocator/stream.h"
 #include "tests/allocator/gpu/pool_fuzz_on_device.h"
 #include "tests/allocator/gpu/pool_on_device.h"
@@ -47,10 +48,12 @@ struct EmulatedPinned : OwnDevice, poolgrad::PinnedMemory {
   }
 };
 
+std::unique_ptr<DeviceMemory> emulated() { return std::make_unique<EmulatedMemory>(MemoryKind::capacity); }
 INSTANTIATE_TEST_SUITE_P(Emulated, DeviceMemoryContract,
-                         ::testing::Values(MemoryKind{
-                             "Device", [](auto...) { return std::make_unique<EmulatedMemory>(MemoryKind::capacity); },
-                             OwnDevice::read}),
+                         ::testing::Values(MemoryKind{"Device", emulated, OwnDevice::read},
+                                           MemoryKind{"RaceDetectorOverDevice",
+                                                      [] { return std::make_unique<RaceDetector>(emulated()); },
+                                                      OwnDevice::read}),
                          memory_kind_name);
 
 TEST(PoolOnTheEmulatedDevice, KeepsTheBytesOfItsBlocks) {

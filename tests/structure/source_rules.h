@@ -29,7 +29,8 @@ std::vector<std::string> room_violations(const std::vector<SourceFile>& files);
 /// At most 500 lines a file, 700 in tests/, and a median below 150.
 std::vector<std::string> size_violations(const std::vector<SourceFile>& files);
 
-/// Conditional compilation on CUDA only in kernels/ and in the allocator's CUDA file.
+/// Conditional compilation on CUDA: one header asks whether nvcc compiles, and GPU kernels ask for the architecture.
+/// Besides them only the CUDA file of the allocator has any.
 std::vector<std::string> cuda_conditional_violations(const std::vector<SourceFile>& files);
 
 /// Only kernels/cuda/launcher.cuh launches kernels, because it checks the launch: no other file has three angle

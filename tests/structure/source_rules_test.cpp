@@ -36,7 +36,7 @@ TEST(SourceTree, IncludesOnlyLowerFloors) { EXPECT_THAT(floor_violations(tree())
 TEST(SourceTree, KeepsThirdPartyHeadersOutOfPublicOnes) { EXPECT_THAT(public_header_violations(tree()), IsEmpty()); }
 TEST(SourceTree, HasRoomsThatOneCanLookOver) { EXPECT_THAT(room_violations(tree()), IsEmpty()); }
 TEST(SourceTree, HasSmallFiles) { EXPECT_THAT(size_violations(tree()), IsEmpty()); }
-TEST(SourceTree, AsksForCudaOnlyInKernels) { EXPECT_THAT(cuda_conditional_violations(tree()), IsEmpty()); }
+TEST(SourceTree, AsksForCudaInOneHeader) { EXPECT_THAT(cuda_conditional_violations(tree()), IsEmpty()); }
 TEST(SourceTree, LaunchesKernelsInOnePlace) { EXPECT_THAT(launch_violations(tree()), IsEmpty()); }
 TEST(SourceTree, IsFinished) { EXPECT_THAT(unfinished_violations(tree()), IsEmpty()); }
 
@@ -130,11 +130,15 @@ TEST(SourceRules, CatchLongFilesAndALongMedian) {
               ElementsAre("the tree: a median of 150 lines, limit 149"));
 }
 
-TEST(SourceRules, CatchCudaConditionalsOutsideKernels) {
+TEST(SourceRules, CatchCudaConditionals) {
   const std::string text = "int x;\n#if defined(__CUDACC__)\n#endif\n";
-  EXPECT_THAT(cuda_conditional_violations(
-                  {{"nn/a.h", text}, {"kernels/a.h", text}, {"allocator/memory/cuda_driver.cpp", text}}),
-              ElementsAre("nn/a.h: line 2 is conditional on CUDA"));
+  EXPECT_THAT(
+      cuda_conditional_violations({{"nn/a.h", text},
+                                   {"kernels/cuda/a.cuh", text},
+                                   {"kernels/cuda/b.cuh", "#if defined(__CUDA_ARCH__)\n"},
+                                   {"kernels/definition/host_device.h", text},
+                                   {"allocator/memory/cuda_driver.cpp", text}}),
+      ElementsAre("nn/a.h: line 2 is conditional on CUDA", "kernels/cuda/a.cuh: line 2 is conditional on CUDA"));
   EXPECT_THAT(cuda_conditional_violations({{"nn/a.h", "#  ifdef POOLGRAD_WITH_CUDA\n"}}), SizeIs(1));
 }
 

@@ -10,7 +10,7 @@
 
 #include "allocator/memory/cuda_memory.h"
 #include "allocator/memory/memory_adaptor.h"
-#include "tests/allocator/memory/fake_cuda_driver.h"
+#include "tests/allocator/memory/recording_driver.h"
 #include "tests/allocator/pool_testing.h"
 
 namespace poolgrad::testing {
@@ -227,7 +227,7 @@ TEST(Handles, LieAtTheSamePlacesOnEveryDevice) {
     const auto simulated = places(make_memory("sim", capacity), config);
     EXPECT_EQ(places(std::make_unique<SimulatedMemory>(1, capacity, SimulationOptions{.backed = true}), config),
               simulated);
-    EXPECT_EQ(places(std::make_unique<CudaMemory>(0, std::make_unique<FakeCudaDriver>(capacity)), config), simulated);
+    EXPECT_EQ(places(std::make_unique<CudaMemory>(0, std::make_unique<RecordingDriver>(capacity)), config), simulated);
   }
 }
 

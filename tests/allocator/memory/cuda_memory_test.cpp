@@ -9,8 +9,8 @@
 
 #include "allocator/caching_allocator.h"
 #include "allocator/error.h"
-#include "tests/allocator/memory/fake_cuda_driver.h"
 #include "tests/allocator/memory/pages.h"
+#include "tests/allocator/memory/recording_driver.h"
 
 namespace poolgrad::testing {
 namespace {
@@ -18,7 +18,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using Failure = FakeCudaDriver::Failure;
+using Failure = RecordingDriver::Failure;
 
 TEST(CudaArchitectures, CodeRunsOnItsMajorNumberAndPtxOnWhateverIsNewer) {
   const auto runs = [](std::string_view architectures) {
@@ -41,7 +41,7 @@ TEST(CudaArchitectures, CodeRunsOnItsMajorNumberAndPtxOnWhateverIsNewer) {
 class CudaMemoryTest : public ::testing::Test {
  protected:
   CudaMemoryTest() {
-    auto driver = std::make_unique<FakeCudaDriver>(capacity);
+    auto driver = std::make_unique<RecordingDriver>(capacity);
     driver_ = driver.get();
     memory_ = std::make_unique<CudaMemory>(0, std::move(driver));
     range_ = static_cast<unsigned char*>(memory_->reserve(16 * page));
@@ -55,7 +55,7 @@ class CudaMemoryTest : public ::testing::Test {
     return driver_->calls();
   }
 
-  FakeCudaDriver* driver_;
+  RecordingDriver* driver_;
   std::unique_ptr<CudaMemory> memory_;
   unsigned char* range_;
 };
@@ -76,7 +76,7 @@ TEST_F(CudaMemoryTest, MapsTheNewPlaceBeforeItLeavesTheOldOne) {
 
 // After every kind of failure of every call, no state has changed, no object leaks, and the next call works.
 TEST_F(CudaMemoryTest, UndoesACommitThatFails) {
-  const std::size_t objects = driver_->objects();
+  const std::int64_t objects = driver_->objects();
   for (const Failure failure : {Failure::out_of_memory, Failure::error}) {
     for (std::size_t call = 1; call <= 3; ++call) {
       driver_->fail_call(call, failure);
@@ -96,9 +96,9 @@ TEST_F(CudaMemoryTest, UndoesACommitThatFails) {
 TEST_F(CudaMemoryTest, UndoesAMoveThatFails) {
   ASSERT_TRUE(memory_->commit(range_, page));
   ASSERT_TRUE(memory_->commit(range_ + page, page));
-  range_[0] = 1;
-  range_[page] = 2;
-  const std::size_t objects = driver_->objects();
+  memory_->fill(range_, 1, 1, {});
+  memory_->fill(range_ + page, 1, 2, {});
+  const std::int64_t objects = driver_->objects();
   for (const Failure failure : {Failure::out_of_memory, Failure::error}) {
     for (std::size_t call = 1; call <= 3; ++call) {
       driver_->fail_call(call, failure);
@@ -108,12 +108,12 @@ TEST_F(CudaMemoryTest, UndoesAMoveThatFails) {
         EXPECT_FALSE(memory_->move(range_, range_ + 4 * page, 2 * page)) << call;
       }
       EXPECT_EQ(driver_->objects(), objects) << call;
-      EXPECT_EQ(range_[0], 1);
-      EXPECT_EQ(range_[page], 2);
+      EXPECT_EQ(driver_->read(range_), 1);
+      EXPECT_EQ(driver_->read(range_ + page), 2);
     }
   }
   EXPECT_TRUE(memory_->move(range_, range_ + 4 * page, 2 * page));
-  EXPECT_EQ(range_[5 * page], 2);
+  EXPECT_EQ(driver_->read(range_ + 5 * page), 2);
   memory_->decommit(range_ + 4 * page, 2 * page);
 }
 
@@ -136,7 +136,7 @@ TEST_F(CudaMemoryTest, UsesEventsAgain) {
     EXPECT_TRUE(memory_->event_finished(second));
     EXPECT_TRUE(memory_->event_finished(second)) << "spent";
   }
-  EXPECT_EQ(driver_->events(), 2u);
+  EXPECT_EQ(driver_->events(), 2);
 }
 
 TEST_F(CudaMemoryTest, LosesNoEventWhereRecordingFails) {
@@ -144,7 +144,7 @@ TEST_F(CudaMemoryTest, LosesNoEventWhereRecordingFails) {
   for (std::size_t call = 1; call <= 2; ++call) {
     driver_->fail_call(call, Failure::error);
     EXPECT_THROW(memory_->record_event(stream), CudaError);
-    EXPECT_EQ(driver_->events(), 0u);
+    EXPECT_EQ(driver_->events(), 0);
   }
   const EventId event = memory_->record_event(stream);
   driver_->fail_call(1, Failure::error);
@@ -161,8 +161,8 @@ TEST_F(CudaMemoryTest, RefusesToCommitTwice) {
 
 TEST(CudaMemory, DestroysItsEvents) {
   // The driver is destroyed with the memory; its record remains.
-  struct Recording : FakeCudaDriver {
-    explicit Recording(std::vector<std::string>& log) : FakeCudaDriver(capacity), log_(log) {}
+  struct Recording : RecordingDriver {
+    explicit Recording(std::vector<std::string>& log) : RecordingDriver(capacity), log_(log) {}
     ~Recording() override { log_ = calls(); }
     std::vector<std::string>& log_;
   };
@@ -180,7 +180,7 @@ TEST(CudaMemory, DestroysItsEvents) {
 class PerThreadStream : public ::testing::Test {
  protected:
   PerThreadStream() {
-    auto driver = std::make_unique<FakeCudaDriver>(capacity);
+    auto driver = std::make_unique<RecordingDriver>(capacity);
     driver_ = driver.get();
     driver_->delay_events();
     pool_ = std::make_unique<CachingAllocator>(std::make_unique<CudaMemory>(0, std::move(driver)),
@@ -197,7 +197,7 @@ class PerThreadStream : public ::testing::Test {
   }
 
   const Stream own_{Device{DeviceType::cuda, 0}, per_thread_stream};
-  FakeCudaDriver* driver_;
+  RecordingDriver* driver_;
   std::unique_ptr<CachingAllocator> pool_;
 };
 
@@ -282,7 +282,7 @@ TEST_F(PerThreadStream, IsOrderedUnderItsHandle) {
 
 TEST(CudaMemory, NeedsVirtualMemoryManagement) {
   try {
-    CudaMemory memory(3, std::make_unique<FakeCudaDriver>(capacity, 0));
+    CudaMemory memory(3, std::make_unique<RecordingDriver>(capacity, 0));
     FAIL();
   } catch (const DeviceError& error) {
     EXPECT_THAT(error.what(), HasSubstr("cuda:3 has no virtual memory management"));
@@ -290,8 +290,8 @@ TEST(CudaMemory, NeedsVirtualMemoryManagement) {
 }
 
 TEST(CudaMemory, RefusesAnImpossibleIndex) {
-  EXPECT_THROW(CudaMemory(-1, std::make_unique<FakeCudaDriver>(capacity)), DeviceError);
-  EXPECT_THROW(CudaMemory(256, std::make_unique<FakeCudaDriver>(capacity)), DeviceError);
+  EXPECT_THROW(CudaMemory(-1, std::make_unique<RecordingDriver>(capacity)), DeviceError);
+  EXPECT_THROW(CudaMemory(256, std::make_unique<RecordingDriver>(capacity)), DeviceError);
 }
 
 TEST(CudaMemory, SaysWhyADeviceCannotBeUsed) {
@@ -310,8 +310,8 @@ TEST(CudaMemory, SaysWhyADeviceCannotBeUsed) {
 // Pinned host memory.
 
 TEST(PinnedMemoryTest, IsRegisteredAsItIsCommitted) {
-  auto made = std::make_unique<FakeCudaDriver>(capacity);
-  FakeCudaDriver& driver = *made;
+  auto made = std::make_unique<RecordingDriver>(capacity);
+  RecordingDriver& driver = *made;
   PinnedMemory memory(0, std::move(made), capacity);
   auto* const range = static_cast<unsigned char*>(memory.reserve(16 * page));
   for (const Failure failure : {Failure::out_of_memory, Failure::error}) {
@@ -320,7 +320,7 @@ TEST(PinnedMemoryTest, IsRegisteredAsItIsCommitted) {
       EXPECT_THROW(memory.commit(range, page), CudaError);
     else
       EXPECT_FALSE(memory.commit(range, page));
-    EXPECT_EQ(driver.objects(), 0u);
+    EXPECT_EQ(driver.objects(), 0);
     EXPECT_EQ(memory.info().free, capacity);
   }
   driver.forget_calls();
@@ -334,8 +334,8 @@ TEST(PinnedMemoryTest, IsRegisteredAsItIsCommitted) {
 }
 
 TEST(PinnedMemoryTest, TheHostIsAStreamWhoseWorkIsDone) {
-  auto made = std::make_unique<FakeCudaDriver>(capacity);
-  FakeCudaDriver& driver = *made;
+  auto made = std::make_unique<RecordingDriver>(capacity);
+  RecordingDriver& driver = *made;
   driver.delay_events();
   PinnedMemory memory(0, std::move(made), capacity);
   const Stream host{memory.device(), PinnedMemory::host_stream}, copies{memory.device(), 7};

@@ -14,7 +14,6 @@
 #include "allocator/memory/simulated_memory.h"
 #include "allocator/memory/traced_memory.h"
 #include "tests/allocator/memory/device_memory_contract.h"
-#include "tests/allocator/memory/fake_cuda_driver.h"
 #include "tests/allocator/memory/pages.h"
 #include "tests/allocator/memory/test_memories.h"
 
@@ -29,9 +28,6 @@ std::unique_ptr<DeviceMemory> host(std::size_t total = capacity) {
 std::unique_ptr<DeviceMemory> simulated(SimulationOptions options = {}) {
   return std::make_unique<SimulatedMemory>(0, capacity, options);
 }
-std::unique_ptr<DeviceMemory> fake_cuda() {
-  return std::make_unique<CudaMemory>(0, std::make_unique<FakeCudaDriver>(capacity));
-}
 
 INSTANTIATE_TEST_SUITE_P(
     All, DeviceMemoryContract,
@@ -42,15 +38,13 @@ INSTANTIATE_TEST_SUITE_P(
         MemoryKind{"sim_divisible", [] { return simulated({.divisible = true}); }, nullptr},
         MemoryKind{"sim_with_latency", [] { return simulated({.latency = LatencyTable::named("h200")}); }, nullptr},
         MemoryKind{"sim_backed", [] { return simulated({.backed = true}); }, read_host},
-        MemoryKind{"fake_cuda", fake_cuda, read_host},
         MemoryKind{"failing_sim", [] { return std::make_unique<FailingMemory>(simulated()); }, nullptr},
         MemoryKind{"delayed_host", [] { return std::make_unique<DelayedMemory>(host()); }, read_host},
         MemoryKind{"limited_host", [] { return std::make_unique<LimitedMemory>(host(4 * capacity), capacity); },
                    read_host},
         MemoryKind{"traced_sim_backed", [] { return std::make_unique<TracedMemory>(simulated({.backed = true})); },
                    read_host},
-        MemoryKind{"race_detector_over_host", [] { return std::make_unique<RaceDetector>(host()); }, read_host},
-        MemoryKind{"race_detector_over_cuda", [] { return std::make_unique<RaceDetector>(fake_cuda()); }, read_host}),
+        MemoryKind{"race_detector_over_host", [] { return std::make_unique<RaceDetector>(host()); }, read_host}),
     memory_kind_name);
 
 TEST(HostMemory, GivesMemoryThatCanBeUsedAndComesBackZeroed) {

@@ -14,8 +14,8 @@
 #include <thread>
 
 #include "allocator/error.h"
-#include "tests/allocator/memory/fake_cuda_driver.h"
 #include "tests/allocator/memory/pages.h"
+#include "tests/allocator/memory/recording_driver.h"
 
 namespace poolgrad::testing {
 namespace {
@@ -165,7 +165,7 @@ TEST(LatencyTable, RefusesFilesThatAreTooLargeForATable) {
 constexpr CalibrationOptions quick{.repetitions = 3, .small_bytes = page, .large_bytes = 4 * page};
 
 TEST(Calibration, MeasuresEveryCallOfATable) {
-  FakeCudaDriver driver(16 * page);
+  RecordingDriver driver(16 * page);
   const LatencyTable table = calibrate(driver, quick);
   for (const auto& cost :
        {table.reserve, table.unreserve, table.create, table.release, table.map, table.set_access, table.unmap,
@@ -174,12 +174,12 @@ TEST(Calibration, MeasuresEveryCallOfATable) {
     EXPECT_GE(cost.call, 0);
     EXPECT_GE(cost.per_mib, 0);
   }
-  EXPECT_EQ(driver.objects(), 0u);
+  EXPECT_EQ(driver.objects(), 0);
   EXPECT_EQ(driver.memory_info().free, 16 * page);
 }
 
 TEST(Calibration, GivesATableThatTheSimulatorReads) {
-  FakeCudaDriver driver(16 * page);
+  RecordingDriver driver(16 * page);
   const LatencyTable table = calibrate(driver, quick);
   const LatencyTable again = LatencyTable::parse(table.text(), "measured.txt");
   EXPECT_THAT(again.source, ::testing::HasSubstr("medians of 3"));
@@ -188,11 +188,11 @@ TEST(Calibration, GivesATableThatTheSimulatorReads) {
 
 // A driver whose cudaMalloc takes longer for more bytes: the line through two sizes shows both costs.
 TEST(Calibration, TellsTheCostOfACallFromThatOfItsSize) {
-  struct Slow : FakeCudaDriver {
-    using FakeCudaDriver::FakeCudaDriver;
+  struct Slow : RecordingDriver {
+    using RecordingDriver::RecordingDriver;
     std::uintptr_t malloc(std::size_t bytes) override {
       std::this_thread::sleep_for(std::chrono::milliseconds(1) * (bytes / page));
-      return FakeCudaDriver::malloc(bytes);
+      return RecordingDriver::malloc(bytes);
     }
   };
   Slow driver(16 * page);
@@ -202,13 +202,13 @@ TEST(Calibration, TellsTheCostOfACallFromThatOfItsSize) {
 }
 
 TEST(Calibration, GivesEverythingBackWhenMemoryIsShort) {
-  FakeCudaDriver driver(2 * page);
+  RecordingDriver driver(2 * page);
   EXPECT_THROW(calibrate(driver, quick), OutOfMemoryError);
-  EXPECT_EQ(driver.objects(), 0u);
+  EXPECT_EQ(driver.objects(), 0);
 }
 
 TEST(Calibration, RefusesSizesThatTheDeviceCannotGive) {
-  FakeCudaDriver driver(16 * page);
+  RecordingDriver driver(16 * page);
   EXPECT_THROW(calibrate(driver, {.small_bytes = 100, .large_bytes = page}), ValueError);
   EXPECT_THROW(calibrate(driver, {.small_bytes = page, .large_bytes = page}), ValueError);
   EXPECT_THROW(calibrate(driver, {.repetitions = 0}), ValueError);

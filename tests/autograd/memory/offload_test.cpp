@@ -334,8 +334,8 @@ TEST(Offload, ServesABudgetThatComputingAgainCannot) {
   pool.trim();
   const std::size_t standing = pool.statistics().reserved_bytes.current;
   const std::size_t bytes = standing + (unlimited - standing) * 55 / 100;
-  // A high price of computing makes the file always cheaper.
-  const MemoryBudget budget(bytes, cpu, {.offload_folder = offload_folder(), .prices = ComputePrices{1e-3, 1e-3, 1.0}});
+  // The file is always cheaper than computing.
+  const MemoryBudget budget(bytes, cpu, {.offload_folder = offload_folder(), .file_speed = 1e6});
   pool.reset_peaks();
   expect_equal_gradients(chain_gradients(leaves), expected);
   EXPECT_LE(pool.statistics().reserved_bytes.peak, bytes);
@@ -347,8 +347,7 @@ TEST(Offload, FallsBackToComputingAgainWhereTheDiskIsFull) {
   std::vector<Tensor> leaves;
   const std::vector<Tensor> expected = chain_gradients(leaves);
   const FullDisk limit(100'000);  // holds three of the chain's tensors
-  const Rematerialisation policy(
-      {.drop_below = 1e9, .offload_folder = offload_folder(), .prices = ComputePrices{1e-3, 1e-3, 1.0}});
+  const Rematerialisation policy({.drop_below = 1e9, .offload_folder = offload_folder(), .file_speed = 1e6});
   expect_equal_gradients(chain_gradients(leaves), expected);
   EXPECT_EQ(policy.statistics().offloaded, 3u);
   EXPECT_GT(policy.statistics().recomputed, 0u);
@@ -367,10 +366,8 @@ Tensor times_without_recipe(const Tensor& x, const Tensor& a) {
   return out;
 }
 
-/// Prices that make a read from the file cheaper than recomputing.
-RematerialisationOptions cheap_file() {
-  return {.offload_folder = offload_folder(), .prices = ComputePrices{1e-3, 1e-3, 1e3}};
-}
+/// A file that is cheaper to read than results are to recompute.
+RematerialisationOptions cheap_file() { return {.offload_folder = offload_folder(), .file_speed = 1e9}; }
 
 TEST(Offload, DoesNotWriteWhatWasOverwritten) {
   const Tensor x = uniform({64}, 0.5, 1.0).set_requires_grad();
