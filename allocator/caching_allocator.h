@@ -50,9 +50,6 @@ struct AllocatorConfig {
   AllocatorMode mode = AllocatorMode::standard;
   /// Thread-local free lists.
   bool magazines = true;
-  /// Pack the records of live blocks once they take more than a 64th of the reserved bytes (and 64 KiB). Changes no
-  /// address.
-  bool packing = true;
   /// If new pages are unavailable, map scattered free pages to one range of addresses, if the device supports it.
   bool stitch = true;
   /// Stitch even if new pages are available, while more than 64 MiB and a 32nd of the reserved bytes are idle. Uses
@@ -76,10 +73,6 @@ struct AllocatorConfig {
   /// The inverse of parse(); only values that differ from the defaults.
   std::string text() const;
 };
-
-/// The mode for attention: none below segments of 4096, lightweight below 8192, else the default. A mode that the user
-/// chose wins.
-AllocatorMode mode_for_segments(std::int64_t largest_segment, std::optional<AllocatorMode> chosen = std::nullopt);
 
 /// One request. Only `bytes` has no default.
 struct AllocationRequest {

@@ -139,7 +139,6 @@ constexpr std::array options = {
     option<&AllocatorConfig::deterministic, read_switch>("deterministic"),
     option<&AllocatorConfig::magazines, read_switch>("magazines"),
     option<&AllocatorConfig::mode, read_mode>("mode"),
-    option<&AllocatorConfig::packing, read_switch>("packing"),
     option<&AllocatorConfig::poison, read_switch>("poison"),
     option<&AllocatorConfig::races, read_switch>("races"),
     option<&AllocatorConfig::stitch, read_switch>("stitch"),
@@ -152,12 +151,6 @@ constexpr std::array options = {
 std::string_view to_string(AllocatorMode mode) {
   const auto index = static_cast<std::size_t>(mode);
   return index < mode_names.size() ? mode_names[index] : "invalid";
-}
-
-AllocatorMode mode_for_segments(std::int64_t largest_segment, std::optional<AllocatorMode> chosen) {
-  if (chosen) return *chosen;
-  if (largest_segment < 4096) return AllocatorMode::none;
-  return largest_segment < 8192 ? AllocatorMode::lightweight : AllocatorMode::standard;
 }
 
 AllocatorConfig AllocatorConfig::parse(const std::string& text) {

@@ -44,7 +44,7 @@ void Front::retire(ThreadCache& cache) noexcept {
 
 void Front::absorb(ThreadCache& cache) noexcept {
   add_up(&cache);
-  drain(cache);
+  drain_magazines(cache);
   retired_hash_ += cache.sequence.hash() - RequestSequence::start;
   ground_.recorder.keep(std::move(cache.ring));
 }
@@ -70,7 +70,7 @@ void Front::return_from_cache(Block* block) {
   ledger_.put_back(block);
 }
 
-std::size_t Front::drain(ThreadCache& cache) {
+std::size_t Front::drain_magazines(ThreadCache& cache) {
   std::size_t bytes = 0;
   cache.for_each_magazine([&](Magazine& magazine) {
     bytes += magazine.bytes();
@@ -79,10 +79,16 @@ std::size_t Front::drain(ThreadCache& cache) {
   return bytes;
 }
 
+std::size_t Front::drain(ThreadCache* cache) {
+  const std::size_t bytes = depot_.bytes();
+  depot_.drain([this](Block* block) { return_from_cache(block); });
+  return bytes + (cache != nullptr ? drain_magazines(*cache) : 0);
+}
+
 std::size_t Front::drain_all() {
   const Standstill standstill(*this);
-  std::size_t bytes = 0;
-  for (ThreadCache* cache : caches_) bytes += drain(*cache);
+  std::size_t bytes = drain(nullptr);
+  for (ThreadCache* cache : caches_) bytes += drain_magazines(*cache);
   return bytes;
 }
 
@@ -94,6 +100,7 @@ void Front::begin_phase() {
 }
 
 void Front::drain_stream(std::uint64_t stream) {
+  depot_.drain_stream(stream, [this](Block* block) { return_from_cache(block); });
   const std::lock_guard caches_lock(caches_mutex_);
   for (ThreadCache* cache : caches_) {
     Magazine* magazine = cache->find(stream);
@@ -105,33 +112,44 @@ void Front::drain_stream(std::uint64_t stream) {
 
 std::size_t Front::magazine_bytes() const {
   const std::lock_guard lock(caches_mutex_);
-  std::size_t bytes = 0;
+  std::size_t bytes = depot_.bytes();
   for (const ThreadCache* cache : caches_) {
     cache->for_each_magazine([&](const Magazine& magazine) { bytes += magazine.bytes(); });
   }
   return bytes;
 }
 
+Magazine* Front::magazine_of(ThreadCache& cache, std::uint64_t stream) noexcept {
+  if (Magazine* known = cache.find(stream)) return known;
+  auto* made = new (std::nothrow) Magazine(stream, ground_.recorder.stream_index(stream), ledger_.now(stream).ticket);
+  return made == nullptr ? nullptr : cache.add(std::unique_ptr<Magazine>(made));
+}
+
+Block* Front::take(ThreadCache* cache, std::size_t size, std::size_t alignment, std::uint64_t stream) {
+  Chain chain = depot_.take(size, stream);
+  if (chain.top == nullptr) return nullptr;
+  Block* block = nullptr;
+  if ((chain.top->address & (alignment - 1)) == 0) {
+    block = chain.pop();
+    Arena::clear_live(block);
+    block->state = BlockState::busy;
+  }
+  Magazine* magazine = cache == nullptr ? nullptr : magazine_of(*cache, stream);
+  if (chain.top != nullptr && (magazine == nullptr || !magazine->take_over(chain, ground_.magazine_limit)))
+    depot_.give(chain, ground_.magazine_limit, [this](Block* rest) { return_from_cache(rest); });
+  return block;
+}
+
 bool Front::keep(ThreadCache* cache, Block* block) {
-  if (cache == nullptr || ground_.magazine_limit == 0 || block->size > Magazine::largest_block ||
-      is_long_lived(block->tag.category)) {
+  const std::size_t limit = ground_.magazine_limit;
+  if (cache == nullptr || block->size > Magazine::largest_block(limit) || is_long_lived(block->tag.category)) {
     return false;
   }
-  Magazine* magazine = cache->find(block->stream);
-  if (magazine == nullptr) {
-    auto* made = new (std::nothrow)
-        Magazine(block->stream, ground_.recorder.stream_index(block->stream), ledger_.now(block->stream).ticket);
-    if (made == nullptr) return false;
-    magazine = cache->add(std::unique_ptr<Magazine>(made));
-  }
-  try {
-    Arena::mark_live(block);  // the block may have been packed
-  } catch (const std::bad_alloc&) {
-    return false;
-  }
-  if (magazine->push(block, ground_.magazine_limit)) return true;
-  magazine->make_room(block, [this](Block* old) { return_from_cache(old); });
-  return magazine->push(block, ground_.magazine_limit);
+  Magazine* magazine = magazine_of(*cache, block->stream);
+  if (magazine == nullptr) return false;
+  if (magazine->push(block, limit)) return true;
+  depot_.give(magazine->make_room(block), limit, [this](Block* old) { return_from_cache(old); });
+  return magazine->push(block, limit);
 }
 
 void Front::set_ticket(std::uint64_t stream, std::uint64_t ticket) {

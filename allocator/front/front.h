@@ -32,14 +32,18 @@ class Front final {
   // Magazines.
   /// Caches a live block that its thread frees; returns false if the block must go to the arena.
   bool keep(ThreadCache* cache, Block* block);
-  /// Frees the blocks in the magazines of a thread, or of all threads, to the arenas; returns the bytes.
-  std::size_t drain(ThreadCache& cache);
+  /// Takes a block of a chain in the depot for the request, busy; the rest of the chain goes to the thread's magazine.
+  /// nullptr if there is none.
+  Block* take(ThreadCache* cache, std::size_t size, std::size_t alignment, std::uint64_t stream);
+  /// Frees the blocks in the depot and in the magazines of a thread, or of all threads, to the arenas; returns the
+  /// bytes.
+  std::size_t drain(ThreadCache* cache);
   std::size_t drain_all();
   /// See CachingAllocator::begin_phase(): contents of magazines depend on earlier phases.
   void begin_phase();
   /// Drains the magazines of a stream whose id will be reused. Requires all threads stopped.
   void drain_stream(std::uint64_t stream);
-  /// Bytes in all magazines. Needs no lock.
+  /// Bytes in all magazines and the depot. Needs no lock.
   std::size_t magazine_bytes() const;
   /// Tells magazines the current ticket of their stream, for traces.
   void set_ticket(std::uint64_t stream, std::uint64_t ticket);
@@ -76,6 +80,9 @@ class Front final {
   /// Reclaims the cache of a thread that has exited.
   void absorb(ThreadCache& cache) noexcept;
   void return_from_cache(Block* block);
+  /// The thread's magazine of the stream, made if needed; nullptr if out of memory.
+  Magazine* magazine_of(ThreadCache& cache, std::uint64_t stream) noexcept;
+  std::size_t drain_magazines(ThreadCache& cache);
 
   Ground& ground_;
   Arenas& arenas_;
@@ -83,6 +90,7 @@ class Front final {
   RequestSequence sequence_{RequestSequence::no_cache};  // of threads without a cache
   std::uint64_t retired_hash_ = RequestSequence::start;  // of threads that have exited
   std::uint64_t next_cache_ = 0;
+  Depot depot_;
   mutable std::mutex caches_mutex_;  // taken last; both mutexes guard the caches
   std::vector<ThreadCache*> caches_;
 };

@@ -73,7 +73,7 @@ inline void* Pool::allocate_at_once(std::size_t bytes, std::size_t alignment, St
   const Inside inside(cache.flag);
   if (!inside) return nullptr;
   if (!settings.tags) tag = {};
-  if (ground_.magazine_limit == 0 || bytes > Magazine::largest_block || stream.device != settings.device ||
+  if (bytes > Magazine::largest_block(ground_.magazine_limit) || stream.device != settings.device ||
       !std::has_single_bit(alignment) || is_long_lived(tag.category)) {
     return nullptr;
   }
@@ -100,14 +100,15 @@ inline bool Pool::deallocate_at_once(void* pointer, std::size_t bytes, Stream st
   ThreadCache& cache = *own;
   const Inside inside(cache.flag);
   if (!inside) return false;
-  if (ground_.magazine_limit == 0 || bytes > Magazine::largest_block || stream.device != settings.device) return false;
+  const std::size_t limit = ground_.magazine_limit;
+  if (bytes > Magazine::largest_block(limit) || stream.device != settings.device) return false;
   Block* block = arenas_.live(pointer);
   if (block == nullptr || block->requested != bytes || block->stream != stream.id || block->used_elsewhere ||
       is_long_lived(block->tag.category)) {
     return false;
   }
   Magazine* magazine = cache.find(stream.id);
-  if (magazine == nullptr || !magazine->push(block, ground_.magazine_limit)) return false;
+  if (magazine == nullptr || !magazine->push(block, limit)) return false;
   if (settings.tags) cache.sequence.release(block->number, block->tag.category);
   cache.recent.release(block->size, bytes, block->tag.category);
   forbid_access(settings.device, pointer, block->size);

@@ -67,7 +67,7 @@ void ThreadCache::erase(std::uint64_t stream) noexcept {
 void ThreadCache::erase_empty() noexcept {
   for (Magazine* magazine = newest_; magazine != nullptr;) {
     Magazine* older = magazine->older;
-    if (magazine->blocks() == 0) erase(magazine->stream());
+    if (magazine->bytes() == 0) erase(magazine->stream());
     magazine = older;
   }
 }

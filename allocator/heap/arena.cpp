@@ -209,7 +209,6 @@ void Arena::remove_free(Block* block) noexcept {
   free.by_size.remove(block);
   if (block->size < page_) return;
   free.by_handles.remove(block);
-  block->packed = nullptr;
 }
 
 Block* Arena::put(Block* block) noexcept {
@@ -231,35 +230,6 @@ Block* Arena::put(Block* block) noexcept {
   free.by_size.insert(block);
   if (block->size >= page_) free.by_handles.insert(block);
   return block;
-}
-
-void Arena::gather() {
-  for (const auto& window : windows_) {
-    for (Block* block = window->first; block != nullptr; block = block->next) {
-      const bool free = block->state == BlockState::free && block->size < page_;
-      const bool packed = block->state == BlockState::live && block->packed != nullptr;
-      if ((!free && !packed) || !BlockStore::is_lonely(block)) continue;
-      store_.reserve_together(1);
-      Block* copy = store_.make_last();
-      BlockChunk* const chunk = copy->chunk;
-      if (free) {
-        index(block->stream).by_size.remove(block);
-      } else {
-        block->packed->remove_node(block);
-      }
-      *copy = *block;
-      copy->chunk = chunk;
-      if (free) {
-        index(block->stream).by_size.insert(copy);
-      } else {
-        copy->packed->add_node(copy);
-      }
-      (copy->previous != nullptr ? copy->previous->next : window->first) = copy;
-      if (copy->next != nullptr) copy->next->previous = copy;
-      store_.recycle(block);
-      block = copy;
-    }
-  }
 }
 
 std::size_t Arena::free_bytes() const {
@@ -294,7 +264,6 @@ std::size_t Arena::bookkeeping_bytes() const noexcept {
 void Arena::rename_stream(std::uint64_t from, std::uint64_t to) noexcept {
   for (const auto& window : windows_) {
     for (Block* block = window->first; block != nullptr; block = block->next) {
-      if (block->state == BlockState::live && block->packed != nullptr) block->packed->rename_stream(from, to);
       if (block->stream != from || block->state == BlockState::uncommitted) continue;
       const bool free = block->state == BlockState::free;
       if (free) remove_free(block);
@@ -310,71 +279,15 @@ bool Arena::knows_stream(std::uint64_t stream) const {
   if (free_bytes(stream) != 0) return true;
   for (const auto& window : windows_) {
     for (const Block* block = window->first; block != nullptr; block = block->next) {
-      bool known = false;
-      for_each_stream_of(block, [&](std::uint64_t one) { known |= one == stream; });
-      if (known && block->state != BlockState::uncommitted) return true;
+      if (block->stream == stream && block->state != BlockState::uncommitted) return true;
     }
   }
   return false;
 }
 
-std::optional<Block> Arenas::live_copy(const void* pointer) const {
-  const auto address = reinterpret_cast<std::uintptr_t>(pointer);
-  const std::optional<Block> block = both_[0].live_copy(address);
-  return block ? block : both_[1].live_copy(address);
-}
-
-Block* Arenas::unpacked(const void* pointer) {
-  if (Block* block = live(pointer)) return block;
-  const auto address = reinterpret_cast<std::uintptr_t>(pointer);
-  for (Arena& arena : both_) {
-    if (!arena.owns(address)) continue;
-    arena.expect_taken_out(address);
-    Block* block = arena.take_out(address);
-    if (block == nullptr) return nullptr;
-    ++unpacked_blocks_;
-    Arena::mark_live(block);
-    return block;
-  }
-  return nullptr;
-}
-
-Block* Arenas::take_out_at_last(const void* pointer) noexcept {
-  try {
-    store_.reserve(0);
-  } catch (const std::bad_alloc&) {
-    // The reserved spare blocks may suffice.
-  }
-  const auto address = reinterpret_cast<std::uintptr_t>(pointer);
-  Block* block = both_[0].take_out(address);
-  if (block == nullptr) block = both_[1].take_out(address);
-  unpacked_blocks_ += block != nullptr;
-  return block;
-}
-
-Tiling::Packed Arenas::pack(const std::function<bool(const Block*)>& may_pack) noexcept {
-  Tiling::Packed packed;
-  try {
-    for (Arena& arena : both_) arena.pack(may_pack, packed);
-    for (Arena& arena : both_) arena.gather();
-  } catch (const std::bad_alloc&) {
-    // Reserved as many as memory allowed.
-  }
+void Arenas::tidy() noexcept {
+  for (Arena& arena : both_) arena.trim();
   store_.trim();
-  return packed;
-}
-
-bool Arenas::pack_again(std::uintptr_t address, std::uint64_t number,
-                        const std::function<bool(const Block*)>& may_pack) noexcept {
-  Block* block = live(reinterpret_cast<const void*>(address));
-  if (block == nullptr || block->number != number || !may_pack(block)) return false;
-  try {
-    if (!of(block).pack_again(block)) return false;
-  } catch (const std::bad_alloc&) {
-    return false;
-  }
-  --unpacked_blocks_;
-  return true;
 }
 
 void Arenas::expect(std::uint64_t stream) {

@@ -110,16 +110,13 @@ class Arena : public Tiling {
   std::size_t bookkeeping_bytes() const noexcept;
 
   /// Blocks that are not free but share handles with free bytes, with their shares of these bytes.
-  std::vector<std::pair<LiveBlock, std::size_t>> pinners() const;
+  std::vector<std::pair<const Block*, std::size_t>> pinners() const;
 
   /// Renames a stream in all blocks, free or not; `to` was passed to expect().
   void rename_stream(std::uint64_t from, std::uint64_t to) noexcept;
   bool knows_stream(std::uint64_t stream) const;
   /// Number of times that a block became free or stopped being free.
   std::uint64_t changes() const { return changes_; }
-  /// Replaces the Block objects of sparse chunks, for free and packed blocks, so that the chunks' memory can be freed.
-  /// Requires that no caller holds such a Block.
-  void gather();
 
  private:
   struct FreeBlocks {
@@ -195,30 +192,15 @@ class Arenas {
     const auto address = reinterpret_cast<std::uintptr_t>(pointer);
     return both_[0].owns(address) || both_[1].owns(address);
   }
-  /// Needs no lock for a block owned by the caller. nullptr for a packed one, see unpacked().
+  /// The live block that starts there; nullptr if there is none. Needs no lock for a block owned by the caller.
   Block* live(const void* pointer) const noexcept {
     const auto address = reinterpret_cast<std::uintptr_t>(pointer);
     Block* block = both_[0].live(address);
     if (block == nullptr) block = both_[1].live(address);
     return block != nullptr && block->state == BlockState::live ? block : nullptr;
   }
-  /// A copy of the live block that starts there, packed or not.
-  std::optional<Block> live_copy(const void* pointer) const;
-  /// The live block that starts there, after unpacking it if packed; nullptr if there is none.
-  Block* unpacked(const void* pointer);
-  /// The same for a free: also nullptr if out of memory. An unpacked block is not in the live map.
-  Block* unpacked_at_last(const void* pointer) noexcept {
-    Block* block = live(pointer);
-    return block != nullptr ? block : take_out_at_last(pointer);
-  }
-  /// Blocks unpacked so far and not packed again.
-  std::size_t unpacked_blocks() const { return unpacked_blocks_; }
-  /// Packs the eligible live blocks. Requires all threads stopped.
-  Tiling::Packed pack(const std::function<bool(const Block*)>& may_pack) noexcept;
-  /// The same for the live block with this number at the address, if it replaced a packed one: see
-  /// Tiling::pack_again().
-  bool pack_again(std::uintptr_t address, std::uint64_t number,
-                  const std::function<bool(const Block*)>& may_pack) noexcept;
+  /// Frees unused memory of the bookkeeping. Requires all threads stopped.
+  void tidy() noexcept;
 
   /// Prepares both arenas for put() of blocks of the stream.
   void expect(std::uint64_t stream);
@@ -232,17 +214,12 @@ class Arenas {
   std::size_t free_elsewhere(std::uint64_t stream) const;
   /// Free bytes in whole handles, the bytes that a release could return; or at least `enough`.
   std::size_t releasable_bytes(std::size_t enough = SIZE_MAX) const;
-  /// Bytes of Block objects, the live map, and packed blocks.
-  std::size_t noted_bytes() const { return store_.bytes() + both_[0].map_bytes() + both_[1].map_bytes(); }
   /// All bookkeeping bytes.
   std::size_t bookkeeping_bytes() const;
 
  private:
-  Block* take_out_at_last(const void* pointer) noexcept;
-
   BlockStore store_;
   std::array<Arena, 2> both_;  // transients; long-lived
-  std::size_t unpacked_blocks_ = 0;
 };
 
 }  // namespace poolgrad

@@ -210,14 +210,14 @@ std::size_t Arena::releasable_bytes(std::size_t enough) const {
   return bytes;
 }
 
-std::vector<std::pair<LiveBlock, std::size_t>> Arena::pinners() const {
-  std::vector<std::pair<LiveBlock, std::size_t>> shares;
-  const auto credit = [&](const LiveBlock& block, std::size_t bytes) {
+std::vector<std::pair<const Block*, std::size_t>> Arena::pinners() const {
+  std::vector<std::pair<const Block*, std::size_t>> shares;
+  const auto credit = [&](const Block* block, std::size_t bytes) {
     // Visits handles in address order, so a block that spans several was the last one credited.
-    if (shares.empty() || shares.back().first.address != block.address) shares.emplace_back(block, 0);
+    if (shares.empty() || shares.back().first != block) shares.emplace_back(block, 0);
     shares.back().second += bytes;
   };
-  std::vector<LiveBlock> holders;  // in the present handle
+  std::vector<const Block*> holders;  // in the present handle
   for (const auto& window : windows_) {
     const Block* first = window->first;
     for (std::uintptr_t at = window->address; first != nullptr;) {
@@ -236,13 +236,11 @@ std::vector<std::pair<LiveBlock, std::size_t>> Arena::pinners() const {
         if (block->state == BlockState::free) {
           free += inside;
         } else {
-          for_each_of(block, [&](const Block& one) {
-            if (one.end() > at && one.address < end) holders.push_back(LiveBlock::of(one));
-          });
+          holders.push_back(block);
         }
         first = block;
       }
-      for (const LiveBlock& holder : holders) {
+      for (const Block* holder : holders) {
         if (free != 0) credit(holder, free / holders.size());
       }
       at = end;

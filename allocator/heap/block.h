@@ -17,7 +17,6 @@ namespace poolgrad {
 
 struct Window;
 struct BlockChunk;
-class PackedBlocks;
 
 /// The whole handles inside a block.
 struct WholeHandles {
@@ -45,8 +44,7 @@ struct alignas(64) Block {
     Tag tag{};
     Block* better;  // a child in a HandleIndex
   };
-  // Children in a tree: of a bucket while free, or of the nodes for packed blocks of a region. `left` links the blocks
-  // of a magazine.
+  // Children in the tree of a bucket while free. `left` links the blocks of a magazine.
   Block* left = nullptr;
   Relaxed<BlockState> state = BlockState::busy;  // neighbors read it
   bool used_elsewhere = false;                   // also used by other streams, see StreamLedger
@@ -57,12 +55,9 @@ struct alignas(64) Block {
   Block* previous = nullptr;
   Block* next = nullptr;
   Window* window = nullptr;
-  std::uint64_t epoch = 0;   // allocation tick of its last free
-  std::uint64_t ticket = 0;  // of `stream` at its last free, see StreamOrder
-  union {
-    PackedBlocks* packed = nullptr;  // the adjacent live blocks, of any streams, that this block represents
-    Block* worse;                    // of a free block
-  };
+  std::uint64_t epoch = 0;      // allocation tick of its last free
+  std::uint64_t ticket = 0;     // of `stream` at its last free, see StreamOrder
+  Block* worse = nullptr;       // the other child in a HandleIndex
   BlockChunk* chunk = nullptr;  // its owner; see BlockStore
 
   std::uintptr_t end() const { return address + size; }
@@ -93,39 +88,18 @@ struct BlockChunk {
   Block* spare = nullptr;
   std::size_t spares = 0;
   BlockChunk* next = nullptr;  // with spare blocks
-  bool lasting = false;        // created in this pass for long-lived blocks
 };
 
 /// Owns Block objects and reuses them, so that splits need no malloc in the steady state. Hands out the blocks of one
 /// chunk before the next, so that chunks become empty.
 class BlockStore {
  public:
-  /// Spare blocks reserved for callers that must not fail: see make_last().
-  static constexpr std::size_t kept = 2;
-
   /// The next `count` calls of make() need no memory.
   void reserve(std::size_t count) {
-    while (spares_ < count + kept) add_chunk();
-  }
-  /// The next `count` calls of make() need no memory and return long-lived blocks close together, in chunks of their
-  /// own. Valid until trim().
-  void reserve_together(std::size_t count) {
-    std::size_t together = 0;
-    for (const BlockChunk* chunk = first_; chunk != nullptr && chunk->lasting; chunk = chunk->next)
-      together += chunk->spares;
-    for (; together < count; together += BlockChunk::size) {
-      BlockChunk* chunk = make_chunk();
-      chunk->lasting = true;
-      chunk->next = std::exchange(first_, chunk);
-      if (chunk->next == nullptr) last_ = chunk;
-    }
+    while (spares_ < count) add_chunk();
   }
   Block* make() {
     reserve(1);
-    return make_last();
-  }
-  /// Needs no memory; requires a spare block.
-  Block* make_last() noexcept {
     BlockChunk* chunk = first_;
     Block* block = std::exchange(chunk->spare, chunk->spare->next);
     if (--chunk->spares == 0) first_ = chunk->next;
@@ -141,21 +115,17 @@ class BlockStore {
     ++spares_;
   }
 
-  std::size_t spares() const noexcept { return spares_; }
   /// Bytes held.
   std::size_t bytes() const noexcept {
     return chunks_.size() * sizeof(BlockChunk) + chunks_.capacity() * sizeof(chunks_[0]);
   }
-  /// Whether few blocks of its chunk are in use.
-  static bool is_lonely(const Block* block) noexcept { return block->chunk->spares >= BlockChunk::size / 2; }
   /// Frees empty chunks, except one.
   void trim() noexcept {
     BlockChunk* chunk = std::exchange(first_, nullptr);
     std::size_t left = spares_;
     while (chunk != nullptr) {
       BlockChunk* next = chunk->next;
-      chunk->lasting = false;
-      if (chunk->spares < BlockChunk::size || left < BlockChunk::size + kept) {
+      if (chunk->spares < BlockChunk::size || left < 2 * BlockChunk::size) {
         append(chunk);
       } else {
         left -= BlockChunk::size;
@@ -174,8 +144,7 @@ class BlockStore {
     (first_ == nullptr ? first_ : last_->next) = chunk;
     last_ = chunk;
   }
-  void add_chunk() { append(make_chunk()); }
-  BlockChunk* make_chunk() {
+  void add_chunk() {
     auto made = std::make_unique<BlockChunk>();
     BlockChunk* chunk = made.get();
     chunks_.push_back(std::move(made));
@@ -186,7 +155,7 @@ class BlockStore {
     }
     chunk->spares = BlockChunk::size;
     spares_ += BlockChunk::size;
-    return chunk;
+    append(chunk);
   }
 
   // A constant, because a temporary would be built on the stack each time, which dominates the cost.

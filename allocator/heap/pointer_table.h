@@ -17,9 +17,6 @@ namespace poolgrad {
 template <class T>
 class PointerTable {
  public:
-  /// Approximate bytes for each pointer.
-  static constexpr std::size_t bytes_each = 32;
-
   explicit PointerTable(std::size_t& held) : held_(held), slots_(make(least_bits)) {}
   ~PointerTable() {
     forget_former();
@@ -43,12 +40,16 @@ class PointerTable {
   }
 
   std::size_t size() const noexcept { return size_; }
-  /// Reserves memory for the next set(), and for later ones up to the largest size since trim().
-  void expect() { reserve(size_ + 1); }
-  /// The same, with that size one larger from now on: the next entry may stay while all earlier ones return.
-  void expect_more() {
-    reserve(most_ + 1);
-    ++most_;
+  /// Reserves memory for the next set(), and for later ones up to the largest size since trim(). Returns whether
+  /// forget_former() would free memory.
+  bool expect() {
+    reserve(size_ + 1);
+    return slots_.load(std::memory_order_relaxed)->former != nullptr;
+  }
+  /// Frees the slots from before the table grew. Requires that there are no concurrent readers.
+  void forget_former() noexcept {
+    Slots*& former = slots_.load(std::memory_order_relaxed)->former;
+    while (former != nullptr) discard(std::exchange(former, former->former));
   }
   /// Sets or replaces an entry; replacing needs no memory.
   void set(std::uint64_t key, T* pointer) {
@@ -80,14 +81,6 @@ class PointerTable {
       slots.put(gap, follower, slots[i].pointer.load(std::memory_order_relaxed));
       slots[i].key.store(0, std::memory_order_release);
       gap = i;
-    }
-  }
-  /// Calls visit(T*) for all entries, in unspecified order.
-  template <class Visit>
-  void for_each(Visit visit) const {
-    const Slots& slots = *slots_.load(std::memory_order_relaxed);
-    for (std::size_t i = 0; i <= slots.mask; ++i) {
-      if (slots[i].key.load(std::memory_order_relaxed) != 0) visit(slots[i].pointer.load(std::memory_order_relaxed));
     }
   }
   /// Frees unused memory. Requires that there are no concurrent readers.
@@ -158,10 +151,6 @@ class PointerTable {
   void discard(Slots* slots) noexcept {
     held_ -= slots->bytes();
     ::operator delete(static_cast<void*>(slots));
-  }
-  void forget_former() noexcept {
-    Slots*& former = slots_.load(std::memory_order_relaxed)->former;
-    while (former != nullptr) discard(std::exchange(former, former->former));
   }
   void reserve(std::size_t count) {
     if (holds(slots_.load(std::memory_order_relaxed)->bits, count)) return;

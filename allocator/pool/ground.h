@@ -65,9 +65,9 @@ struct Ground {
   PoolMutex mutex;
   Accounts accounts{settings.tags};
   Recorder recorder{settings};
-  /// Limit of a magazine's bytes: a small share of the memory, because blocks there cannot merge with their neighbors,
-  /// which costs room elsewhere.
-  Relaxed<std::size_t> magazine_limit = settings.magazines ? least_magazine_limit : 0;
+  /// Limit of the bytes of a magazine, and of the depot: a small share of the memory, because blocks there cannot merge
+  /// with their neighbors, which costs room elsewhere.
+  Relaxed<std::size_t> magazine_limit = 0;
   /// Turns the magazines of threads on or off.
   void use_magazines(bool used) noexcept {
     magazines_used_ = used && settings.magazines;
@@ -89,11 +89,11 @@ struct Ground {
   }
 
  private:
-  static constexpr std::size_t least_magazine_limit = std::size_t{16} << 10;
   void limit_magazines() noexcept {
-    constexpr std::size_t share = 256;
+    constexpr std::size_t share = 64, little = std::size_t{64} << 10;
     const std::size_t reserved = accounts.reserved_bytes.current;
-    magazine_limit = magazines_used_ ? std::clamp(reserved / share, least_magazine_limit, Magazine::most_bytes) : 0;
+    const std::size_t least = std::min(little, reserved / 4);
+    magazine_limit = magazines_used_ ? std::clamp(reserved / share, least, Magazine::most_bytes) : 0;
   }
   bool magazines_used_ = settings.magazines;
 };

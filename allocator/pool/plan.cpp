@@ -48,7 +48,10 @@ void Plan::begin_step(Releaser& releaser, const std::function<void(Need&)>& find
       if (planner_->is_stale()) drop(true);
       // Slabs replace cached memory instead of adding to it. One step later, all memory allocated before the slabs is
       // free too.
-      if (planned || planner_->is_fresh()) releaser.release(lock, SIZE_MAX);
+      if (planned || planner_->is_fresh()) {
+        releaser.release(lock, SIZE_MAX);
+        arenas_.store().trim();
+      }
       if (!planned) return;
       for (const StepPlanner::Slab& slab : planner_->slabs()) {
         Need& need = needs.emplace_back();

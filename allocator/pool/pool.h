@@ -9,7 +9,6 @@
 //   Releaser      releases pages
 //   Front         caches of threads
 //   Plan          mode `planned`
-//   BlockPacker   compact records of live blocks
 //   Ladder        stages when no block fits
 //   Inspector     statistics, snapshots, traces, reports
 //
@@ -28,7 +27,6 @@
 
 #include "allocator/caching_allocator.h"
 #include "allocator/front/front.h"
-#include "allocator/pool/block_packer.h"
 #include "allocator/pool/ladder.h"
 #include "allocator/report/inspector.h"
 
@@ -146,7 +144,6 @@ class Pool {
   Releaser releaser_;
   Front front_;
   Plan plan_;
-  BlockPacker packer_;
   Ladder ladder_;
   Inspector inspector_;
   std::optional<HeldStill> held_still_;

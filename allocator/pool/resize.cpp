@@ -23,7 +23,7 @@ bool Pool::resize(void* pointer, std::size_t bytes, std::size_t wanted, Stream s
   PoolLock lock(ground_.mutex);
   front_.add_up(cache);
   ledger_.revive(stream);
-  Block* block = arenas_.unpacked(pointer);
+  Block* block = arenas_.live(pointer);
   if (block == nullptr || block->requested != bytes) {
     throw ValueError("[expand_in_place] not a live block of " + std::to_string(bytes) + " bytes of the pool of " +
                      to_string(settings().device));
@@ -34,13 +34,13 @@ bool Pool::resize(void* pointer, std::size_t bytes, std::size_t wanted, Stream s
   const std::size_t size = settings().rounded(wanted);
   Arena& arena = arenas_.of(block);
   const auto fits = [&] { return size <= block->size + arena.free_after(block); };
-  if (!fits() && cache != nullptr) front_.drain(*cache);
+  if (!fits()) front_.drain(cache);
   if (!fits()) return false;
   // Counted and traced as a free and an allocation of the same block.
   const Tag tag = block->tag;
   withdraw(block, stream, cache, true);
   ground_.accounts.no_longer_active(block->size);
-  ledger_.stamp(block);  // the rest counts as freed now
+  ledger_.stamp(block);  // the rest of a free neighbor too is as young as in a replay of the trace
   Block* rest = arena.resize(block, size);
   ++ground_.accounts.requests;
   ground_.accounts.hit(tag.category);

@@ -196,9 +196,7 @@ void StreamLedger::for_each_unfinished(Visit visit) const {
       for (const Block* block = window->first; block != nullptr; block = block->next) {
         if (block->state == BlockState::uncommitted) continue;
         const bool given_back = block->state == BlockState::free || block->state == BlockState::pending;
-        Arena::for_each_stream_of(block, [&](std::uint64_t stream) {
-          consider({stream, given_back ? block->ticket : order_.now(stream)});
-        });
+        consider({block->stream, given_back ? block->ticket : order_.now(block->stream)});
       }
     }
   }

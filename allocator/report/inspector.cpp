@@ -17,8 +17,7 @@ Statistics Inspector::statistics() const {
   Statistics statistics = ground_.accounts;
   survey(statistics);
   statistics.bookkeeping_bytes = arenas_.bookkeeping_bytes() + ledger_.bookkeeping_bytes() +
-                                 front_.bookkeeping_bytes() + releaser_.bookkeeping_bytes() +
-                                 plan_.bookkeeping_bytes() + packer_.bookkeeping_bytes();
+                                 front_.bookkeeping_bytes() + releaser_.bookkeeping_bytes() + plan_.bookkeeping_bytes();
   plan_.count(statistics);
   return statistics;
 }
@@ -47,8 +46,7 @@ void Inspector::survey(Statistics& statistics) const {
                 piece.size;
           }
         }
-        if (state == BlockState::live)
-          Arena::for_each_of(block, [&](const Block& one) { stream_of(one).live_bytes += one.size; });
+        if (state == BlockState::live) stream_of(*block).live_bytes += block->size;
         if (state == BlockState::pending) {
           statistics.pending_bytes += block->size;
           stream_of(*block).pending_bytes += block->size;
@@ -122,7 +120,7 @@ std::vector<BlockSnapshot> Inspector::all_blocks(bool number_scratch) const {
       };
       for (const Block* block = window->first; block != nullptr; block = block->next) {
         if (!plan_.is_slab(block)) {
-          Arena::for_each_of(block, add);
+          add(*block);
         } else {
           for (const Block& piece : plan_.pieces_of(block)) add(piece);
         }
@@ -220,7 +218,7 @@ std::string Inspector::report(const Need& need, std::vector<Yield> yields) {
         facts.live_by_category[static_cast<std::size_t>(block.tag.category)] += block.requested;
         facts.live_by_scope[block.tag.scope] += block.requested;
       });
-      for (const auto& [block, bytes] : arena.pinners()) facts.pinners.push_back({block.tag, block.requested, bytes});
+      for (const auto& [block, bytes] : arena.pinners()) facts.pinners.push_back({block->tag, block->requested, bytes});
     }
     facts.stranded = free - facts.releasable;
   }

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "allocator/front/front.h"
-#include "allocator/pool/block_packer.h"
 #include "allocator/pool/plan.h"
 #include "allocator/report/snapshot.h"
 #include "allocator/report/statistics.h"
@@ -20,15 +19,14 @@ namespace poolgrad {
 class Inspector {
  public:
   Inspector(Ground& ground, const Arenas& arenas, const StreamLedger& ledger, Front& front, const PageSupply& pages,
-            const Releaser& releaser, const Plan& plan, const BlockPacker& packer)
+            const Releaser& releaser, const Plan& plan)
       : ground_(ground),
         arenas_(arenas),
         ledger_(ledger),
         front_(front),
         pages_(pages),
         releaser_(releaser),
-        plan_(plan),
-        packer_(packer) {}
+        plan_(plan) {}
 
   Statistics statistics() const;
   void reset_peaks();
@@ -57,7 +55,6 @@ class Inspector {
   const PageSupply& pages_;
   const Releaser& releaser_;
   const Plan& plan_;
-  const BlockPacker& packer_;
 };
 
 }  // namespace poolgrad

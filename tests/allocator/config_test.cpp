@@ -69,12 +69,14 @@ TEST(AllocatorConfig, IsTheDefaultForEmptyText) {
 }
 
 TEST(AllocatorConfig, NamesTheUnknownKeyAndTheKnownOnes) {
-  EXPECT_THAT(
-      [] { AllocatorConfig::parse("budget:1GiB,stich:on"); },
-      ThrowsMessage<ValueError>(
-          AllOf(HasSubstr("unknown option 'stich'"),
-                HasSubstr("known options: alignment, budget, decay, decay_ms, deterministic, magazines, mode, packing, "
-                          "poison, races, stitch, stitch_idle, trace"))));
+  for (const std::string key : {"stich", "packing"}) {
+    EXPECT_THAT(
+        [&] { AllocatorConfig::parse("budget:1GiB," + key + ":on"); },
+        ThrowsMessage<ValueError>(AllOf(
+            HasSubstr("unknown option '" + key + "'"),
+            HasSubstr("known options: alignment, budget, decay, decay_ms, deterministic, magazines, mode, poison, "
+                      "races, stitch, stitch_idle, trace"))));
+  }
 }
 
 TEST(AllocatorConfig, RefusesBadValues) {
@@ -87,7 +89,7 @@ TEST(AllocatorConfig, RefusesBadValues) {
 TEST(AllocatorConfig, ComesBackFromItsText) {
   EXPECT_EQ(AllocatorConfig{}.text(), "");
   const std::string all =
-      "alignment:512,budget:8589934592,decay:1000,decay_ms:250,deterministic:on,magazines:off,mode:planned,packing:off,"
+      "alignment:512,budget:8589934592,decay:1000,decay_ms:250,deterministic:on,magazines:off,mode:planned,"
       "poison:on,races:on,"
       "stitch:off,stitch_idle:on,"
       "trace:100000";

@@ -42,15 +42,6 @@ TEST_P(ModesTest, LightweightCountsBytesAndNothingByTag) {
   deallocate(pool, parameter, 1000);
 }
 
-TEST(Modes, FollowTheLengthOfSegmentsUnlessChosen) {
-  EXPECT_EQ(mode_for_segments(0), AllocatorMode::none);
-  EXPECT_EQ(mode_for_segments(4095), AllocatorMode::none);
-  EXPECT_EQ(mode_for_segments(4096), AllocatorMode::lightweight);
-  EXPECT_EQ(mode_for_segments(8191), AllocatorMode::lightweight);
-  EXPECT_EQ(mode_for_segments(8192), AllocatorMode::standard);
-  EXPECT_EQ(mode_for_segments(100, AllocatorMode::planned), AllocatorMode::planned);
-}
-
 TEST_P(ModesTest, ABlockGrowsIntoFreeMemoryBehindItAndShrinksAgain) {
   CachingAllocator pool(memory());
   void* block = allocate(pool, 1000);
@@ -68,6 +59,31 @@ TEST_P(ModesTest, ABlockGrowsIntoFreeMemoryBehindItAndShrinksAgain) {
   deallocate(pool, block, 10);
   deallocate(pool, wall, 64);
   expect_invariants(pool);
+}
+
+// A trace records growth as a free and an allocation, and its replay must release the same pages.
+TEST_P(ModesTest, GrowthLeavesTheSamePagesToReleaseAsAFreeAndAnAllocation) {
+  std::vector<std::vector<std::pair<std::size_t, BlockState>>> ends;
+  for (const bool grows : {true, false}) {
+    CachingAllocator pool(memory(), {.magazines = false});
+    void* block = allocate(pool, page);
+    void* behind = allocate(pool, 2 * page);
+    allocate(pool, page);
+    void* other = allocate(pool, page);
+    allocate(pool, page);
+    deallocate(pool, behind, 2 * page);
+    deallocate(pool, other, page);
+    if (grows) {
+      ASSERT_TRUE(pool.expand_in_place(block, page, 2 * page, stream_of(pool)));
+    } else {
+      deallocate(pool, block, page);
+      ASSERT_EQ(allocate(pool, 2 * page), block);
+    }
+    EXPECT_GT(pool.trim(page), 0u);
+    ends.emplace_back();
+    for (const BlockSnapshot& each : pool.snapshot()) ends.back().emplace_back(each.size, each.state);
+  }
+  EXPECT_EQ(ends[0], ends[1]);
 }
 
 TEST_P(ModesTest, ABlockGrowsIntoWhatTheThreadKeptForItself) {

@@ -1,4 +1,5 @@
-// A magazine keeps a thread's free blocks by exact size, newest first, up to a limit. The pool can reclaim them.
+// A magazine keeps a thread's free blocks by exact size, newest first, up to a limit. The depot passes chains of blocks
+// from thread to thread. The pool can reclaim both.
 #include "allocator/front/magazine.h"
 
 #include <thread>
@@ -17,7 +18,7 @@ std::vector<Block> blocks_of(std::size_t count, std::size_t size) {
 TEST(Magazine, HandsOutTheNewestBlockOfExactlyTheSize) {
   Magazine magazine(7, 0, 1);
   std::vector<Block> blocks = blocks_of(3, 1024);
-  for (Block& block : blocks) ASSERT_TRUE(magazine.push(&block, Magazine::most_bytes));
+  for (Block& block : blocks) ASSERT_TRUE(magazine.push(&block, 4096));
   EXPECT_EQ(magazine.bytes(), 3072u);
   EXPECT_EQ(magazine.pop(960, 64), nullptr);
   EXPECT_EQ(magazine.pop(1088, 64), nullptr);
@@ -31,51 +32,102 @@ TEST(Magazine, HandsOutWhatIsAligned) {
   std::vector<Block> blocks = blocks_of(2, 1024);
   blocks[0].address = 4096;
   blocks[1].address = 64;
-  ASSERT_TRUE(magazine.push(&blocks[0], Magazine::most_bytes));
+  ASSERT_TRUE(magazine.push(&blocks[0], 4096));
   EXPECT_EQ(magazine.pop(1024, 256), &blocks[0]);
-  ASSERT_TRUE(magazine.push(&blocks[1], Magazine::most_bytes));
+  ASSERT_TRUE(magazine.push(&blocks[1], 4096));
   EXPECT_EQ(magazine.pop(1024, 256), nullptr);
   EXPECT_EQ(magazine.pop(1024, 64), &blocks[1]);
 }
 
-TEST(Magazine, HoldsSixtyFourBlocksAtMost) {
-  Magazine magazine(0, 0, 1);
-  std::vector<Block> blocks = blocks_of(Magazine::most_blocks + 1, 64);
-  for (std::size_t i = 0; i < Magazine::most_blocks; ++i) ASSERT_TRUE(magazine.push(&blocks[i], Magazine::most_bytes));
-  EXPECT_FALSE(magazine.push(&blocks.back(), Magazine::most_bytes));
-  EXPECT_EQ(magazine.blocks(), 64u);
-}
-
 TEST(Magazine, HoldsNoMoreBytesThanItMay) {
   Magazine magazine(0, 0, 1);
-  std::vector<Block> large = blocks_of(5, Magazine::largest_block);
-  for (std::size_t i = 0; i < 4; ++i) ASSERT_TRUE(magazine.push(&large[i], Magazine::most_bytes));
-  EXPECT_FALSE(magazine.push(&large[4], Magazine::most_bytes));
-  Block too_large;
-  too_large.size = Magazine::largest_block + 64;
-  EXPECT_FALSE(Magazine(0, 0, 1).push(&too_large, 2 * Magazine::most_bytes));
-  Block small;
-  small.size = 128;
-  EXPECT_FALSE(Magazine(0, 0, 1).push(&small, 127));
+  std::vector<Block> blocks = blocks_of(5, 1024);
+  for (std::size_t i = 0; i < 4; ++i) ASSERT_TRUE(magazine.push(&blocks[i], 5119));
+  EXPECT_FALSE(magazine.push(&blocks[4], 5119));
+  EXPECT_TRUE(magazine.push(&blocks[4], 5120));
+  EXPECT_EQ(magazine.bytes(), 5120u);
 }
 
-TEST(Magazine, MakesRoomByGivingUpSizesThatDoNotComeBack) {
+TEST(Magazine, GivesUpSizesThatDoNotComeBack) {
   Magazine magazine(0, 0, 1);
-  std::vector<Block> old = blocks_of(Magazine::most_blocks, 64);
-  for (Block& block : old) ASSERT_TRUE(magazine.push(&block, Magazine::most_bytes));
+  std::vector<Block> old = blocks_of(64, 64);
+  for (Block& block : old) ASSERT_TRUE(magazine.push(&block, 4096));
   Block wanted;
   wanted.size = 4096;
-  std::size_t released = 0;
+  Chain given;
   int offers = 0;
-  while (!magazine.push(&wanted, Magazine::most_bytes)) {
+  while (!magazine.push(&wanted, 4096)) {
     ASSERT_LT(++offers, 1000);
-    magazine.make_room(&wanted, [&](Block* block) {
-      EXPECT_EQ(block->size, 64u);
-      ++released;
-    });
+    if (const Chain chain = magazine.make_room(&wanted); chain.top != nullptr) given = chain;
   }
   EXPECT_GT(offers, 1) << "at once would be too soon";
-  EXPECT_EQ(released, old.size());
+  EXPECT_EQ(given.size, 64u);
+  EXPECT_EQ(given.count, old.size());
+}
+
+TEST(Magazine, GivesUpLargerBlocksAtOnce) {
+  Magazine magazine(0, 0, 1);
+  Block large, small;
+  large.size = 4096;
+  small.size = 64;
+  ASSERT_TRUE(magazine.push(&large, 4096));
+  ASSERT_FALSE(magazine.push(&small, 4096));
+  int offers = 0;
+  for (; magazine.bytes() != 0; ++offers) magazine.make_room(&small);
+  EXPECT_LE(offers, 16) << "each offer looks at 8 of 128 bins";
+}
+
+TEST(Magazine, GivesUpItsOnlySizeAsOneChainAndTakesItOver) {
+  Magazine magazine(0, 0, 1), other(0, 1, 1);
+  std::vector<Block> blocks = blocks_of(65, 64);
+  for (std::size_t i = 0; i < 64; ++i) ASSERT_TRUE(magazine.push(&blocks[i], 4096));
+  const Chain chain = magazine.make_room(&blocks[64]);
+  EXPECT_EQ(chain.bytes(), 4096u);
+  EXPECT_EQ(magazine.bytes(), 0u);
+  EXPECT_FALSE(other.take_over(chain, 4095));
+  ASSERT_TRUE(other.take_over(chain, 4096));
+  EXPECT_FALSE(other.take_over(chain, 8192)) << "the bin is in use";
+  for (std::size_t i = 64; i-- > 0;) EXPECT_EQ(other.pop(64, 64), &blocks[i]);
+  EXPECT_EQ(other.bytes(), 0u);
+}
+
+Chain chain_of(std::vector<Block>& blocks) {
+  Chain chain;
+  for (Block& block : blocks) chain.push(&block);
+  return chain;
+}
+
+TEST(Depot, ReturnsTheNewestChainOfTheSizeAndStream) {
+  Depot depot;
+  const auto none = [](Block*) { FAIL(); };
+  std::vector<Block> first = blocks_of(3, 64), second = blocks_of(2, 64), third = blocks_of(2, 128);
+  std::vector<Block> elsewhere = blocks_of(1, 64);
+  elsewhere[0].stream = 7;
+  for (auto* blocks : {&first, &second, &third, &elsewhere}) depot.give(chain_of(*blocks), 1024, none);
+  EXPECT_EQ(depot.bytes(), 64u * 6 + 256);
+  EXPECT_EQ(depot.take(192, 0).top, nullptr);
+  EXPECT_EQ(depot.take(64, 0).count, 2u);
+  EXPECT_EQ(depot.take(64, 0).count, 3u);
+  EXPECT_EQ(depot.take(64, 0).top, nullptr);
+  std::size_t released = 0;
+  depot.drain_stream(7, [&](Block* block) { released += block->size; });
+  EXPECT_EQ(released, 64u);
+  depot.drain([&](Block* block) { released += block->size; });
+  EXPECT_EQ(released, 320u);
+  EXPECT_EQ(depot.bytes(), 0u);
+}
+
+TEST(Depot, ReleasesTheOldestChainsBeyondItsLimit) {
+  Depot depot;
+  std::vector<std::vector<Block>> chains(6, blocks_of(16, 64));
+  std::vector<const Block*> released;
+  for (auto& blocks : chains) depot.give(chain_of(blocks), 1024, [&](Block* block) { released.push_back(block); });
+  EXPECT_EQ(depot.bytes(), 4096u) << "four magazines";
+  ASSERT_EQ(released.size(), 32u);
+  EXPECT_EQ(released.front(), &chains[0].back());
+  EXPECT_EQ(released.back(), &chains[1].front());
+  depot.give(chain_of(chains[0]), 1023, [&](Block* block) { released.push_back(block); });
+  EXPECT_EQ(released.size(), 48u) << "a chain of more than a magazine holds";
 }
 
 class MagazinesTest : public PoolTest {
@@ -145,8 +197,9 @@ TEST_P(MagazinesTest, AreLeftToTransients) {
 TEST_P(MagazinesTest, AreDrainedBeforeTheDeviceIsAskedForMore) {
   CachingAllocator pool(memory(), {.budget = page});
   std::vector<void*> blocks;
-  for (int i = 0; i < 16; ++i) blocks.push_back(allocate(pool, page / 16));
-  for (void* block : blocks) deallocate(pool, block, page / 16);
+  for (int i = 0; i < 512; ++i) blocks.push_back(allocate(pool, page / 512));
+  for (void* block : blocks) deallocate(pool, block, page / 512);
+  ASSERT_GT(pool.statistics().magazine_bytes, 64 * KiB) << "the depot holds some of it";
   // All of the budget is committed, and the magazine holds some of it. The pool must reclaim it for this request.
   EXPECT_NE(allocate(pool, page), nullptr);
   EXPECT_EQ(pool.statistics().num_device_alloc, 1u);
@@ -228,13 +281,39 @@ TEST_P(MagazinesTest, AreOffWhereMemoryMustBeSeen) {
 TEST_P(MagazinesTest, HoldLessOncePagesHaveGone) {
   CachingAllocator pool(memory());
   std::vector<void*> blocks;
-  for (int i = 0; i < 60; ++i) blocks.push_back(allocate(pool, 1000));
+  for (int i = 0; i < 1000; ++i) blocks.push_back(allocate(pool, 1000));
   void* large = allocate(pool, 32 * page);
   deallocate(pool, allocate(pool, 1000), 1000);
   deallocate(pool, large, 32 * page);
   pool.set_budget(2 * page);
   for (void* block : blocks) deallocate(pool, block, 1000);
-  EXPECT_EQ(pool.statistics().magazine_bytes, 16 * KiB) << "a 256th of two pages";
+  EXPECT_LE(pool.statistics().magazine_bytes, 5 * 64 * KiB) << "a 64th of two pages, and four of them in the depot";
+}
+
+TEST_P(MagazinesTest, PassChainsFromAThreadThatFreesToOneThatAllocates) {
+  for (const bool destroyed : {false, true}) {
+    CachingAllocator pool(memory());
+    std::vector<void*> blocks;
+    const auto allocate_all = [&] {
+      while (blocks.size() < 1000) blocks.push_back(allocate(pool, 1000, Category::activation, 7));
+    };
+    const auto free_all = [&] {
+      for (; !blocks.empty(); blocks.pop_back()) deallocate(pool, blocks.back(), 1000, 7);
+    };
+    allocate_all();
+    std::thread(free_all).join();
+    EXPECT_EQ(pool.statistics().magazine_bytes, 256 * KiB);
+    expect_invariants(pool);
+    if (destroyed) {
+      pool.stream_destroyed(stream_of(pool, 7));
+      EXPECT_EQ(pool.statistics().magazine_bytes, 0u);
+    }
+    const std::uint64_t before = pool.statistics().magazine_hits;
+    allocate_all();
+    EXPECT_EQ(pool.statistics().magazine_hits - before, destroyed ? 0u : 4 * 63u) << "four chains of 64 blocks";
+    expect_invariants(pool);
+    free_all();
+  }
 }
 
 TEST_P(MagazinesTest, AreEmptiedByTrim) {

@@ -164,8 +164,8 @@ TEST(AllocatorText, NamesUnknownKeysAndListsTheKnownOnes) {
   EXPECT_THAT([] { AllocatorConfig::parse("fancy:on"); },
               ThrowsMessage<ValueError>(AllOf(HasSubstr("'fancy'"), HasSubstr("alignment"), HasSubstr("budget"),
                                               HasSubstr("decay"), HasSubstr("deterministic"), HasSubstr("magazines"),
-                                              HasSubstr("mode"), HasSubstr("packing"), HasSubstr("poison"),
-                                              HasSubstr("stitch"), HasSubstr("trace"))));
+                                              HasSubstr("mode"), HasSubstr("poison"), HasSubstr("stitch"),
+                                              HasSubstr("trace"))));
 }
 
 TEST(AllocatorText, RefusesMalformedValues) {
@@ -184,7 +184,6 @@ TEST(AllocatorText, ReadsBackWhatItWrites) {
   config.poison = true;
   config.mode = AllocatorMode::lightweight;
   config.magazines = false;
-  config.packing = false;
   config.stitch = false;
   config.stitch_idle = true;
   config.deterministic = true;
@@ -197,7 +196,6 @@ TEST(AllocatorText, ReadsBackWhatItWrites) {
   EXPECT_EQ(again.poison, config.poison);
   EXPECT_EQ(again.mode, config.mode);
   EXPECT_EQ(again.magazines, config.magazines);
-  EXPECT_EQ(again.packing, config.packing);
   EXPECT_EQ(again.stitch, config.stitch);
   EXPECT_EQ(again.stitch_idle, config.stitch_idle);
   EXPECT_EQ(again.deterministic, config.deterministic);

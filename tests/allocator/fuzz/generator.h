@@ -58,7 +58,6 @@ inline PoolSetup random_setup(Random& random) {
   setup.config.magazines = !random.one_in(3);
   setup.config.stitch = !random.one_in(4);
   setup.config.stitch_idle = random.one_in(2);
-  setup.config.packing = !random.one_in(8);
   setup.config.deterministic = random.one_in(3);
   if (random.one_in(4)) setup.config.decay = 1 + random.below(200);
   if (random.one_in(8)) setup.config.trace = 256;

@@ -13,7 +13,7 @@ const std::vector<std::size_t> alignments = {64, 512};
 
 // The numbers of values of the options that setup_of() reads, in its order.
 const std::vector<std::size_t> option_counts = {
-    modes.size(), 2, 2, 2, 2, 2, 2, 2, budgets.size(), 2, 2, kinds.size(), 2, 2, alignments.size(), 2};
+    modes.size(), 2, 2, 2, 2, 2, 2, budgets.size(), 2, 2, kinds.size(), 2, 2, alignments.size(), 2};
 
 PoolSetup setup_of(const OptionRow& row) {
   PoolSetup setup;
@@ -23,7 +23,6 @@ PoolSetup setup_of(const OptionRow& row) {
   setup.config.magazines = next() == 0;
   setup.config.stitch = next() == 0;
   setup.config.stitch_idle = next() == 0;
-  setup.config.packing = next() == 0;
   setup.config.deterministic = next() == 0;
   setup.config.poison = next() == 0;
   setup.config.budget = budgets[next()];

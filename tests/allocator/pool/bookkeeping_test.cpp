@@ -1,4 +1,4 @@
-// The pool's bookkeeping is small, counted and freed. Packing of live blocks has no visible effect.
+// The pool's bookkeeping is small, counted and freed.
 #include <malloc.h>
 
 #include <algorithm>
@@ -59,8 +59,6 @@ namespace {
 // One thread and one stream with any sizes: indices of free blocks, caches, first pages of tables.
 constexpr std::size_t floor_bytes = 128 * KiB;
 constexpr std::size_t each_further_stream = 20 * KiB;
-// For a smaller pool, this constant is a large part of 2 %.
-constexpr std::size_t small_bytes = 48 * MiB;
 
 struct Held {
   void* pointer;
@@ -112,46 +110,26 @@ class BookkeepingTest : public ::testing::TestWithParam<Load> {
     return {allocate(pool, bytes, category, stream, alignment), bytes, stream};
   }
 
-  // 2 %. Sizes from 1 to 64 bytes need 2.5 % because their roundings take 6 bits each. So do sizes up to 256 where
-  // blocks were replaced, because their numbers have no order. A free block between others takes a Block of 128 bytes.
+  // A Block of 128 bytes and at most 43 in the live map; a Block more for the free block that may follow.
   static void expect_little(const CachingAllocator& pool, bool replaced) {
     const Statistics statistics = pool.statistics();
-    const std::uint64_t reserved = statistics.reserved_bytes.current;
-    const Sizes& sizes = GetParam().sizes;
-    const bool rounded = sizes.least < 64 && (replaced || sizes.most <= 64);
-    const std::uint64_t share = (rounded ? reserved / 40 : reserved / 50) + 128 * statistics.inactive_split;
-    const std::size_t least = floor_bytes + (GetParam().streams - 1) * each_further_stream;
-    ASSERT_LE(statistics.bookkeeping_bytes, share + (reserved < small_bytes ? least : 0));
+    const std::size_t each = replaced ? 308 : 176;
+    const std::size_t floor = floor_bytes + (GetParam().streams - 1) * each_further_stream;
+    ASSERT_LE(statistics.bookkeeping_bytes, each * statistics.allocation.current + floor);
   }
 
   std::mt19937_64 random_{test_seed()};
 };
-INSTANTIATE_TEST_SUITE_P(Sizes, BookkeepingTest,
-                         ::testing::Values(Load{{64, 64, 1000000}}, Load{{1, 64, 1000000}}, Load{{65, 128, 200000}},
-                                           Load{{1, 256, 500000}}, Load{{100, 1000, 100000}}, Load{{256, 256, 50000}},
-                                           Load{{256, 256, 500000}}, Load{{512, 512, 200000}},
-                                           Load{{512, 2 * KiB, 200000}}, Load{{2 * KiB, 16 * KiB, 50000}},
-                                           Load{{16 * KiB, 128 * KiB, 20000}}, Load{{1 * MiB, 2 * MiB, 1000}}),
-                         [](const auto& test) { return name_of(test.param); });
-INSTANTIATE_TEST_SUITE_P(Streams, BookkeepingTest,
-                         ::testing::Values(Load{{64, 64, 500000}, 2}, Load{{1000, 1000, 100000}, 2},
-                                           Load{{512, 2 * KiB, 100000}, 2}, Load{{256, 256, 200000}, 5}),
-                         [](const auto& test) { return name_of(test.param); });
-INSTANTIATE_TEST_SUITE_P(Alignments, BookkeepingTest,
-                         ::testing::Values(Load{{64, 64, 500000}, 1, 256}, Load{{4000, 4000, 50000}, 1, 256},
-                                           Load{{1000, 1000, 100000}, 2, 256}, Load{{1, 2 * KiB, 100000}, 1, 512}),
-                         [](const auto& test) { return name_of(test.param); });
 INSTANTIATE_TEST_SUITE_P(
-    Transients, BookkeepingTest,
-    ::testing::Values(Load{{64, 64, 500000}, 1, 64, Category::unknown},
+    Loads, BookkeepingTest,
+    ::testing::Values(Load{{64, 64, 1000000}}, Load{{1, 256, 500000}}, Load{{16 * KiB, 128 * KiB, 20000}},
+                      Load{{1 * MiB, 2 * MiB, 1000}}, Load{{512, 2 * KiB, 100000}, 2}, Load{{64, 64, 500000}, 1, 256},
                       Load{{512, 512, 100000}, 1, 64, Category::unknown},
-                      Load{{512, 512, 100000}, 1, 64, Category::activation},
-                      Load{{64, 64, 500000}, 2, 64, Category::activation},
                       Load{{1000, 1000, 100000}, 2, 256, Category::activation},
                       Load{{512, 512, 100000}, 1, 64, Category::parameter, AllocatorMode::lightweight}),
     [](const auto& test) { return name_of(test.param); });
 
-TEST_P(BookkeepingTest, TakesAFiftiethOfWhatIsReservedAtAnyTime) {
+TEST_P(BookkeepingTest, TakesAFixedNumberOfBytesForEachBlock) {
   const auto& [sizes, streams, alignment, category, mode] = GetParam();
   CachingAllocator pool(std::make_unique<SimulatedMemory>(0, std::size_t{64} << 30), {.mode = mode});
   const auto free_one = [&](const Held& block) {
@@ -190,23 +168,20 @@ void expect_counted(const CachingAllocator& pool, std::size_t heap) {
 
 TEST(Bookkeeping, IsWhatThePoolTakesOfTheHeap) {
   const std::size_t before = heap_bytes;
-  for (const bool packed : {false, true}) {
-    CachingAllocator counted(std::make_unique<SimulatedMemory>(0, std::size_t{8} << 30), {.packing = packed});
-    std::vector<Held> held = fill(counted, {512, 2 * KiB, 100000}, 5);
-    const std::size_t own = held.capacity() * sizeof(Held);
-    expect_counted(counted, heap_bytes - before - own);
-    const Statistics full = counted.statistics();
-    EXPECT_EQ(full.bookkeeping_bytes > full.reserved_bytes.current / 10, !packed);
-    for (std::size_t i = 0; i < held.size(); i += 2) deallocate(counted, held[i].pointer, held[i].bytes);
-    expect_counted(counted, heap_bytes - before - own);
-    counted.trim();
-    expect_counted(counted, heap_bytes - before - own);
-    for (std::size_t i = 1; i < held.size(); i += 2) deallocate(counted, held[i].pointer, held[i].bytes);
-    counted.trim();
-    expect_counted(counted, heap_bytes - before - own);
-    EXPECT_LE(counted.statistics().bookkeeping_bytes, floor_bytes);
-    EXPECT_LE(heap_bytes - before - own, floor_bytes);
-  }
+  CachingAllocator counted(std::make_unique<SimulatedMemory>(0, std::size_t{8} << 30));
+  std::vector<Held> held = fill(counted, {512, 2 * KiB, 100000}, 5);
+  const std::size_t own = held.capacity() * sizeof(Held);
+  expect_counted(counted, heap_bytes - before - own);
+  EXPECT_GE(counted.statistics().bookkeeping_bytes, held.size() * sizeof(Block));
+  for (std::size_t i = 0; i < held.size(); i += 2) deallocate(counted, held[i].pointer, held[i].bytes);
+  expect_counted(counted, heap_bytes - before - own);
+  counted.trim();
+  expect_counted(counted, heap_bytes - before - own);
+  for (std::size_t i = 1; i < held.size(); i += 2) deallocate(counted, held[i].pointer, held[i].bytes);
+  counted.trim();
+  expect_counted(counted, heap_bytes - before - own);
+  EXPECT_LE(counted.statistics().bookkeeping_bytes, floor_bytes);
+  EXPECT_LE(heap_bytes - before - own, floor_bytes);
 }
 
 TEST(Bookkeeping, OfARecordedStepAndItsPlanIsCounted) {
@@ -295,196 +270,7 @@ TEST(Bookkeeping, IsInTheNamedStatistics) {
   EXPECT_GT(statistics.bookkeeping_bytes, sizeof(Block));
 }
 
-// Two pools, one of them packing, make the same random calls: every query gives equal answers at every moment.
-class PackingTwins {
- public:
-  PackingTwins(std::uint64_t seed, AllocatorConfig config) : turns_(seed % 5 < 2 ? 1 : 10), random_(seed) {
-    config.deterministic = true;  // both wait for the same work
-    for (const bool packing : {true, false}) {
-      config.packing = packing;
-      pools_.push_back(std::make_unique<CachingAllocator>(make_memory("sim", 256 * MiB, 64 * KiB), config));
-    }
-  }
-
-  void run(int deeds) {
-    for (int i = 0; i < 8000 && !::testing::Test::HasFailure(); ++i) allocate_one();
-    for (int i = 0; i < deeds && !::testing::Test::HasFailure(); ++i) {
-      if (one_in(400)) few_ = !few_;
-      const std::uint64_t choice = random_() % 1000;
-      if (choice < 5) {
-        trim();
-      } else if (choice < 8) {
-        compare();
-      } else if (choice < 40) {
-        touch_one();
-      } else if (choice < (few_ ? 350u : 650u)) {
-        allocate_one();
-      } else {
-        free_one(one_in(20) ? random_() % 3 : SIZE_MAX);
-      }
-      if (i % 100 == 0) note_share();
-    }
-    compare();
-    while (!held_.empty()) free_one(SIZE_MAX);
-    trim();
-    compare();
-    compare_traces();
-  }
-  /// Returns the smallest bookkeeping of the packing pool in percent of the other's.
-  std::uint64_t least() const { return least_; }
-
- private:
-  struct Pair {
-    void* pointers[2];
-    std::size_t bytes;
-    std::uint64_t stream;
-  };
-
-  bool one_in(std::uint64_t n) { return random_() % n == 0; }
-  Pair& any() { return held_[random_() % held_.size()]; }
-
-  void allocate_one() {
-    // Small blocks, many of equal size, and sometimes a large one.
-    const std::size_t bytes = one_in(200) ? random_() % (512 * KiB) : one_in(8) ? random_() % (8 * KiB) : 512;
-    Pair pair{{}, bytes, one_in(turns_) ? random_() % 3 : 0};
-    const auto category = static_cast<Category>(one_in(3) ? random_() % category_count : 10);
-    const std::size_t alignment = one_in(20) ? 4096 : one_in(20) ? 256 : 64;
-    std::string refusals[2];
-    for (std::size_t i = 0; i < 2; ++i) {
-      const auto result = pools_[i]->try_allocate({.bytes = bytes,
-                                                   .alignment = alignment,
-                                                   .stream = stream_of(*pools_[i], pair.stream),
-                                                   .tag = {category, static_cast<std::uint32_t>(bytes % 3)}});
-      if (void* const* pointer = std::get_if<void*>(&result)) {
-        pair.pointers[i] = *pointer;
-      } else {
-        std::string& report = refusals[i] = std::get<std::string>(result);
-        const std::size_t times = report.find("tried:");
-        report.erase(times, report.find('\n', times) - times);
-      }
-    }
-    ASSERT_EQ(refusals[0], refusals[1]);
-    ASSERT_EQ(pair.pointers[0], pair.pointers[1]);
-    if (pair.pointers[0] != nullptr) {
-      held_.push_back(pair);
-    } else {
-      few_ = true;
-    }
-  }
-
-  void free_one(std::uint64_t stream) {
-    if (held_.empty()) return;
-    std::swap(any(), held_.back());
-    const Pair pair = held_.back();
-    held_.pop_back();
-    for (std::size_t i = 0; i < 2; ++i)
-      deallocate(*pools_[i], pair.pointers[i], pair.bytes, stream == SIZE_MAX ? pair.stream : stream);
-  }
-
-  void note_share() {
-    const std::uint64_t other = pools_[1]->statistics().bookkeeping_bytes;
-    least_ = std::min(least_, pools_[0]->statistics().bookkeeping_bytes * 100 / other);
-  }
-
-  void trim() {
-    const std::size_t bytes = one_in(2) ? 0 : random_() % (4 * MiB);
-    const std::size_t released = pools_[0]->trim(bytes);
-    EXPECT_EQ(released, pools_[1]->trim(bytes));
-  }
-
-  void touch_one() {
-    if (held_.empty()) return;
-    Pair& pair = any();
-    const std::uint64_t stream = random_() % 3;
-    switch (random_() % 5) {
-      case 0:
-        for (const auto& pool : pools_) pool->use(pair.pointers[0], stream_of(*pool, stream));
-        return;
-      case 1:
-        for (const auto& pool : pools_) pool->order(stream_of(*pool, stream), stream_of(*pool, (stream + 1) % 3));
-        return;
-      case 2: {
-        const std::size_t wanted = random_() % (2 * pair.bytes + 1);
-        const auto expand = [&](CachingAllocator& pool) {
-          return pool.expand_in_place(pair.pointers[0], pair.bytes, wanted, stream_of(pool, pair.stream));
-        };
-        const bool done = expand(*pools_[0]);
-        ASSERT_EQ(done, expand(*pools_[1]));
-        if (done) pair.bytes = wanted;
-        return;
-      }
-      case 3: ASSERT_EQ(pools_[0]->usable_size(pair.pointers[0]), pools_[1]->usable_size(pair.pointers[0])); return;
-      default:
-        if (!one_in(4)) return;
-        for (const auto& pool : pools_) pool->stream_destroyed(stream_of(*pool, 2));
-    }
-  }
-
-  void compare() {
-    auto one = pools_[0]->statistics();
-    auto other = pools_[1]->statistics();
-    one.bookkeeping_bytes = other.bookkeeping_bytes = 0;
-    auto names = named_statistics(one);
-    auto others = named_statistics(other);
-    for (auto* list : {&names, &others}) {
-      std::erase_if(*list, [](const auto& entry) { return entry.first.ends_with("nanoseconds"); });
-    }
-    ASSERT_EQ(names, others);
-    ASSERT_EQ(pools_[0]->sequence_hash(), pools_[1]->sequence_hash());
-    const auto key = [](const BlockSnapshot& block) {
-      return std::tuple(block.address, block.size, block.state, block.stream, block.epoch, block.window, block.number,
-                        block.requested, block.tag.category, block.tag.scope);
-    };
-    const auto blocks = pools_[0]->snapshot();
-    const auto expected = pools_[1]->snapshot();
-    ASSERT_EQ(blocks.size(), expected.size());
-    for (std::size_t i = 0; i < blocks.size(); ++i) ASSERT_EQ(key(blocks[i]), key(expected[i]));
-  }
-
-  void compare_traces() {
-    const auto key = [](const TraceEvent& event) {
-      return std::tuple(event.kind, event.allocation, event.address, event.size, event.ticket, event.scope,
-                        event.stream, event.slack, event.category);
-    };
-    const Trace trace = pools_[0]->trace();
-    const Trace other = pools_[1]->trace();
-    std::size_t compared = 0;
-    ASSERT_EQ(trace.events.size(), other.events.size());
-    for (std::size_t i = 0; i < trace.events.size(); ++i) {
-      if (trace.events[i].kind == TraceKind::rung) continue;  // contains times
-      ASSERT_EQ(key(trace.events[i]), key(other.events[i]));
-      ++compared;
-    }
-    EXPECT_EQ(compared != 0, pools_[0]->config().trace != 0);
-  }
-
-  const std::uint64_t turns_;  // one request in this many may use any stream
-  std::mt19937_64 random_;
-  std::vector<std::unique_ptr<CachingAllocator>> pools_;
-  std::vector<Pair> held_;
-  bool few_ = false;
-  std::uint64_t least_ = 100;
-};
-
-TEST(PackingTwins, CannotBeToldApart) {
-  const std::uint64_t first = test_seed();
-  std::uint64_t least = 100;
-  for (std::uint64_t seed = first; seed < first + (is_brief() ? 3 : 6) && !::testing::Test::HasFailure(); ++seed) {
-    SCOPED_TRACE("seed " + std::to_string(seed));
-    AllocatorConfig config{.budget = (1 + seed % 3) * 8 * MiB};
-    config.magazines = seed % 2 == 0;
-    if (seed % 3 == 0) {
-      config.trace = 2000;
-      config.budget = 0;  // a refusal would replay the trace
-    }
-    PackingTwins twins(seed, config);
-    twins.run(3000);
-    least = std::min(least, twins.least());
-  }
-  EXPECT_LT(least, 30u) << "hardly anything was ever packed";
-}
-
-TEST(Packing, LeavesSteadyStepsAlone) {
+TEST(Bookkeeping, StaysTheSameOverSteadySteps) {
   CachingAllocator pool(std::make_unique<SimulatedMemory>(0, std::size_t{1} << 30));
   fill(pool, {512, 2 * KiB, 3000}, 3);
   std::vector<Held> step;
@@ -504,7 +290,7 @@ TEST(Packing, LeavesSteadyStepsAlone) {
   EXPECT_EQ(heap_bytes, heap);
 }
 
-TEST(Packing, StaysRightWhileThreadsGiveBackWhatOthersAskedFor) {
+TEST(Bookkeeping, StaysRightWhileThreadsFreeBlocksOfOthers) {
   CachingAllocator pool(make_memory("host", 512 * MiB));
   std::vector<Held> held = fill(pool, {64, 2 * KiB, 20000}, 11);
   for (const Held& block : held) *static_cast<unsigned char*>(block.pointer) = 42;
@@ -544,7 +330,7 @@ TEST(Packing, StaysRightWhileThreadsGiveBackWhatOthersAskedFor) {
   EXPECT_EQ(pool.statistics().reserved_bytes.current, 0u);
 }
 
-TEST(Packing, SurvivesWantOfMemoryInAnyPlace) {
+TEST(Bookkeeping, SurvivesAFailingHeapAtAnyCall) {
   const auto attempt = [](std::uint64_t& due, auto call) {
     failing_new = due;
     bool done = false;
@@ -584,18 +370,6 @@ TEST(Packing, SurvivesWantOfMemoryInAnyPlace) {
     EXPECT_EQ(pool.statistics().active_bytes.current, 0u);
     EXPECT_EQ(pool.statistics().reserved_bytes.current, 0u);
   }
-}
-
-TEST(PackingDeathTest, WrongFreesOfPackedBlocksAreNamedAsBefore) {
-  CachingAllocator pool(make_memory("sim", 64 * MiB));
-  std::vector<Held> held = fill(pool, {1000, 1000, 100}, 1);
-  pool.trim(0);
-  EXPECT_LT(pool.statistics().bookkeeping_bytes, 100 * sizeof(Block) + 64 * KiB);
-  auto* block = static_cast<char*>(held[50].pointer);
-  EXPECT_DEATH(deallocate(pool, block + 128, 872), "not the start of a block: .* 128 bytes into a block of 1000");
-  EXPECT_DEATH(deallocate(pool, block, 999), "wrong size for .* it has 1000 bytes, not 999");
-  deallocate(pool, block, 1000);
-  EXPECT_DEATH(deallocate(pool, block, 1000), "double free of 0x");
 }
 
 }  // namespace

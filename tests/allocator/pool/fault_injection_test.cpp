@@ -86,9 +86,7 @@ TEST(WatchedPool, WaitsForAllWorkThoughThereIsNoMemoryForThat) {
       pool->use(in_use, stream_of(*pool, 4));
       of(5);
       pool->stream_destroyed(stream_of(*pool, 5));
-      for (std::uint64_t i = 0; i < 4000; ++i) allocate(*pool, 64, Category::parameter, 6 + i % 2);
-      pool->trim(0);
-      EXPECT_LT(pool->statistics().bookkeeping_bytes, 4000 * 64) << "those are packed";
+      for (std::uint64_t i = 0; i < 4; ++i) allocate(*pool, 64, Category::parameter, 6 + i % 2);
       void* free = of(1);
       void* pending = of(0);
       deallocate(*pool, free, page, 1);
