@@ -38,8 +38,8 @@
 #include "nn/ema.h"
 #include "nn/language_model.h"
 #include "nn/layers.h"
-#include "nn/loss_scaler.h"
 #include "nn/optimizer.h"
+#include "nn/tasks/sequence_task.h"
 #include "nn/text/corpus.h"
 #include "nn/training/progress.h"
 #include "nn/training/sampler.h"
@@ -47,6 +47,7 @@
 
 #include "attention/attend.h"
 #include "attention/modules/buffers.h"
+#include "attention/modules/delta_mixer.h"
 #include "attention/modules/multihead.h"
 #include "attention/modules/named.h"
 #include "attention/ring/ring.h"

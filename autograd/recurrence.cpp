@@ -189,6 +189,8 @@ RecurrentResult gated_delta_rule(Argument q, const Tensor& k, const Tensor& v, c
 }
 
 Tensor short_convolution(Argument x, const Tensor& weight, const Tensor& before) {
+  if (const auto cast = autocast("conv2d", {x, weight, before}); !cast.empty())
+    return short_convolution(cast[0], cast[1], cast[2]);
   constexpr const char* op = "short_convolution";
   const Operands operands{{"x", x}, {"weight", weight}, {"before", before}};
   check_floating(op, {{"x", x}, {"weight", weight}, {"before", before.defined() ? before : *x}});

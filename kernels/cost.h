@@ -23,7 +23,10 @@ struct Roofline {
   }
 };
 /// The thread-local cost model of simulated devices; Roofline{} by default.
-Roofline& simulated_roofline();
+inline Roofline& simulated_roofline() {
+  thread_local Roofline roofline;
+  return roofline;
+}
 
 inline Cost cost_of(const Gemm& g) {
   const auto m = static_cast<double>(g.m), n = static_cast<double>(g.n), k = static_cast<double>(g.k);
@@ -48,6 +51,21 @@ inline double attention_operations(double pairs, std::int64_t heads, double prod
 /// The same over the pairs that the schedule keeps.
 inline double attention_operations(const AttentionSchedule& schedule, double products, const View& q, const View& v) {
   return attention_operations(kept_pairs(schedule), schedule.heads, products, q, v);
+}
+
+inline Cost cost_of(Stream, const AttentionSchedule& schedule, const AttentionScores& scores, const View& q,
+                    const View& k, const View& v, const View& out, const View& lse, const View& carry_out,
+                    const View& carry_lse) {
+  Cost cost = traffic(q, k, v, out, lse, carry_out, carry_lse, scores.bias);
+  cost.operations = attention_operations(schedule, 2.0, q, v);
+  return cost;
+}
+inline Cost cost_of(Stream, const AttentionSchedule& schedule, const AttentionScores& scores, const View& q,
+                    const View& k, const View& v, const View& lse, const View& delta, const View& grad_out,
+                    const AttentionGradients& g) {
+  Cost cost = traffic(q, k, v, lse, delta, grad_out, g.dq, g.dk, g.dv, g.dbias, scores.bias);
+  cost.operations = attention_operations(schedule, 5.0, q, v);
+  return cost;
 }
 
 /// `products` of a chunk's rows with a state or with each other.

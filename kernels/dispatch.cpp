@@ -52,11 +52,6 @@ bool is_like_gpu(Stream stream) { return allocator_for(stream.device).memory().q
 
 }  // namespace
 
-Roofline& simulated_roofline() {
-  thread_local Roofline roofline;
-  return roofline;
-}
-
 void throw_no_kernel(Stream stream, std::string_view op) {
   const std::string reason = cuda::unavailable_reason();
   throw DeviceError("[" + std::string(op) + "] has no kernel for " + to_string(stream.device) +
@@ -169,8 +164,7 @@ void argmin(Stream stream, const View& out, const View& x) { run(&KernelTable::a
 
 void argsort(Stream stream, const View& out, const View& x, bool descending) {
   if (out.count() == 0) return;
-  if (const auto kernel = kernel_for(stream, "argsort", &KernelTable::argsort))
-    return kernel(stream, out, x, descending);
+  if (const auto own = kernel_for(stream, "argsort", &KernelTable::argsort)) return own(stream, out, x, descending);
   const std::int64_t gpu_scratch = argsort_scratch(x.shape[x.rank - 1], x.count());
   const Scratch scratch(stream, "argsort", is_like_gpu(stream) ? gpu_scratch : on_cpu::argsort_scratch(x));
   charge(stream, traffic(out, x));
@@ -446,8 +440,7 @@ void attention_forward(Stream stream, const AttentionSchedule& schedule, const A
                        const View& carry_lse) {
   if (const auto kernel = kernel_for(stream, "attention", &KernelTable::attention_forward))
     return kernel(stream, schedule, scores, q, k, v, out, lse, carry_out, carry_lse);
-  Cost cost = traffic(q, k, v, out, lse, carry_out, carry_lse, scores.bias);
-  cost.operations = attention_operations(schedule, 2.0, q, v);
+  const Cost cost = cost_of(stream, schedule, scores, q, k, v, out, lse, carry_out, carry_lse);
   if (is_like_gpu(stream)) {
     ask_as_gpu_forward(stream, schedule, q, k, v, out, lse, carry_lse);
     return charge(stream, cost);
@@ -457,15 +450,14 @@ void attention_forward(Stream stream, const AttentionSchedule& schedule, const A
 }
 
 void delta_rule(Stream stream, const DeltaRule& rule, const View& out, const View& last) {
-  if (const auto kernel = kernel_for(stream, "gated_delta_rule", &KernelTable::delta_rule))
-    return kernel(stream, rule, out, last);
+  if (const auto own = kernel_for(stream, "delta_rule", &KernelTable::delta_rule)) return own(stream, rule, out, last);
   const Scratch scratch(stream, "delta_rule", on_cpu::delta_rule_scratch(rule));
   charge(stream, cost_of(stream, rule, out, last));
 }
 
 void delta_rule_backward(Stream stream, const DeltaRule& rule, const View& grad_out, const View& grad_last,
                          const DeltaRuleGradients& gradients) {
-  if (const auto kernel = kernel_for(stream, "gated_delta_rule", &KernelTable::delta_rule_backward))
+  if (const auto kernel = kernel_for(stream, "delta_rule", &KernelTable::delta_rule_backward))
     return kernel(stream, rule, grad_out, grad_last, gradients);
   const Scratch scratch(stream, "delta_rule", on_cpu::delta_rule_backward_scratch(rule));
   charge(stream, cost_of(stream, rule, grad_out, grad_last, gradients));

@@ -36,18 +36,6 @@ double traffic_of(std::span<const View> views) {
 
 /// Cost of a call, from its operands.
 Cost cost_of(Stream, const Gemm& shape, const void*, const void*, void*) { return cost_of(shape); }
-Cost cost_of(Stream, const AttentionSchedule& schedule, const AttentionScores& scores, const View& q, const View& k,
-             const View& v, const View& out, const View& lse, const View& carry_out, const View& carry_lse) {
-  Cost cost = traffic(q, k, v, out, lse, carry_out, carry_lse, scores.bias);
-  cost.operations = attention_operations(schedule, 2.0, q, v);
-  return cost;
-}
-Cost cost_of(Stream, const AttentionSchedule& schedule, const AttentionScores& scores, const View& q, const View& k,
-             const View& v, const View& lse, const View& delta, const View& grad_out, const AttentionGradients& g) {
-  Cost cost = traffic(q, k, v, lse, delta, grad_out, g.dq, g.dk, g.dv, g.dbias, scores.bias);
-  cost.operations = attention_operations(schedule, 5.0, q, v);
-  return cost;
-}
 template <class Options>
 Cost cost_of(Stream, const Options& options, std::span<const UpdateOperands> all) {
   Cost cost;

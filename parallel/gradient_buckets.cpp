@@ -30,11 +30,11 @@ GradientBuckets::~GradientBuckets() {
   for (HookHandle& hook : hooks_) hook.remove();
 }
 
-void GradientBuckets::begin() {
+void GradientBuckets::begin(std::int64_t passes) {
   for (Bucket& bucket : buckets_) {
     bucket.sum.reset();
     bucket.flat = {};
-    bucket.missing = bucket.parameters.size();
+    bucket.missing = bucket.parameters.size() * static_cast<std::size_t>(passes);
   }
   launched_ = 0;
   listens_ = true;

@@ -21,7 +21,7 @@ class GradientBuckets final : public nn::GradientSums {
                   std::int64_t bytes);
   ~GradientBuckets() override;
 
-  void begin() override;
+  void begin(std::int64_t passes) override;
   void finish() override;
 
  private:

@@ -99,4 +99,43 @@ View broadcast_view(const Tensor& x, const Shape& shape) {
   return x.alias(expanded(x.geometry(), shape)).view();
 }
 
+Tensor assembled(const std::vector<Tensor>& parts, const Shape& shape, int dim, const std::vector<std::int64_t>& starts,
+                 std::int64_t step, double value, std::source_location at) {
+  std::int64_t covered = 0;
+  const Tensor* any = nullptr;
+  for (const Tensor& part : parts) {
+    if (!part.defined()) continue;
+    covered += part.shape()[dim];
+    any = &part;
+  }
+  const Stream stream = current_stream(any->device());
+  Tensor out = Tensor::empty(shape, any->options(), at);
+  if (covered != shape[dim]) kernels::fill(stream, out.view(), value);
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    if (!parts[i].defined() || parts[i].count() == 0) continue;
+    const std::int64_t stop = starts[i] + (parts[i].shape()[dim] - 1) * step + 1;
+    kernels::copy(stream, out.alias(sliced(out.geometry(), dim, starts[i], stop, step)).view(), parts[i].view());
+  }
+  return out;
+}
+
+Tensor fold(const Tensor& windows, std::int64_t length, int axis, std::int64_t step, std::int64_t dilation, DType dtype,
+            std::source_location at) {
+  const Stream stream = current_stream(windows.device());
+  Shape shape = windows.shape();
+  const std::int64_t count = shape[axis], size = shape.back();
+  shape[axis] = length;
+  shape.erase(shape.rank() - 1);
+  const TensorOptions result{dtype, windows.device()}, sums{compute_dtype(dtype), windows.device()};
+  const Tensor terms = windows.dtype() == sums.dtype ? windows.detach() : to(windows.detach(), sums.dtype);
+  Tensor out = Tensor::empty(shape, sums, at);
+  kernels::fill(stream, out.view(), 0.0);
+  for (std::int64_t i = 0; i < size && count > 0; ++i) {
+    const std::int64_t first = i * dilation;
+    const View sum = out.alias(sliced(out.geometry(), axis, first, first + (count - 1) * step + 1, step)).view();
+    kernels::binary(stream, kernels::BinaryOp::add, sum, sum, terms.alias(selected(terms.geometry(), -1, i)).view());
+  }
+  return result.dtype == sums.dtype ? out : to(out, result.dtype);
+}
+
 }  // namespace poolgrad

@@ -14,10 +14,11 @@
 namespace poolgrad::examples {
 
 std::string describe_model(const TrainOptions& o) {
-  return fmt::format("{}, width {}, {} ({} for keys), context {}, {}, {}{}{}", plural(o.layers.count(), "layer"),
+  return fmt::format("{}, width {}, {} ({} for keys), context {}, {}, {}{}{}{}", plural(o.layers.count(), "layer"),
                      o.width, plural(o.heads, "head"), o.model().kv_heads, o.context, o.describe_attention(),
                      to_string(o.model().dtype), o.autocast == "none" ? "" : " with products in " + o.autocast,
-                     o.batch > 1 ? fmt::format(", batch {}", o.batch) : "");
+                     o.batch > 1 ? fmt::format(", batch {}", o.batch) : "",
+                     o.accumulate > 1 ? fmt::format(", {} batches a step", o.accumulate) : "");
 }
 
 std::string time_text(const Plan& plan, const PlanRow& row) {

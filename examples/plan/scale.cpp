@@ -170,6 +170,7 @@ Scale make_scale(const ScaleOptions& options, Progress& progress) {
   if (train.context < scale.ranks || train.context % scale.ranks != 0)
     throw ValueError(
         fmt::format("[plan] a context of {} tokens does not divide among {} ranks", train.context, scale.ranks));
+  if (train.accumulate > 1) throw ValueError("[plan] --ranks plans steps of one batch, and --accumulate asks for more");
   scale.device = peaks_of(train.device);
   const nn::LanguageModelConfig model = train.model();
   model.check();

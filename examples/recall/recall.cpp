@@ -70,7 +70,7 @@ class RecallTrainer {
   /// One step; `used` is the fraction of the budget used before it.
   RecallRecord step(double used) {
     const std::int64_t number = step_.steps() + 1;
-    const RecallTask& task = curriculum_.task(number);
+    const nn::SequenceTask& task = curriculum_.task(number);
     const std::int64_t sequences = std::max<std::int64_t>(1, options_.tokens / task.length());
     double accuracy = 0;
     RecallRecord record{step_.run(learning_rate(options_.lr, number, used), 1,
@@ -89,7 +89,7 @@ class RecallTrainer {
   /// Scores `questions` questions at a distance, on separate sequences.
   RecallScore score(std::int64_t distance, std::int64_t questions) {
     const NoGradGuard no_grad;
-    RecallTask task = options_.task();
+    nn::SequenceTask task = options_.task();
     task.distance = distance;
     RecallScore result{.distance = distance};
     const std::uint64_t held_out = random_bits(options_.seed, 0);
@@ -103,7 +103,7 @@ class RecallTrainer {
     return result;
   }
 
-  const RecallCurriculum& curriculum() const { return curriculum_; }
+  const nn::TaskCurriculum& curriculum() const { return curriculum_; }
   std::int64_t parameter_count() const { return model_.parameter_count(); }
   std::int64_t tokens() const { return tokens_; }
 
@@ -114,10 +114,10 @@ class RecallTrainer {
   };
 
   /// Answers a batch of sequences of a seed, from `first` on.
-  Answers answer(const RecallTask& task, std::uint64_t seed, std::int64_t first, std::int64_t sequences) {
+  Answers answer(const nn::SequenceTask& task, std::uint64_t seed, std::int64_t first, std::int64_t sequences) {
     std::vector<std::int64_t> tokens, rows, targets;
     for (std::int64_t s = 0; s < sequences; ++s) {
-      const RecallSequence sequence = make_recall_sequence(task, seed, static_cast<std::uint64_t>(first + s));
+      const nn::TaskSequence sequence = task.make(seed, static_cast<std::uint64_t>(first + s));
       tokens.insert(tokens.end(), sequence.tokens.begin(), sequence.tokens.end());
       for (const auto& question : sequence.questions) {
         rows.push_back(s * task.length() + question.position);
@@ -145,7 +145,7 @@ class RecallTrainer {
   nn::LanguageModel model_;
   nn::AdamW optimizer_;
   nn::TrainingStep step_;
-  RecallCurriculum curriculum_;
+  nn::TaskCurriculum curriculum_;
   std::int64_t drawn_ = 0, tokens_ = 0;
 };
 
@@ -214,17 +214,17 @@ void run_one(const RecallOptions& options, const Contender& contender, Device de
 
 }  // namespace
 
-RecallTask RecallOptions::task() const {
-  const RecallKind kind = parse_recall_kind(task_name);
-  const bool kv = kind == RecallKind::kv;
-  const std::int64_t count = pairs.value_or(kv ? 16 : 8);
-  return {.kind = kind,
+nn::SequenceTask RecallOptions::task() const {
+  const nn::TaskKind& kind = nn::parse_task_kind(task_name);
+  const std::int64_t count = pairs.value_or(kind.pairs);
+  return {.kind = &kind,
           .distance = distance,
           .pairs = count,
-          .keys = keys.value_or(kv ? std::max<std::int64_t>(16, count) : count),
-          .values = values.value_or(kv ? 16 : 10),
+          .keys = keys.value_or(std::max(kind.keys, kind.own_keys ? count : 0)),
+          .values = values.value_or(std::max(kind.values, kind.own_values ? count : 0)),
           .spacing = spacing,
-          .align = align};
+          .align = align,
+          .hops = hops};
 }
 
 std::vector<Contender> RecallOptions::contenders() const {
@@ -232,7 +232,7 @@ std::vector<Contender> RecallOptions::contenders() const {
 }
 
 std::int64_t RecallOptions::longest() const {
-  RecallTask far = task();
+  nn::SequenceTask far = task();
   far.distance = std::max(distance, ask);
   return far.length();
 }
@@ -255,7 +255,8 @@ nn::LanguageModelConfig RecallOptions::model(const Contender& contender) const {
           .width = width,
           .heads = heads,
           .kv_heads = heads,
-          .feed_forward_multiplier = 2};
+          .feed_forward_multiplier = 2,
+          .tied_head = task().kind->own_values};  // thousands of values: none is learned twice
 }
 
 void RecallOptions::check() const {
@@ -279,11 +280,18 @@ int parse_recall_options(int argc, const char* const* argv, RecallOptions& o) {
       "attention reaches.",
       "./run recall");
   app.option_defaults()->always_capture_default();
-  const auto needle = [&o](const std::string&) { o.task_name = "passkey", o.distance = 1024; };
-  app.add_option_function<std::string>("--preset", needle,
-                                       "needle: a passkey at distance 1024, also tested at longer distances")
-      ->check(CLI::IsMember({"needle"}));
-  app.add_option("--task", o.task_name, "kv: pairs of keys and values; passkey: a number hidden in a long text");
+  const auto preset = [&o](const std::string& name) {
+    if (name == "needle") o.task_name = "passkey", o.distance = 1024;
+    if (name == "mqar") o.task_name = name, o.distance = o.ask = 256, o.heads = 1, o.tokens = 2048;
+  };
+  app.add_option_function<std::string>("--preset", preset,
+                                       "needle: a passkey at distance 1024, also tested at longer distances; mqar: 64 "
+                                       "pairs of 4096 keys and values in 512 tokens, by one head")
+      ->check(CLI::IsMember({"needle", "mqar"}));
+  app.add_option("--task", o.task_name,
+                 "recall: pairs of keys and values; passkey: a number hidden in a long text; mqar: pairs among random "
+                 "tokens; copy: symbols to repeat; induction: pairs among random values; variables: names assigned to "
+                 "values and to each other");
   app.add_option("--distance", o.distance, "Longest distance from a value to its question in training, in tokens");
   app.add_option("--ask", o.ask, "Longest distance in the final test, at least that of training");
   const auto add = setting_adder(app);
@@ -297,13 +305,16 @@ int parse_recall_options(int argc, const char* const* argv, RecallOptions& o) {
   app.get_option("--segments")
       ->description("dilated: lengths of segments (default: 256 and a length that holds the sequence)");
   app.get_option("--rates")->description("dilated: one dilation rate per segment (default: 1,4)");
-  app.add_option("--pairs", o.pairs, "Pairs stated and asked for in a sequence (default: 16; passkey: 8 digits)");
-  app.add_option("--keys", o.keys, "Different keys (default: 16; passkey: as many as pairs)");
-  app.add_option("--values", o.values, "Different values (default: 16; passkey: 10)");
+  app.add_option("--pairs", o.pairs,
+                 "Pairs stated and asked for in a sequence, digits, symbols or variables (default: recall 16, passkey "
+                 "and copy 8, mqar 64, induction 1, variables 6)");
+  app.add_option("--keys", o.keys, "Different keys (default: recall and variables 16, mqar 4096, others as needed)");
+  app.add_option("--values", o.values, "Different values (default: 16; passkey: 10; mqar: 4096)");
   app.add_option("--spacing", o.spacing, "Tokens from one statement to the next");
   app.add_option(
       "--align", o.align,
       "Values and questions are at equal positions modulo this, for dilated branches of that rate (1: anywhere)");
+  app.add_option("--hops", o.hops, "variables: references from a variable to its value, at most");
   app.add_option("--width", o.width, "Width of the model");
   app.add_option("--heads", o.heads, "Attention heads; dilated: at least the largest rate");
   app.add_option("--lr", o.lr, "Learning rate");

@@ -7,19 +7,20 @@
 #include <string>
 #include <vector>
 
-#include "examples/recall/task.h"
 #include "examples/support/layers.h"
+#include "nn/tasks/sequence_task.h"
 #include "nn/training/trainer.h"
 
 namespace poolgrad::examples {
 
 struct RecallOptions {
-  std::string task_name = "kv";
+  std::string task_name = "recall";                 // of nn::task_kinds()
   std::int64_t distance = 1024;                     // longest training distance
   std::int64_t ask = 32768;                         // longest test distance, at least `distance`
-  std::optional<std::int64_t> pairs, keys, values;  // absent: 16 each; a passkey of 8 digits
+  std::optional<std::int64_t> pairs, keys, values;  // absent: the usual numbers of the kind
   std::int64_t spacing = 8;
   std::int64_t align = 1;
+  std::int64_t hops = 2;
 
   /// A layer that joins a key and its value, and one that finds the pair anywhere; several lists: contenders_of().
   LayerList layers = LayerList("window:256+rope:100+qk-norm,causal+nope");
@@ -39,7 +40,7 @@ struct RecallOptions {
 
   /// Throws ValueError, one sentence.
   void check() const;
-  RecallTask task() const;
+  nn::SequenceTask task() const;
   std::vector<Contender> contenders() const;
   /// Dilated attention without given segments gets 256 and the whole, at rates 1 and 4. With rate 2 in between, two
   /// heads see a residue up to middle distances; one of them learns nothing there and then misses the far ones.
@@ -91,13 +92,13 @@ std::string describe_task(const RecallOptions& options, Device device);
 /// Its pattern, and a note if there are too few heads for all phases of a dilated branch.
 std::string describe_contender(const RecallOptions& options, const Contender& contender, const RecallResult& result);
 /// A level that ended with `accuracy`, and the `next` one.
-std::string describe_level(const RecallRecord& last, double accuracy, const RecallTask& next, double seconds);
+std::string describe_level(const RecallRecord& last, double accuracy, const nn::SequenceTask& next, double seconds);
 /// The last step; `eta` in seconds.
-std::string describe_step(const RecallOptions& options, const RecallResult& result, const RecallCurriculum& curriculum,
-                          double eta);
+std::string describe_step(const RecallOptions& options, const RecallResult& result,
+                          const nn::TaskCurriculum& curriculum, double eta);
 /// The live line between steps.
 std::string describe_status(const RecallOptions& options, const RecallResult& result,
-                            const RecallCurriculum& curriculum, double used, double eta);
+                            const nn::TaskCurriculum& curriculum, double used, double eta);
 /// How the training ended.
 std::string describe_end(const RecallResult& result);
 /// Accuracy by distance, as a table and as bars.

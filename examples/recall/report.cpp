@@ -33,7 +33,7 @@ std::string steps_of(const RecallOptions& options, std::int64_t step) {
 }
 
 Json configuration(const RecallOptions& o) {
-  const RecallTask task = o.task();
+  const nn::SequenceTask task = o.task();
   return {{"task", o.task_name},
           {"distance", task.distance},
           {"ask", std::max(o.distance, o.ask)},
@@ -84,7 +84,7 @@ Json contender(const RecallResult& r) {
 }  // namespace
 
 std::string describe_task(const RecallOptions& o, Device device) {
-  const RecallTask task = o.task();
+  const nn::SequenceTask task = o.task();
   std::string budget;
   if (o.steps) budget = plural(o.steps, "step");
   if (o.seconds > 0) budget += fmt::format("{}{:g} s", budget.empty() ? "" : " or ", o.seconds);
@@ -93,9 +93,8 @@ std::string describe_task(const RecallOptions& o, Device device) {
       "model    width {}, {}\n"
       "budget   {} of {} tokens or one sequence\n"
       "device   {}, {}",
-      o.task_name, task.kind == RecallKind::kv ? plural(task.pairs, "pair") : plural(task.pairs, "digit"),
-      task.distance, task.length(), 100 * task.chance(), o.width, plural(o.heads, "head"), budget, o.tokens,
-      to_string(device), engines_of(device).to_string());
+      o.task_name, plural(task.pairs, std::string(task.kind->unit)), task.distance, task.length(), 100 * task.chance(),
+      o.width, plural(o.heads, "head"), budget, o.tokens, to_string(device), engines_of(device).to_string());
 }
 
 std::string describe_contender(const RecallOptions& o, const Contender& contender, const RecallResult& r) {
@@ -113,13 +112,13 @@ std::string describe_contender(const RecallOptions& o, const Contender& contende
   return text;
 }
 
-std::string describe_level(const RecallRecord& last, double accuracy, const RecallTask& next, double seconds) {
+std::string describe_level(const RecallRecord& last, double accuracy, const nn::SequenceTask& next, double seconds) {
   return fmt::format("step {:>5}  distance {:>5}  recalled {:>5.1f} %  {}  next: {} at distance {}", last.step,
                      last.distance, 100 * std::max(accuracy, last.accuracy), format_duration(seconds),
                      plural(next.pairs, "pair"), next.distance);
 }
 
-std::string describe_step(const RecallOptions& o, const RecallResult& r, const RecallCurriculum& curriculum,
+std::string describe_step(const RecallOptions& o, const RecallResult& r, const nn::TaskCurriculum& curriculum,
                           double eta) {
   const RecallRecord& s = r.records.back();
   return fmt::format("step {}  distance {:>5}  recalled {:>5.1f} %  loss {:.3f}  {} ms/step  ETA at most {}",
@@ -127,7 +126,7 @@ std::string describe_step(const RecallOptions& o, const RecallResult& r, const R
                      nn::format_milliseconds(s.milliseconds), format_duration(eta));
 }
 
-std::string describe_status(const RecallOptions& o, const RecallResult& r, const RecallCurriculum& curriculum,
+std::string describe_status(const RecallOptions& o, const RecallResult& r, const nn::TaskCurriculum& curriculum,
                             double used, double eta) {
   return bar(used) + " " + describe_step(o, r, curriculum, eta);
 }

@@ -31,8 +31,6 @@ void append_line(std::string& to, std::string line) {
 
 }  // namespace
 
-std::string json_text(const Json& json) { return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n"; }
-
 void Console::answer(const Json& json) {
   if (options_.json) out_ << json_text(json) << std::flush;
 }

@@ -11,13 +11,13 @@
 
 #include "allocator/base/number.h"
 #include "nn/training/progress.h"
+#include "nn/training/report.h"
 
 namespace poolgrad::examples {
 
 using Json = nlohmann::ordered_json;  // of <nlohmann/json.hpp>; include that to create values
-/// Indented, with a line end; replaces invalid UTF-8.
-std::string json_text(const Json& json);
-using nn::bar, nn::format_count, nn::format_duration, nn::InterruptGuard, nn::Progress, nn::Stopwatch, nn::write_text;
+using nn::bar, nn::format_count, nn::format_duration, nn::InterruptGuard, nn::json_text, nn::Progress, nn::Stopwatch,
+    nn::write_text;
 
 /// Exit codes; command line errors are also 2.
 enum ExitCode : int {

@@ -17,6 +17,7 @@
 #include "examples/support/train_settings.h"
 #include "kernels/gemm.h"
 #include "kernels/instruction_sets.h"
+#include "nn/training/metrics.h"
 
 namespace poolgrad::examples {
 
@@ -70,6 +71,7 @@ void TrainOptions::check() const {
                                {"width", width},
                                {"heads", heads},
                                {"batch", batch},
+                               {"accumulate", accumulate},
                                {"report", report},
                                {"store-every", store_every}});
   if (width % heads != 0) refuse(fmt::format("--width {} is not divisible by --heads {}", width, heads));
@@ -79,6 +81,9 @@ void TrainOptions::check() const {
     refuse(fmt::format("--heads {} is not a multiple of --kv-heads {}", heads, kv_heads));
   if (tile < 0) refuse(fmt::format("--tile must not be negative, but is {}", tile));
   if (batch > most_sequences) refuse(fmt::format("--batch must be at most {}, but is {}", most_sequences, batch));
+  if (accumulate > most_sequences / batch)
+    refuse(fmt::format("--accumulate must be at most {} with --batch {}, but is {}", most_sequences / batch, batch,
+                       accumulate));
   if (!budget.empty() && of_option("--budget", [&] { return parse_bytes(budget); }) == 0)
     refuse("--budget 0 leaves no memory; without it there is no limit");
   if (chunk < 0) refuse(fmt::format("--chunk must not be negative, but is {}", chunk));
@@ -93,7 +98,7 @@ void TrainOptions::check() const {
   if (stages_of(checkpoint_policy()).kind != nn::Checkpointing::Kind::none && chunk > 0)
     refuse("--checkpoint " + printable(checkpoint) +
            " has no effect with --chunk, which recomputes every chunk anyway");
-  for (const auto& [name, path] : {std::pair{"save", &save}, {"json", &json}, {"csv", &csv}, {"html", &html}})
+  for (const auto& [name, path] : {std::pair{"save", &save}, {"json", &json}, {"metrics", &metrics}, {"html", &html}})
     if (profile && !path->empty()) refuse(fmt::format("--profile is not a training run and cannot write --{}", name));
   if (graph && profile) refuse("--profile times each kernel of a step, but --graph launches a step as a whole");
   if (graph && checkpoint_policy() == "budget")
@@ -117,13 +122,14 @@ void TrainOptions::check() const {
   loss_scaler();
   of_option("--optimizer", [&] { return nn::parse_optimizer(optimizer); });
   of_option("--schedule", [&] { return nn::Schedule::parse(schedule); });
+  of_option("--metrics", [&] { nn::MetricsFile::check_name(metrics); });
   std::vector<InputFile> inputs = text_files(*this);
   inputs.push_back({"the checkpoint of --resume", resume, "--save"});
   inputs.push_back({"the checkpoint of --init", init});
   check_files("train",
               {{"--save", save},
                {"--json", json, true},
-               {"--csv", csv, true},
+               {"--metrics", metrics},
                {"--html", html},
                {"--profile-trace", profile_trace}},
               inputs);
@@ -139,6 +145,7 @@ std::vector<InputFile> text_files(const TrainOptions& options) {
   std::vector<InputFile> files;
   for (const std::string& text : options.text)
     files.push_back({"the text", of_option("--text", [&] { return nn::TextSource::parse(text); }).path});
+  files.push_back({"the validation text", options.validate});
   return files;
 }
 
@@ -248,6 +255,7 @@ std::unique_ptr<nn::Trainer> TrainOptions::make_trainer(nn::Corpus learned, Devi
   network->set_checkpointing(stages_of(checkpoint_policy()));
   return std::make_unique<nn::Trainer>(std::move(network), std::move(learned),
                                        nn::TrainerOptions{.batch = batch,
+                                                          .accumulate = accumulate,
                                                           .chunk = chunk,
                                                           .store_every = store_every,
                                                           .steps = steps,

@@ -41,6 +41,7 @@ const std::vector<Preset>& presets();
 
 struct TrainOptions {
   std::vector<std::string> text;    // of nn::TextSource::parse(); empty: default_text()
+  std::string validate;             // file or folder of the validation text; empty: a part of `text`
   std::string tokenizer = "bytes";  // or bpe:N
   std::int64_t context = 4096;      // tokens
   LayerList layers = 2;
@@ -50,7 +51,8 @@ struct TrainOptions {
   AttentionOptions attention;                        // for a number of layers; its seed: see attention_in_force()
   std::optional<std::uint64_t> attention_seed = {};  // of random blocks; none: `seed`. 0 in older checkpoints
   std::int64_t batch = 1;
-  std::int64_t chunk = 0;  // positions per pass through the model; 0: all
+  std::int64_t accumulate = 1;  // batches of a step
+  std::int64_t chunk = 0;       // positions per pass through the model; 0: all
   std::int64_t store_every = 1;
   std::int64_t steps = 1250;
   double lr = 0;  // peak; 0: the optimizer's default, see learning_rate()
@@ -77,7 +79,7 @@ struct TrainOptions {
   std::int64_t stop_after = 0;  // 0: never
   std::int64_t report = 50;     // steps between printed lines
   std::int64_t sample = 300;    // tokens of text to generate at the end
-  std::string json, csv, html, profile_trace;
+  std::string json, metrics, html, profile_trace;
   std::vector<std::string> html_heads;  // of parse_heads(): large maps on the page
   bool profile = false;                 // profile a few steps by kernel instead of a run
   bool live = false;                    // rewrite the page at each printed line, with automatic reload
@@ -185,7 +187,7 @@ std::string default_text();
 /// FileError.
 nn::Corpus read_text(const TrainOptions& options, const nn::CorpusProgress& progress = {});
 
-/// The texts of --text, which no program that reads them may overwrite.
+/// The texts of --text and --validate, which no program that reads them may overwrite.
 std::vector<InputFile> text_files(const TrainOptions& options);
 
 /// The unit of a model with this --tokenizer: "bytes" or "tokens".

@@ -55,8 +55,8 @@ bool is_one_of(std::string_view name, std::initializer_list<std::string_view> na
 
 /// Settings of training, in which a run may differ from the one whose weights it starts from.
 bool is_of_training(std::string_view name) {
-  return is_one_of(name, {"batch", "chunk", "tile", "steps", "lr", "optimizer", "schedule", "ema", "dropout", "seed",
-                          "autocast", "loss-scale"});
+  return is_one_of(name, {"batch", "accumulate", "chunk", "tile", "steps", "lr", "optimizer", "schedule", "ema",
+                          "dropout", "seed", "autocast", "loss-scale"});
 }
 
 /// Duration and learning rate may change between runs of a checkpoint. A run from its weights keeps width, heads and
@@ -69,8 +69,8 @@ bool may_change(std::string_view name, bool resumes) {
 std::string_view value_before(std::string_view name) {
   constexpr std::pair<std::string_view, std::string_view> came_later[] = {
       {"chunk", "0"},         {"tile", "0"},          {"autocast", "none"},   {"loss-scale", "none"},
-      {"optimizer", "adamw"}, {"schedule", "cosine"}, {"tokenizer", "bytes"}, {"ema", "0"},
-      {"state-chunk", "64"},  {"conv", "4"}};
+      {"optimizer", "adamw"}, {"schedule", "cosine"}, {"tokenizer", "bytes"}, {"accumulate", "1"},
+      {"ema", "0"},           {"state-chunk", "64"},  {"conv", "4"}};
   for (const auto& [later, before] : came_later)
     if (name == later) return before;
   return "";

@@ -31,9 +31,10 @@ std::string describe_corpus(const TrainOptions& o, const nn::Corpus& corpus) {
   for (const nn::CorpusText& text : corpus.texts) {
     tokens += text.train_tokens.size();
     if (corpus.weighted)
-      lines += fmt::format("         {:.1f} % of the windows from {}: {} to train on, {} held out\n",
-                           100 * text.weight / corpus.total_weight(), text.path, format_bytes(text.train_bytes()),
-                           format_bytes(text.held_out_bytes()));
+      lines +=
+          fmt::format("         {:.1f} % of the windows from {}: {} to train on{}\n",
+                      100 * text.weight / corpus.total_weight(), text.path, format_bytes(text.train_bytes()),
+                      corpus.own_validation ? "" : fmt::format(", {} held out", format_bytes(text.held_out_bytes())));
   }
   if (corpus.of_bytes()) return lines;
   const std::int64_t known = corpus.tokenizer->size();
@@ -50,11 +51,12 @@ std::string describe_run(const PreparedRun& run) {
   const nn::Corpus& corpus = trainer.corpus();
   std::string paths;
   for (const std::string& path : o.text) paths += " " + path;
+  if (corpus.own_validation) paths += ", validated on " + o.validate;
   return fmt::format(
       "text     {}, {} to train on, {} held out:{}\n"
       "{}"
       "model    {} parameters: {}, width {}, {} ({} for keys), context {}, {}\n"
-      "device   {}, {}{}{}{}, {}, by {}{}{}{}{}{}{}{}{}{}",
+      "device   {}, {}{}{}{}, {}, by {}{}{}{}{}{}{}{}{}{}{}",
       plural(corpus.files, "file"), format_bytes(corpus.train_bytes()), format_bytes(corpus.held_out_bytes()), paths,
       describe_corpus(o, corpus), nn::format_count(static_cast<double>(trainer.model().parameter_count())),
       plural(o.layers.count(), "layer"), o.width, plural(o.heads, "head"), o.model().kv_heads, o.context,
@@ -65,6 +67,7 @@ std::string describe_run(const PreparedRun& run) {
       engines_of(trainer.device()).to_string(), o.optimizer,
       o.schedule == "cosine" ? "" : fmt::format(", rate {}", o.schedule),
       o.ema > 0 ? fmt::format(", validated with averages of decay {}", o.ema) : "",
+      o.accumulate > 1 ? fmt::format(", {} batches a step", o.accumulate) : "",
       o.chunk ? fmt::format(", in chunks of {}", o.chunk) : "", o.budget.empty() ? "" : ", budget " + o.budget,
       o.checkpoint_policy() == "none" ? "" : ", checkpoints by " + o.checkpoint_policy(),
       o.offload.empty() ? "" : ", offload to " + o.offload,
@@ -149,8 +152,9 @@ const char* unit_of(std::string_view tokenizer) { return tokenizer == "bytes" ? 
 
 nn::Corpus read_text(const TrainOptions& options, const nn::CorpusProgress& progress) {
   if (options.corpus) return *options.corpus;
-  nn::Corpus corpus = of_option("--text", [&] {
-    return nn::read_corpus(options.text.empty() ? std::vector{default_text()} : options.text, options.seed);
+  nn::Corpus corpus = of_option(options.validate.empty() ? "--text" : "--text, --validate", [&] {
+    return nn::read_corpus(options.text.empty() ? std::vector{default_text()} : options.text, options.seed,
+                           options.validate);
   });
   if (options.tokenizer == "bytes") return corpus;
   std::shared_ptr<const nn::Tokenizer> tokenizer =
@@ -177,7 +181,7 @@ PreparedRun::PreparedRun(TrainOptions told, const nn::CorpusProgress& progress)
 }
 
 void train(TrainOptions told, std::ostream& out, nn::TrainResult& result, bool live, const RunWatcher& watcher) {
-  told.quiet |= told.json == "-" || told.csv == "-";
+  told.quiet |= told.json == "-";
   if (!told.ranks || told.ranks->rank() == 0) nn::check_replaceable(told.html, "train");
   std::optional<nn::Progress> preparing(std::in_place, out, live && !told.quiet);
   const PreparedRun run(std::move(told),
@@ -198,7 +202,7 @@ void train(TrainOptions told, std::ostream& out, nn::TrainResult& result, bool l
              .save_unasked = options.save_unasked,
              .save_every = options.save_every,
              .json = options.json,
-             .csv = options.csv,
+             .metrics = options.metrics,
              .config = config.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace),
              .quiet = options.quiet,
              .live = live,
@@ -207,7 +211,8 @@ void train(TrainOptions told, std::ostream& out, nn::TrainResult& result, bool l
              .trace_step = static_cast<bool>(watcher),
              .reported = reported},
             result);
-  const std::string text = options.given.count("text") ? fmt::format("--text {} ", fmt::join(options.text, " ")) : "";
+  std::string text = options.given.count("text") ? fmt::format("--text {} ", fmt::join(options.text, " ")) : "";
+  if (!options.validate.empty()) text += "--validate " + options.validate + " ";
   for (const auto& [what, path] : result.written)
     if (result.interrupted && what == "checkpoint" && !options.quiet)
       out << "continue with " << text << "--resume " << path << std::endl;

@@ -21,7 +21,9 @@ void for_each_setting(Options& o, F&& f) {
   f("kv-heads", o.kv_heads, "Key and value heads (0: as many as heads)");
   f("attention", o.attention.attention, fmt::format("{}", fmt::join(attention_names(), ", ")));
   for_each_attention_setting(o.attention, f);
-  f("batch", o.batch, "Sequences per step");
+  f("batch", o.batch, "Sequences that go through the model at once");
+  f("accumulate", o.accumulate,
+    "Batches per step, whose gradients add up: as a batch so many times as large, in less memory");
   f("chunk", o.chunk, "Positions of a chunk that goes through all layers, for sequences larger than memory (0: all)");
   f("tile", o.tile, "Positions of a tile of feed-forward layers (0: all)");
   f("steps", o.steps, "Training steps");
@@ -62,13 +64,16 @@ void for_each_run_setting(Options& o, F&& f) {
   f("save", o.save, "Checkpoint to write at the end, and when stopped");
   f("save-every", o.save_every, "Steps between checkpoints to --save (0: only at the end)");
   f("resume", o.resume, "Checkpoint to resume, bit for bit; --steps, --lr and --schedule may change");
+  f("validate", o.validate, "File or folder to validate on, whole at each line, in place of a part of the text");
   f("init", o.init,
     "Checkpoint whose weights a new run starts from, with the checkpoint's model except for options that are given");
   f("other-text", o.other_text, "Resume a checkpoint that was trained on another text");
   f("stop-after", o.stop_after, "Save and stop after this step (0: never)");
   f("report", o.report, "Steps between printed lines");
   f("json", o.json, "JSON report to write; - for standard output, without any other text");
-  f("csv", o.csv, "CSV file of the steps to write; - as for --json");
+  f("metrics", o.metrics,
+    "File.jsonl or file.csv that grows by a line at each printed one: losses, rate, gradient norm, speed, memory; "
+    "--resume goes on in it");
   f("html", o.html, "HTML page to write at the end: curves, memory, attention, all options");
   f("html-head", o.html_heads,
     "BLOCK:HEAD, such as 1:3, counted from 0: draw a large attention map of this head, or of several, separated by "

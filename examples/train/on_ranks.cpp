@@ -38,6 +38,7 @@ std::vector<std::pair<std::string, std::string>> alike(const TrainOptions& o) {
   std::vector<std::pair<std::string, std::string>> values{{"the program's file", digest_of_program()}};
   for (const auto& [name, value] : o.configuration()) values.emplace_back("--" + name, value);
   values.insert(values.end(), {{"--text", fmt::format("{}", fmt::join(o.text, " "))},
+                               {"--validate", o.validate},
                                {"--parallel", o.parallel},
                                {"--shard-optimizer", o.shard_optimizer ? "on" : "off"},
                                {"--checkpoint", o.checkpoint},

@@ -142,9 +142,9 @@ std::vector<Text> read_files(const std::vector<FoundFile>& files) {
   return texts;
 }
 
-/// Holds out a tenth of the files. With one file, or if that would be less than 1 % or more than 75 % of the bytes,
-/// holds out the last tenth of the text.
-CorpusText divided(std::vector<Text> texts, std::uint64_t seed) {
+/// Holds out a tenth of the files, unless there is a validation text of its own. With one file, or if that would be
+/// less than 1 % or more than 75 % of the bytes, holds out the last tenth of the text.
+CorpusText divided(std::vector<Text> texts, std::uint64_t seed, bool own_validation) {
   for (std::size_t i = texts.size(); i > 1; --i)  // Fisher-Yates
     std::swap(texts[i - 1], texts[random_below(seed, i, i)]);
   const std::size_t held_out = std::max<std::size_t>(1, texts.size() / 10);
@@ -156,6 +156,7 @@ CorpusText divided(std::vector<Text> texts, std::uint64_t seed) {
   }
   const double share = static_cast<double>(all.size() - cut) / static_cast<double>(all.size());
   if (share < least_held_out || share > most_held_out) cut = all.size() / 10 * 9;
+  if (own_validation) cut = all.size();
   CorpusText result;
   result.train = all.part(0, cut);
   result.validation = all.part(cut, all.size());
@@ -236,8 +237,9 @@ TextSource TextSource::parse(const std::string& text) {
   return source;
 }
 
-Corpus read_corpus(const std::vector<std::string>& sources, std::uint64_t seed) {
+Corpus read_corpus(const std::vector<std::string>& sources, std::uint64_t seed, const std::string& validation) {
   Corpus corpus;
+  corpus.own_validation = !validation.empty();
   std::vector<TextSource> parsed;
   for (const std::string& source : sources) parsed.push_back(TextSource::parse(source));
   corpus.weighted = std::ranges::any_of(parsed, [](const TextSource& source) { return source.weight.has_value(); });
@@ -245,16 +247,20 @@ Corpus read_corpus(const std::vector<std::string>& sources, std::uint64_t seed) 
   std::vector<FoundFile> files;
   FilesOnce once;
   std::string names;
-  const auto take = [&](double weight) {
+  const auto take_files = [&] {
     std::vector<Text> texts = read_files(once.of(names, files));
     if (texts.empty())
       throw FileError(fmt::format("[train] no text in {}: {}", printable_path(names),
                                   files.empty() ? "no file is there" : "every file is empty or has a 0 byte"));
+    files.clear();
+    return texts;
+  };
+  const auto take = [&](double weight) {
+    std::vector<Text> texts = take_files();
     corpus.files += std::ssize(texts);
-    corpus.texts.push_back(divided(std::move(texts), seed));
+    corpus.texts.push_back(divided(std::move(texts), seed, corpus.own_validation));
     corpus.texts.back().weight = weight;
     corpus.texts.back().path = names;
-    files.clear();
     names.clear();
   };
   for (const TextSource& source : parsed) {
@@ -263,6 +269,12 @@ Corpus read_corpus(const std::vector<std::string>& sources, std::uint64_t seed) 
     if (corpus.weighted) take(source.weight.value_or(1.0));
   }
   if (!corpus.weighted) take(1.0);
+  if (!corpus.own_validation) return corpus;
+  names = validation;
+  find_files(validation, files);
+  CorpusText& first = corpus.texts.front();
+  for (const Text& text : take_files()) first.validation.append(text);
+  first.validation_tokens = first.validation;
   return corpus;
 }
 
@@ -284,7 +296,7 @@ void tokenize(Corpus& corpus, std::shared_ptr<const Tokenizer> tokenizer, const 
   };
   for (CorpusText& text : corpus.texts) {
     text.train_tokens = tokens_of(text.train);
-    text.validation_tokens = tokens_of(text.validation);
+    if (!text.validation.empty()) text.validation_tokens = tokens_of(text.validation);
   }
   corpus.tokenizer = std::move(tokenizer);
 }

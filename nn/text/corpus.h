@@ -32,6 +32,8 @@ struct Corpus {
 
   std::vector<CorpusText> texts;
   bool weighted = false;  // the user gave weights, even for one text
+  /// The first text has a validation text of its own, which is scored whole; nothing is held out of any text.
+  bool own_validation = false;
   std::int64_t files = 0;
   std::shared_ptr<const Tokenizer> tokenizer = std::make_shared<const Tokenizer>();  // of the tokens
 
@@ -71,12 +73,13 @@ struct TextSource {
 /// Skips hidden files, links to folders, and files that contain a 0 byte. Of a file of more than a GiB, searches only a
 /// GiB for a 0 byte, spread evenly. A file that several paths or links lead to counts once.
 ///
-/// Holds out a tenth of the files, chosen by `seed`. Holds out the last tenth of all text for a single file, or if the
-/// files would be less than 1 % or more than 75 % of the bytes. Without weights, all files are one text. With weights,
-/// each source is a text of its own, with default weight 1. Maps files of more than a MiB and does not read them.
-/// Throws FileError, with the reason, for a path that does not exist, is neither file nor folder, cannot be read or
-/// holds no text. Throws ValueError for a file that belongs to two texts.
-Corpus read_corpus(const std::vector<std::string>& sources, std::uint64_t seed = 1);
+/// With `validation`, a file or folder, that is the validation text, and all text of the sources is for training.
+/// Otherwise holds out a tenth of the files, chosen by `seed`. Holds out the last tenth of all text for a single file,
+/// or if the files would be less than 1 % or more than 75 % of the bytes. Without weights, all files are one text. With
+/// weights, each source is a text of its own, with default weight 1. Maps files of more than a MiB and does not read
+/// them. Throws FileError, with the reason, for a path that does not exist, is neither file nor folder, cannot be read
+/// or holds no text. Throws ValueError for a file that belongs to two texts.
+Corpus read_corpus(const std::vector<std::string>& sources, std::uint64_t seed = 1, const std::string& validation = {});
 
 /// Called with the current work ("encoding the text") and the fraction done, in [0, 1].
 using CorpusProgress = std::function<void(const std::string& what, double done)>;

@@ -104,9 +104,12 @@ Baselines ngram_baselines(const Corpus& corpus) {
   if (train.empty()) return {};
   const NgramModels models(train);
   Baselines mean;
+  double scored = 0;
+  for (const CorpusText& text : corpus.texts) scored += text.validation.empty() ? 0 : text.weight;
   for (const CorpusText& text : corpus.texts) {
-    const double share = text.weight / corpus.total_weight();
-    const Baselines one = text.validation.empty() ? Baselines() : models.score(text.validation);
+    if (text.validation.empty()) continue;
+    const double share = text.weight / scored;
+    const Baselines one = models.score(text.validation);
     mean.unigram += share * one.unigram;
     mean.bigram += share * one.bigram;
     mean.trigram += share * one.trigram;

@@ -62,10 +62,11 @@ WindowPlan::WindowPlan(const Corpus& corpus, std::int64_t context, std::int64_t 
       throw ValueError(fmt::format("[train] {} is shorter than the context: {} {} to train on, a context of {}", name,
                                    text.train_tokens.size(), text.train_tokens.width() == 1 ? "bytes" : "tokens",
                                    context));
-    if (text.validation_tokens.size() < 2)
+    if (text.validation_tokens.size() < 2 && !corpus.own_validation)
       throw ValueError(fmt::format("[train] {} is too short for a held-out part", name));
   }
   if (batch < 1) throw ValueError(fmt::format("[train] the batch must be at least 1, but is {}", batch));
+  if (held_out_batches() == 0) throw ValueError("[train] the validation text has less than two tokens");
 }
 
 WindowPlace WindowPlan::drawn(std::int64_t number) const {
@@ -86,7 +87,9 @@ std::int64_t WindowPlan::held_out_length(const CorpusText& text) const {
 
 std::int64_t WindowPlan::held_out_batches(const CorpusText& text) const {
   const std::int64_t tokens = text.validation_tokens.size() - 1;
-  return std::max<std::int64_t>(1, tokens / (held_out_length(text) * batch_));
+  if (tokens < 1) return 0;
+  const std::int64_t of_batch = held_out_length(text) * batch_;
+  return std::max<std::int64_t>(1, (tokens + (corpus_.own_validation ? of_batch - 1 : 0)) / of_batch);
 }
 
 std::int64_t WindowPlan::held_out_batches() const {
@@ -102,6 +105,7 @@ std::vector<WindowPlan::Batch> WindowPlan::held_out(std::int64_t batches) const 
   for (std::size_t i = 0; i < corpus_.texts.size(); ++i) {
     const Text& text = corpus_.texts[i].validation_tokens;
     const std::int64_t there = held_out_batches(corpus_.texts[i]), length = held_out_length(corpus_.texts[i]);
+    if (there == 0) continue;
     const std::int64_t share = std::clamp<std::int64_t>(std::llround(asked * static_cast<double>(there)), 1, there);
     const std::int64_t windows = share * batch_, last_start = text.size() - 1 - length;
     for (std::int64_t window = 0; window < windows;) {

@@ -20,9 +20,11 @@ void HeldOutSums::add_bytes(std::size_t text, const std::vector<double>& bytes) 
 
 HeldOutLoss HeldOutSums::mean() const {
   HeldOutLoss mean;
-  const double all = corpus_.total_weight();
+  double all = 0;  // of the scored texts
+  for (std::size_t i = 0; i < scores_.size(); ++i) all += scores_[i].bytes.empty() ? 0 : corpus_.texts[i].weight;
   for (std::size_t i = 0; i < scores_.size(); ++i) {
     const auto& [nats, bytes] = scores_[i];
+    if (bytes.empty()) continue;
     const double weight = corpus_.texts[i].weight, sum = total(bytes);
     double loss = total(nats) / sum;
     if (nats.size() == bytes.size()) {
@@ -43,7 +45,7 @@ HeldOutLoss HeldOutSums::mean() const {
     mean.loss += weight * loss / all;
     mean.bytes += static_cast<std::int64_t>(sum);
   }
-  if (scores_.size() == 1) mean.by_text.clear();
+  if (mean.by_text.size() == 1) mean.by_text.clear();
   for (std::size_t p = 0; p < mean.shares.size(); ++p) {
     mean.by_position[p] /= mean.shares[p];
     mean.shares[p] /= all;

@@ -28,9 +28,10 @@ class GradientSums {
   GradientSums(const GradientSums&) = delete;
   GradientSums& operator=(const GradientSums&) = delete;
 
-  /// Call it before a backward pass: gradients accumulated from now on are summed. Drops the rest of a pass that threw.
-  virtual void begin() = 0;
-  /// Call it after the backward pass. Returns when every gradient is the sum. Throws Error if another rank failed or
+  /// Call it before so many backward passes, whose gradients are summed in the last. Drops the rest of a pass that
+  /// threw.
+  virtual void begin(std::int64_t passes) = 0;
+  /// Call it after the last pass. Returns when every gradient is the sum. Throws Error if another rank failed or
   /// has other gradients.
   virtual void finish() = 0;
 };

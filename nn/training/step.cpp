@@ -56,6 +56,12 @@ TrainingStep::TrainingStep(const Module& model, Optimizer& optimizer, double cli
   sums_ = ranks_->sum_gradients(trained);
 }
 
+void TrainingStep::accumulate(std::int64_t passes) {
+  if (passes < 1)
+    throw ValueError(fmt::format("[{}] a step accumulates at least 1 pass, and not {}", operation_, passes));
+  passes_ = passes;
+}
+
 void TrainingStep::record() {
   const Device device = device_of(model_.parameters());
   if (!device.is_cuda())
@@ -92,10 +98,13 @@ StepRecord TrainingStep::run(double learning_rate, double tokens, const std::fun
 }
 
 Tensor TrainingStep::differentiate(double tokens, const std::function<Tensor()>& loss) {
-  const Tensor total = loss();
-  Tensor value = total.detach();
-  const MemoryScope scope("backward", Category::gradient);
-  (scaler_ == nullptr ? total : scaler_->scaled(total * (1.0 / tokens))).backward();
+  Tensor value;
+  for (std::int64_t pass = 0; pass < passes_; ++pass) {
+    const Tensor total = loss();
+    value = pass == 0 ? total.detach() : value + total.detach();
+    const MemoryScope scope("backward", Category::gradient);
+    (scaler_ == nullptr ? total : scaler_->scaled(total * (1.0 / tokens))).backward();
+  }
   return value;
 }
 
@@ -112,7 +121,7 @@ void TrainingStep::fail(const StepRecord& record) const {
 }
 
 void TrainingStep::run_eagerly(StepRecord& record, double tokens, const std::function<Tensor()>& loss) {
-  if (sums_) sums_->begin();
+  if (sums_) sums_->begin(passes_);
   const Tensor value = differentiate(tokens, loss);
   if (sums_) sums_->finish();
   auto [total, norm] = read(both_of(value, gradient_norm_tensor(model_.parameters())));  // as accumulated

@@ -30,6 +30,22 @@ struct StepRecord {
   std::uint64_t device_allocations = 0;  // since the previous step
 };
 
+/// Calls f(name, value) for every field, as in the files of a run.
+template <class F>
+void for_each_field(const StepRecord& s, const F& f) {
+  f("step", s.step);
+  f("loss", s.loss);
+  f("gradient_norm", s.gradient_norm);
+  f("learning_rate", s.learning_rate);
+  f("milliseconds", s.milliseconds);
+  f("tokens_per_second", s.tokens_per_second);
+  f("live_bytes", s.live_bytes);
+  f("reserved_bytes", s.reserved_bytes);
+  f("device_allocations", s.device_allocations);
+  f("loss_scale", s.loss_scale);
+  f("skipped_steps", s.skipped_steps);
+}
+
 /// Forward, backward, clipped update. Model and optimizer must outlive it.
 class TrainingStep {
  public:
@@ -52,8 +68,11 @@ class TrainingStep {
   StepRecord run(double learning_rate, double tokens, const std::function<void()>& prepare,
                  const std::function<Tensor()>& loss);
 
+  /// From now on a step calls `loss` so many times, each time followed by a backward pass; losses and gradients add up.
+  /// Throws ValueError for a number below 1.
+  void accumulate(std::int64_t passes);
   /// From now on the device decides on clipping and skipping. The second following step is recorded (tensor/graph.h);
-  /// it and all later ones are launched as a whole, with the bits of eager steps. `loss` is called only for the first
+  /// it and all later ones are launched as a whole, with the bits of eager steps. `loss` is called only in the first
   /// two steps. It computes from the same tensors each time, into which `prepare` copies. run() throws ValueError for
   /// another number of tokens, and Error, changing nothing, for an operation that cannot be recorded. Throws ValueError
   /// if the model is not on a CUDA device, and with ranks.
@@ -67,7 +86,7 @@ class TrainingStep {
   CachingAllocator& pool() const { return pool_; }
 
  private:
-  /// Runs forward and backward pass. Returns the loss.
+  /// Runs forward and backward passes. Returns the sum of the losses.
   Tensor differentiate(double tokens, const std::function<Tensor()>& loss);
   void run_eagerly(StepRecord& record, double tokens, const std::function<Tensor()>& loss);
   void run_recorded(StepRecord& record, double tokens, const std::function<Tensor()>& loss);
@@ -90,7 +109,7 @@ class TrainingStep {
   Tensor found_;                  // loss and norm from the device, f64
   double recorded_tokens_ = 0;    // of a recorded step; 0: none was queued yet
   bool recorded_ = false;
-  std::int64_t steps_ = 0;
+  std::int64_t steps_ = 0, passes_ = 1;
   std::uint64_t device_allocations_;
 };
 

@@ -151,6 +151,7 @@ Trainer::Trainer(std::unique_ptr<LanguageModel> model, Corpus corpus, TrainerOpt
     throw ValueError(
         fmt::format("[train] chunk must not be negative and store_every must be at least 1: chunk {}, store_every {}",
                     options.chunk, options.store_every));
+  step_.accumulate(options.accumulate);
   if (options.graph) step_.record();
   if (options.ranks == nullptr) return;
   std::vector<std::int64_t> lengths{model_->config().context};
@@ -298,31 +299,34 @@ TextWindows Trainer::share_of(std::vector<WindowPlace> places, std::int64_t leng
 
 StepRecord Trainer::step() {
   const std::int64_t context = model_->config().context;
-  const auto tokens = static_cast<double>(options_.batch * context);
-  TextWindows own;  // lives until the step is done
-  TextWindows& batch = options_.graph ? recorded_batch_ : own;
+  const auto tokens = static_cast<double>(step_tokens());
+  std::vector<TextWindows> own;  // lives until the step is done
+  std::vector<TextWindows>& batches = options_.graph ? recorded_batches_ : own;
   double bytes = 0;
   std::int64_t position = data_position_;
   const kernels::RandomKey drawn = options_.generator->state();
   const AsBefore after{*model_};
   const auto prepare = [&] {
-    std::vector<WindowPlace> places;
-    for (std::int64_t row = 0; row < options_.batch; ++row) {
-      places.push_back(windows_.drawn(position));
-      count_up(position);
-    }
-    for (const double of_position : windows_.target_bytes(places, context)) bytes += of_position;
-    const TextWindows next = share_of(places, context);
-    if (!batch.tokens.defined()) {
-      batch = next;
-    } else {
-      batch.tokens.copy_from(next.tokens);
-      batch.targets.copy_from(next.targets);
+    for (std::size_t pass = 0; pass < static_cast<std::size_t>(options_.accumulate); ++pass) {
+      std::vector<WindowPlace> places;
+      for (std::int64_t row = 0; row < options_.batch; ++row) {
+        places.push_back(windows_.drawn(position));
+        count_up(position);
+      }
+      for (const double of_position : windows_.target_bytes(places, context)) bytes += of_position;
+      const TextWindows next = share_of(places, context);
+      if (pass == batches.size()) {
+        batches.push_back(next);
+      } else {
+        batches[pass].tokens.copy_from(next.tokens);
+        batches[pass].targets.copy_from(next.targets);
+      }
     }
   };
+  std::size_t pass = 0;
   StepRecord record;
   try {
-    record = step_.run(schedule_.rate(step_.steps() + 1), tokens, prepare, [&] { return loss_of(batch); });
+    record = step_.run(schedule_.rate(step_.steps() + 1), tokens, prepare, [&] { return loss_of(batches[pass++]); });
   } catch (...) {
     options_.generator->set_state(drawn);
     throw;
@@ -365,7 +369,8 @@ HeldOutLoss Trainer::for_held_out(std::int64_t batches, const HeldOutVisitor& ad
     if (stop && stop()) return {};
   }
   if (options_.ranks != nullptr)
-    for (std::size_t text = 0; text < corpus_.texts.size(); ++text) options_.ranks->sum(sums.nats(text));
+    for (std::size_t text = 0; text < corpus_.texts.size(); ++text)
+      if (!sums.nats(text).empty()) options_.ranks->sum(sums.nats(text));
   return sums.mean();
 }
 

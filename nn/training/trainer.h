@@ -30,8 +30,9 @@
 namespace poolgrad::nn {
 
 struct TrainerOptions {
-  std::int64_t batch = 1;  // windows of a step, each as long as the model's context
-  std::int64_t chunk = 0;  // positions of a chunk, nn/chunked.h; 0: no chunks
+  std::int64_t batch = 1;       // windows of a pass through the model, each as long as its context
+  std::int64_t accumulate = 1;  // passes of a step, whose gradients add up
+  std::int64_t chunk = 0;       // positions of a chunk, nn/chunked.h; 0: no chunks
   std::int64_t store_every = 1;
   std::int64_t steps = 1000;
   /// The peak rate, after a warm-up of min(20, steps / 2) steps; 0: usual_learning_rate() of the optimizer.
@@ -77,6 +78,8 @@ class Trainer {
   HeldOutLoss loss_by_position(std::int64_t batches, const std::function<bool()>& stop = {});
   /// Continues the prompt by so many tokens: sample_text() without dropout and with the averages, if any.
   std::string sample(std::span<const std::int64_t> prompt, std::int64_t tokens);
+  /// Returns the tokens of a step.
+  std::int64_t step_tokens() const { return options_.batch * options_.accumulate * model_->config().context; }
   /// Returns the number of batches of held-out text.
   std::int64_t validation_batches() const { return windows_.held_out_batches(); }
   /// Returns how many batches are scored if `batches` are asked for: each text has at least one.
@@ -133,8 +136,8 @@ class Trainer {
   Schedule schedule_;
   std::optional<LossScaler> scaler_;
   TrainingStep step_;
-  TextWindows recorded_batch_;       // the input of every recorded step
-  std::int64_t data_position_ = 0;   // windows drawn so far
+  std::vector<TextWindows> recorded_batches_;  // the input of every recorded step
+  std::int64_t data_position_ = 0;             // windows drawn so far
   mutable std::string fingerprint_;  // of the corpus; empty until asked for, since it takes a second for half a GiB
 };
 
@@ -154,7 +157,7 @@ struct RunOptions {
   bool save_unasked = true;                          // also save when stopped if `save` is empty
   std::int64_t save_every = 0;                       // steps between the checkpoints to `save` during the run; 0: none
   std::string json = {};                             // report to write; "-": to `out`, without other lines
-  std::string csv = {};                              // steps to write
+  std::string metrics = {};                          // file of measurements at each line: see MetricsFile
   std::string config = "null";                       // JSON: "config" of the report
   bool quiet = false;                                // print nothing
   bool live = false;                                 // `out` is a terminal: redraw a live line between lines

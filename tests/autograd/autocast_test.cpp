@@ -33,8 +33,8 @@ using testing_support::error_of;
 class ClassWatcher : public SavedTensorPolicy {
  public:
   std::shared_ptr<NodeNote> recorded(const RecordedCall& call) override {
-    const bool attends = call.operation.find("attend") != std::string::npos;
-    const std::size_t checked = attends ? 3 : call.inputs.size();  // bias and sinks of attention scores are f32
+    const bool attends = call.operation.find("attend") != std::string::npos || call.operation == "gated_delta_rule";
+    const std::size_t checked = attends ? 3 : call.inputs.size();  // the others are f32: bias, sinks, gates, states
     std::set<DType> dtypes;
     for (std::size_t i = 0; i < checked; ++i)
       if (call.inputs[i].defined() && is_floating(call.inputs[i].dtype())) dtypes.insert(call.inputs[i].dtype());

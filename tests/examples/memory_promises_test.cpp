@@ -65,6 +65,7 @@ class MemoryPromises : public ::testing::Test {
     o.kv_heads = one_of<std::int64_t>({1, o.heads});
     o.width = o.heads * 8 * static_cast<std::int64_t>(1 + below(3));
     o.batch = static_cast<std::int64_t>(1 + below(2));
+    o.accumulate = one_of<std::int64_t>({1, 1, 2, 3});
     o.attention.attention = one_of(attention_names());
     o.attention.window = 24;
     o.attention.segments = {16, 512};

@@ -88,7 +88,7 @@ TEST(AttentionOptions, DilatedBranchesOfLongContextsHaveNoMoreKeysThanShortOnes)
 TEST(AttentionOptions, RefuseInOneSentence) {
   EXPECT_EQ(refusal("sliding", [](auto&) {}),
             "[train] --attention must be one of causal, dense, window, dilated, block_sparse, global_local, strided, "
-            "random, ring, but is sliding");
+            "random, ring, delta, gla, but is sliding");
   EXPECT_EQ(refusal("window", [](auto& o) { o.window = 0; }), "[train] --window must be at least 1, but is 0");
   EXPECT_THAT(refusal("dilated", [](auto& o) { o.segments = {64}; }), HasSubstr("[--segments, --rates] there must be"));
   EXPECT_THAT(refusal("dilated", [](auto& o) { o.rates = {1, 2, 0}; }), HasSubstr("[--segments, --rates] "));
@@ -529,7 +529,7 @@ TEST(TrainOptions, AreNumbersThatTheirTypesHold) {
 TEST(TrainOptions, RefuseInOneSentence) {
   EXPECT_EQ(train_refusal([](auto& o) { o.attention.attention = "cross"; }),
             "[train] --attention must be one of causal, dense, window, dilated, block_sparse, global_local, strided, "
-            "random, ring, but is cross");
+            "random, ring, delta, gla, but is cross");
   EXPECT_EQ(train_refusal([](auto& o) { o.attention.window = 0; }), "[train] --window must be at least 1, but is 0");
   EXPECT_EQ(train_refusal([](auto& o) { o.width = 130; }), "[train] --width 130 is not divisible by --heads 4");
   EXPECT_EQ(train_refusal([](auto& o) { o.kv_heads = 3; }), "[train] --heads 4 is not a multiple of --kv-heads 3");
@@ -568,6 +568,11 @@ TEST(TrainOptions, RefuseInOneSentence) {
   EXPECT_EQ(train_refusal([](auto& o) { o.save_every = 5; }), "[train] --save-every needs --save");
   EXPECT_EQ(train_refusal([](auto& o) { o.store_every = 5; }),
             "[train] --store-every needs --chunk, whose states it keeps");
+  EXPECT_EQ(train_refusal([](auto& o) { o.accumulate = 0; }), "[train] --accumulate must be at least 1, but is 0");
+  EXPECT_EQ(train_refusal([](auto& o) { o.batch = 2, o.accumulate = std::int64_t{1} << 60; }),
+            "[train] --accumulate must be at most 524288 with --batch 2, but is 1152921504606846976");
+  EXPECT_EQ(train_refusal([](auto& o) { o.metrics = "a.txt"; }),
+            "[--metrics] a file of metrics ends in .jsonl or .csv, and a.txt in neither");
   EXPECT_EQ(train_refusal([](auto& o) { o.other_text = true; }), "[train] --other-text needs --resume");
   EXPECT_EQ(train_refusal([](auto& o) {
               o.device = "sim:1GiB";
@@ -577,7 +582,8 @@ TEST(TrainOptions, RefuseInOneSentence) {
   EXPECT_EQ(train_refusal([](auto& o) { o.save = o.json = "a"; }), "[train] --save and --json are both a");
   EXPECT_EQ(train_refusal([](auto& o) { o.html = "-"; }), "[train] --html needs a file, but is -");
   EXPECT_EQ(train_refusal([](auto& o) { o.save = "-"; }), "[train] --save needs a file, but is -");
-  EXPECT_EQ(train_refusal([](auto& o) { o.csv = o.html = "a"; }), "[train] --csv and --html are both a");
+  EXPECT_EQ(train_refusal([](auto& o) { o.metrics = o.html = "a.csv"; }),
+            "[train] --metrics and --html are both a.csv");
   const testing_support::TemporaryFolder folder;
   const std::string book = folder.file("book");
   testing_support::write_bytes(book, "text");
@@ -592,12 +598,12 @@ TEST(TrainOptions, RefuseInOneSentence) {
   const auto replaces = [&](const std::string& text, const std::string& path) {
     return train_refusal([&](auto& o) {
       o.text = {text};
-      o.csv = path;
+      o.json = path;
     });
   };
   for (const std::string& path : {folder.file("./book"), alias})
-    EXPECT_EQ(replaces(book, path), "[train] --csv " + path + " would replace the text");
-  EXPECT_EQ(replaces(folder.file(""), state), "[train] --csv " + state + " would replace the text");
+    EXPECT_EQ(replaces(book, path), "[train] --json " + path + " would replace the text");
+  EXPECT_EQ(replaces(folder.file(""), state), "[train] --json " + state + " would replace the text");
   EXPECT_EQ(train_refusal([&](auto& o) {
               o.resume = state;
               o.json = folder.file("./state");
@@ -605,9 +611,9 @@ TEST(TrainOptions, RefuseInOneSentence) {
             "[train] --json " + folder.file("./state") + " would replace the checkpoint of --resume");
   EXPECT_EQ(train_refusal([&](auto& o) {
               o.json = absent;
-              o.csv = folder.file("./absent");
+              o.html = folder.file("./absent");
             }),
-            "[train] --json and --csv are both " + folder.file("./absent"));
+            "[train] --json and --html are both " + folder.file("./absent"));
   EXPECT_EQ(train_refusal([&](auto& o) {
               o.profile = true;
               o.profile_trace = folder.file("./state");
@@ -615,7 +621,7 @@ TEST(TrainOptions, RefuseInOneSentence) {
             }),
             "[train] --profile-trace " + folder.file("./state") + " would replace the text");
   TrainOptions devices;
-  devices.json = devices.csv = "/dev/null";
+  devices.json = "/dev/null";
   EXPECT_NO_THROW(devices.check());
 }
 

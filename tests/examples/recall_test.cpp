@@ -154,6 +154,23 @@ TEST_F(Recall, APasskeyIsOfTenDigits) {
   EXPECT_EQ(run()[0].scores.back().distance, 40);
 }
 
+TEST_F(Recall, LearnsEveryKindOfTask) {
+  options_.layers = LayerList("window:64+rope:100+qk-norm,causal+nope");
+  options_.distance = 8;
+  options_.pairs = 2;
+  options_.keys = options_.values = 4;
+  options_.align = 1;
+  options_.steps = 500;
+  options_.questions = 100;
+  for (const nn::TaskKind& kind : nn::task_kinds()) {
+    options_.task_name = kind.name;
+    const RecallResult result = run()[0];
+    EXPECT_GT(result.scores.back().accuracy(), 0.5) << kind.name << ", by chance " << options_.task().chance();
+    EXPECT_THAT(out_.str(),
+                HasSubstr("task     " + std::string(kind.name) + ": 2 " + std::string(kind.unit) + "s stated"));
+  }
+}
+
 TEST_F(Recall, EndsWhenItsSecondsAreOver) {
   options_.steps = 0;
   options_.seconds = 0.05;
@@ -244,13 +261,14 @@ TEST_F(Recall, LeavesNothingInThePool) {
 TEST_F(Recall, RefusesInOneSentence) {
   EXPECT_EQ(refusal([](auto& o) { o.attention.attention = "causal,cross"; }),
             "[recall] --attention must be one of causal, dense, window, dilated, block_sparse, global_local, strided, "
-            "random, ring, but is cross");
+            "random, ring, delta, gla, but is cross");
   EXPECT_EQ(refusal([](auto& o) { o.attention.attention = "causal,window,causal"; }),
             "[recall] --attention names causal twice");
   EXPECT_EQ(refusal([](auto& o) { o.tokens = 0; }), "[recall] --tokens must be at least 1, but is 0");
   EXPECT_EQ(refusal([](auto& o) { o.steps = 0; }), "[recall] --steps 0 needs --seconds: the training ends after them");
   EXPECT_EQ(refusal([](auto& o) { o.lr = 0; }), "[recall] --lr must be positive, but is 0");
-  EXPECT_EQ(refusal([](auto& o) { o.task_name = "copy"; }), "[recall] --task must be kv or passkey, but is copy");
+  EXPECT_EQ(refusal([](auto& o) { o.task_name = "kv"; }),
+            "[recall] --task must be one of recall, passkey, mqar, copy, induction, variables, but is kv");
   EXPECT_EQ(refusal([](auto& o) { o.heads = 5; }), "[--layers, --width, --heads] width 32 is not divisible by 5 heads");
   EXPECT_EQ(refusal([](auto& o) { o.json = o.csv = "a"; }), "[recall] --json and --csv are both a");
   EXPECT_THAT(refusal([](auto& o) { o.attention.rates = {1}; }), HasSubstr("[--segments, --rates] "));
@@ -274,6 +292,11 @@ TEST_F(Recall, ReadsTheCommandLine) {
   EXPECT_EQ(parse_recall_options(5, needle, hidden), -1);
   EXPECT_EQ(hidden.task_name, "passkey");
   EXPECT_EQ(hidden.distance, 256) << "what is given goes before a preset";
+  const char* mqar[] = {"recall", "--preset", "mqar"};
+  RecallOptions queries;
+  EXPECT_EQ(parse_recall_options(3, mqar, queries), -1);
+  EXPECT_EQ(queries.task().length(), 512) << "64 pairs, as in Zoology";
+  EXPECT_EQ(queries.task().vocabulary(), 8192);
   const char* unknown[] = {"recall", "--distanse", "3"};
   ::testing::internal::CaptureStderr();
   EXPECT_GT(parse_recall_options(3, unknown, options), 0);

@@ -6,8 +6,10 @@
 #include <sstream>
 
 #include "allocator/base/printable.h"
+#include "autograd/operators/arithmetic.h"
 #include "autograd/operators/views.h"
 #include "examples/support/train.h"
+#include "tensor/compare.h"
 #include "tensor/creation.h"
 #include "tensor/grad_mode.h"
 #include "tests/tensor/support.h"

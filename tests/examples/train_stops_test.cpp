@@ -150,7 +150,7 @@ TEST_F(TrainStops, ByAnErrorWithAReportOfWhatWasMeasured) {
   options_.steps = 1000;
   options_.save = folder_.file("none.safetensors");
   options_.json = folder_.file("report.json");
-  options_.csv = folder_.file("steps.csv");
+  options_.metrics = folder_.file("steps.csv");
   nn::TrainResult shown, kept;
   const std::string error = testing_support::error_of<ValueError>([&] {
     train(options_, out_, kept, false, [&](const auto&, auto&, const nn::TrainResult& result, bool finished) {
@@ -167,8 +167,8 @@ TEST_F(TrainStops, ByAnErrorWithAReportOfWhatWasMeasured) {
   EXPECT_EQ(report["validations"][0]["step"], 1);
   EXPECT_GT(report["peak_live_bytes"], 0);
   EXPECT_GT(report["tokens_per_second"], 0);
-  const std::string csv = read_bytes(options_.csv);
-  EXPECT_EQ(static_cast<std::size_t>(std::ranges::count(csv, '\n')), 1 + steps);
+  const std::string metrics = read_bytes(options_.metrics);
+  EXPECT_EQ(static_cast<std::size_t>(std::ranges::count(metrics, '\n')), 1 + report["validations"].size());
   EXPECT_EQ(shown.error, error) << "on the page";
   EXPECT_EQ(kept.error, error);
   EXPECT_EQ(kept.steps.size(), steps);

@@ -230,15 +230,37 @@ TEST_F(TrainText, MayHaveANameThatIsNoUtf8) {
   for (const Compared& one : run_compare(compared, out_)) EXPECT_EQ(one.result.error, "");
 }
 
+TEST_F(TrainText, IsJudgedByAValidationTextOfItsOwnWholeAtEachLine) {
+  for (const char* tokenizer : {"bytes", "bpe:300"}) {
+    options_.tokenizer = tokenizer;
+    options_.validate = folder_.file("verse");
+    const nn::TrainResult result = run();
+    EXPECT_THAT(out_.str(), HasSubstr(", validated on " + options_.validate));
+    EXPECT_NEAR(result.validations.back().second, result.validation_loss, 1e-5) << "all of it at each line";
+    EXPECT_GE(result.validation_bytes, std::ssize(read_bytes(options_.validate)) - 8) << tokenizer;
+    EXPECT_THAT(result.prompt, HasSubstr("quick brown"));
+    options_.text = {folder_.file("code") + "=3", folder_.file("third")};
+    std::string third;
+    for (int i = 0; i < 2000; ++i) third += "x" + std::to_string(i) + "\n";
+    write_bytes(folder_.file("third"), third);
+    EXPECT_TRUE(run().by_text.empty()) << "there is one validation text";
+    options_.text = {folder_.file("code")};
+  }
+  options_.validate = options_.text[0];
+  EXPECT_THAT(refusal<ValueError>(options_), HasSubstr("is part of two texts"));
+  options_.validate = folder_.file("none");
+  EXPECT_EQ(refusal<FileError>(options_), "[--text, --validate] the text " + options_.validate + " does not exist");
+}
+
 TEST_F(TrainText, IsNotTrainedOnWhereAFileCouldNotBeWrittenAtTheEnd) {
   TrainOptions options = options_;
   options.save = "/dev/null";  // no checkpoint can be written there
   EXPECT_EQ(refusal<FileError>(options), "[write] /dev/null: not a regular file");
   EXPECT_THAT(out_.str(), ::testing::Not(HasSubstr("step ")));
   for (std::string TrainOptions::*const file :
-       {&TrainOptions::save, &TrainOptions::json, &TrainOptions::csv, &TrainOptions::html}) {
+       {&TrainOptions::save, &TrainOptions::json, &TrainOptions::metrics, &TrainOptions::html}) {
     options = options_;
-    options.*file = folder_.file("nowhere/file");
+    options.*file = folder_.file("nowhere/file.csv");
     EXPECT_EQ(refusal<FileError>(options), "[train] cannot write " + options.*file + ": its folder does not exist");
     EXPECT_THAT(out_.str(), ::testing::Not(HasSubstr("step ")));
   }
@@ -246,10 +268,10 @@ TEST_F(TrainText, IsNotTrainedOnWhereAFileCouldNotBeWrittenAtTheEnd) {
 
 TEST_F(TrainText, AFileThatCannotBeWrittenLeavesTheOthersAndWhatIsPrinted) {
   options_.json = "/dev/full";
-  options_.csv = folder_.file("steps.csv");
+  options_.metrics = folder_.file("steps.csv");
   EXPECT_EQ(refusal<FileError>(options_), "[train] cannot write /dev/full: No space left on device");
   EXPECT_THAT(out_.str(), AllOf(HasSubstr("held out"), HasSubstr("steps.csv"), ::testing::Not(HasSubstr("/dev/full"))));
-  EXPECT_THAT(read_bytes(options_.csv), HasSubstr("\n20,"));
+  EXPECT_THAT(read_bytes(options_.metrics), HasSubstr("\n20,"));
 }
 
 TEST_F(TrainText, APageThatCannotBeWrittenAtALineEndsNoRun) {

@@ -92,9 +92,9 @@ class WatchedRanks final : public nn::Ranks {
  private:
   struct Sums : nn::GradientSums {
     Sums(std::unique_ptr<GradientSums> sums, WatchedRanks& ranks) : inner(std::move(sums)), of(ranks) {}
-    void begin() override {
+    void begin(std::int64_t passes) override {
       if (of.armed) of.watch_.phase = Watch::forward;
-      inner->begin();
+      inner->begin(passes);
     }
     void finish() override {
       of.watch_.phase = Watch::aside;

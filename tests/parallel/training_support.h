@@ -21,7 +21,7 @@ using attention::Pattern;
 
 struct SharedRun {
   Pattern pattern = Pattern::causal();
-  std::int64_t batch = 4, context = 24;
+  std::int64_t batch = 4, context = 24, accumulate = 1;
   double dropout = 0.0, attention_dropout = 0.0;
   nn::Positions positions = nn::Positions::rope;
   nn::OptimizerKind optimizer = nn::OptimizerKind::adamw;
@@ -57,6 +57,7 @@ struct RankOfRun {
       : ranks(all ? std::make_unique<TrainingRanks>(all, grid, TrainingRanksOptions{layout, 1 << 11}) : nullptr),
         trainer(model_of(run), text_of_ranks(),
                 {.batch = run.batch,
+                 .accumulate = run.accumulate,
                  .steps = run.steps,
                  .learning_rate = 0.01,
                  .generator = &generator,

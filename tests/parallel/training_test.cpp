@@ -47,6 +47,14 @@ TEST(TrainingOnRanks, WithBothFollowsOneProcess) {
   EXPECT_LT(largest_difference(history_of(run, {4, 2}, Layout::striped), alone), 1e-10);
 }
 
+TEST(TrainingOnRanks, AccumulatesToTheGradientOfALargerBatch) {
+  const SharedRun run{.batch = 2, .accumulate = 4};
+  EXPECT_LT(largest_difference(RankOfRun(run).losses(20), RankOfRun({.batch = 8}).losses(20)), 1e-10);
+  const std::vector<double> alone = history_alone(run);
+  for (const Grid grid : {Grid{1, 2}, Grid{2, 1}, Grid{2, 2}})
+    EXPECT_LT(largest_difference(history_of(run, grid), alone), 1e-10) << to_string(grid);
+}
+
 TEST(TrainingOnRanks, HonourPatternsPositionsAndDropout) {
   const Pattern patterns[] = {Pattern::window(6, 0), Pattern::dilated({4, 16, 32}, {1, 2, 4}) & Pattern::causal(),
                               Pattern::documents({0, 9, 20, 30}) & Pattern::causal(),

@@ -46,6 +46,22 @@ TEST(Corpus, HoldsOutATenthOfTheFilesChosenBySeed) {
   for (const char byte : validation) EXPECT_EQ(train.find(byte), std::string::npos) << "a file is on one side only";
 }
 
+TEST(Corpus, WithAValidationTextOfItsOwnHoldsNothingOut) {
+  const TemporaryFolder folder;
+  write_bytes(folder.file("text"), "0123456789abcdefghij");
+  write_bytes(folder.file("other"), "klm");
+  write_bytes(folder.file("validation"), "xyz");
+  const Corpus corpus = read_corpus({folder.file("text") + "=2", folder.file("other")}, 5, folder.file("validation"));
+  ASSERT_EQ(corpus.texts.size(), 2u);
+  EXPECT_EQ(string_of(corpus.texts[0].train), "0123456789abcdefghij");
+  EXPECT_EQ(string_of(corpus.texts[0].validation_tokens), "xyz");
+  EXPECT_EQ(string_of(corpus.texts[1].train), "klm");
+  EXPECT_TRUE(corpus.texts[1].validation.empty());
+  EXPECT_EQ(corpus.files, 2) << "to train on";
+  EXPECT_THAT(error_of<ValueError>([&] { read_corpus({folder.file("text")}, 5, folder.file("text")); }),
+              ::testing::HasSubstr("part of two texts"));
+}
+
 TEST(Corpus, HoldsOutTheLastTenthOfASingleFile) {
   const TemporaryFolder folder;
   write_bytes(folder.file("text"), "0123456789abcdefghij");

@@ -85,6 +85,27 @@ TEST(WindowPlan, SpreadsHeldOutBatchesOverTheTextsAndAtLeastOneToEach) {
   EXPECT_EQ(few[0].places[1].start, 144);
 }
 
+TEST(WindowPlan, CoversAValidationTextOfItsOwn) {
+  Corpus corpus = weighted({1, 1});
+  corpus.own_validation = true;
+  corpus.texts[1].validation_tokens = {};
+  for (const std::int64_t tokens : {2, 16, 17, 18, 33, 100, 161, 170}) {
+    corpus.texts[0].validation_tokens = corpus.texts[0].train_tokens.part(0, tokens);
+    const WindowPlan plan(corpus, 16, 2, 7);
+    const auto batches = plan.held_out(plan.held_out_batches());
+    std::int64_t scored = 0;  // the targets [1, scored] have been
+    for (const WindowPlan::Batch& batch : batches)
+      for (const WindowPlace& place : batch.places) {
+        EXPECT_LE(place.start, scored) << tokens;
+        scored = place.start + batch.length;
+      }
+    EXPECT_EQ(scored, tokens - 1);
+  }
+  corpus.texts[0].validation_tokens = corpus.texts[0].train_tokens.part(0, 1);
+  EXPECT_EQ(error_of<ValueError>([&] { WindowPlan plan(corpus, 16, 1, 1); }),
+            "[train] the validation text has less than two tokens");
+}
+
 TEST(WindowPlan, CountsTheBytesOfTargets) {
   Corpus corpus(std::vector<std::uint8_t>(100, 'a'), std::vector<std::uint8_t>(20, 'a'));
   EXPECT_EQ(WindowPlan(corpus, 4, 1, 1).target_bytes({{&corpus.texts[0].train_tokens, 3}}, 3),

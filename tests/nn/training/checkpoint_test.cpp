@@ -76,6 +76,34 @@ TEST(TrainingState, AModelThatIsUsedPassesOverForeignDtypesOfWhatItDoesNotRead) 
               HasSubstr("'model.weight' was left out: its dtype U32"));
 }
 
+TEST(StartingWeights, FillTheTensorsThatFitAndNameTheOthers) {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("state.safetensors");
+  Generator generator(1);
+  const ParameterOptions options{.generator = &generator};
+  const auto model_of = [&](std::int64_t outputs) {
+    return std::make_unique<Sequential>(std::make_unique<Linear>(3, 2, LinearOptions{}, options),
+                                        std::make_unique<Linear>(2, outputs, LinearOptions{}, options));
+  };
+  const auto first = model_of(2), other = model_of(5), foreign = model_of(2);
+  SGD optimizer(first->named_parameters(), {});
+  save_training_state(path, *first, optimizer, {});
+  const Tensor before = other->parameters()[2].copy();
+  const StartingWeights weights = load_starting_weights(path, *other);
+  EXPECT_EQ(weights.taken, 2);
+  ASSERT_EQ(weights.left.size(), 2u);
+  EXPECT_EQ(weights.left[0].name, other->named_parameters()[2].first);
+  EXPECT_EQ(weights.left[0].there + " " + weights.left[0].here, "(2, 2) f32 (5, 2) f32");
+  EXPECT_TRUE(bit_equal(other->parameters()[0], first->parameters()[0]));
+  EXPECT_TRUE(bit_equal(other->parameters()[2], before)) << "what does not fit keeps its values";
+
+  EXPECT_EQ(load_starting_weights(path, *foreign).taken, 4);
+  EXPECT_TRUE(bit_equal(foreign->parameters()[3], first->parameters()[3]));
+  Linear alone(7, 7);
+  EXPECT_EQ(error_of<FileError>([&] { load_starting_weights(path, alone); }),
+            "[load] " + path + ": no tensor fits the model");
+}
+
 TEST(TrainingState, ContinuesBitForBit) {
   const TemporaryFolder folder;
   const std::string path = folder.file("state.safetensors");

@@ -144,7 +144,7 @@ class OneBack : public SequenceMixer {
 
 /// Twelve steps of a small language model, with all options of a run.
 struct Language {
-  Language(OptimizerKind kind, bool graph, Checkpointing checkpointing = {})
+  Language(OptimizerKind kind, bool graph, Checkpointing checkpointing = {}, std::int64_t accumulate = 1)
       : trainer(
             [&] {
               auto model = std::make_unique<LanguageModel>(
@@ -156,6 +156,7 @@ struct Language {
             }(),
             text(),
             {.batch = 2,
+             .accumulate = accumulate,
              .steps = 12,
              .learning_rate = 0.02,
              .generator = &generator,
@@ -212,6 +213,13 @@ TEST(RecordedTrainer, GoesOnFromACheckpointBitForBit) {
 TEST(RecordedTrainer, ComputesAgainWhatCheckpointsLeaveOut) {
   Language kept(OptimizerKind::adamw, false), again(OptimizerKind::adamw, true, Checkpointing::parse("block"));
   EXPECT_EQ(again.run_to(6), kept.run_to(6));
+}
+
+TEST(RecordedTrainer, AddsUpPassesWithTheBitsOfEagerSteps) {
+  Language eager(OptimizerKind::adamw, false, {}, 3), recorded(OptimizerKind::adamw, true, {}, 3);
+  const std::vector<double> found = recorded.run_to(6);
+  EXPECT_EQ(found, eager.run_to(6));
+  EXPECT_NE(found, Language(OptimizerKind::adamw, true).run_to(6)) << "of one pass";
 }
 
 TEST(RecordedTrainer, IsOfOneDevice) {

@@ -53,6 +53,31 @@ TEST(TrainingStep, OfASumOverTokensIsThatOfTheirMean) {
   EXPECT_FALSE(summed.layer.weight().grad().defined()) << "gradients are dropped";
 }
 
+TEST(TrainingStep, AccumulatesPassesToTheBitsOfOneLargerBatchWhereSumsAreExact) {
+  SmallModel whole, parts;
+  TrainingStep at_once(whole.layer, whole.optimizer), accumulated(parts.layer, parts.optimizer);
+  accumulated.accumulate(2);
+  const auto loss_of = [](SmallModel& model, std::int64_t begin, std::int64_t end) {
+    const std::vector<double> whole_numbers{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11};
+    const Tensor rows = from_data(whole_numbers, {4, 3});  // gradients are exact sums
+    return sum(model.layer(slice(rows, 0, begin, end)));
+  };
+  for (int i = 0; i < 3; ++i) {
+    std::int64_t row = 0;
+    const StepRecord a = at_once.run(0.1, 4, [&] { return loss_of(whole, 0, 4); });
+    const StepRecord b = accumulated.run(0.1, 4, [&] {
+      row += 2;
+      return loss_of(parts, row - 2, row);
+    });
+    EXPECT_EQ(row, 4) << "two passes";
+    EXPECT_NEAR(a.loss, b.loss, 1e-12);
+    EXPECT_EQ(a.gradient_norm, b.gradient_norm);
+  }
+  EXPECT_TRUE(bit_equal(whole.layer.weight(), parts.layer.weight()));
+  EXPECT_EQ(error_of<ValueError>([&] { accumulated.accumulate(0); }),
+            "[train] a step accumulates at least 1 pass, and not 0");
+}
+
 TEST(TrainingStep, UpdatesByNoMoreThanRateTimesTheNormItClipsAt) {
   SmallModel model;
   const Tensor before = model.layer.weight().copy(), bias = model.layer.bias().copy();
@@ -480,11 +505,11 @@ TEST(Trainer, GoesOnFromItsCheckpointBitForBit) {
   std::ostringstream out;
   SmallTraining whole, half, rest;
   const TrainResult expected = train(whole.trainer, out);
-  const std::string path = folder.file("half.safetensors"), csv = folder.file("half.csv");
-  EXPECT_TRUE(
-      train(half.trainer, out, {.stop_after = 5, .save = path, .csv = csv, .metadata = {{"by", "me"}}}).interrupted);
+  const std::string path = folder.file("half.safetensors"), metrics = folder.file("half.csv");
+  EXPECT_TRUE(train(half.trainer, out, {.stop_after = 5, .save = path, .metrics = metrics, .metadata = {{"by", "me"}}})
+                  .interrupted);
   EXPECT_EQ(read_training_metadata(path)["by"], "me");
-  EXPECT_THAT(read_bytes(csv), HasSubstr("step,loss,gradient_norm,learning_rate,milliseconds,tokens_per_second,"));
+  EXPECT_THAT(read_bytes(metrics), HasSubstr("step,loss,gradient_norm,learning_rate,milliseconds,tokens_per_second,"));
   rest.trainer.resume(path);
   EXPECT_EQ(rest.trainer.steps_done(), 5);
   const TrainResult resumed = train(rest.trainer, out);
