@@ -200,9 +200,10 @@ Tensor short_convolution(Argument x, const Tensor& weight, const Tensor& before)
   if (before.defined() && before.shape() != Shape{x->size(0), taps - 1, x->size(2)})
     fail<ShapeError>(op, "needs the N - 1 inputs before x (B, N - 1, C)", operands);
   const Tensor whole = before.defined() ? cat({before, x}, 1) : pad(*x, 1, taps - 1, 0);
+  const Tensor rows = contiguous(transpose(weight, 0, 1));  // a tap of all channels lies together
   Tensor out;
   for (std::int64_t i = 0; i < taps; ++i) {
-    const Tensor term = slice(whole, 1, i, i + x->size(1)) * select(weight, 1, i);
+    const Tensor term = slice(whole, 1, i, i + x->size(1)) * select(rows, 0, i);
     out = i == 0 ? term : out + term;
   }
   return out;

@@ -70,12 +70,13 @@ class Call {
     };
     q_ = operand(queries), k_ = operand(keys), v_ = operand(keys);
     gradient_ = randn({batch, queries, heads, depth}, {dtype, device});
-    if (recurrent_) {  // 3 D with a state, 2 D within a chunk; the backward pass 18 products of 7
+    if (recurrent_) {  // products of D x D a position: forward 7 (4 without delta), backward 20 (10)
       const TensorOptions wide{compute_dtype(dtype), device};
       k_ = (k_ * 0.125).detach().set_requires_grad(backward);
       beta_ = uniform({batch, keys, heads}, 0.0, 1.0, wide).set_requires_grad(backward);
       gate_ = uniform({batch, keys, heads}, -0.1, 0.0, wide).set_requires_grad(backward);
-      operations_ = (backward ? 25.0 : 7.0) * 2.0 * static_cast<double>(batch * keys * heads * depth * depth);
+      const double products = recurrent_->delta ? (backward ? 27.0 : 7.0) : (backward ? 14.0 : 4.0);
+      operations_ = products * 2.0 * static_cast<double>(batch * keys * heads * depth * depth);
       return;
     }
     const auto compiled = pattern_.compile(heads, kernels::PositionMap::contiguous(queries, keys - queries),

@@ -68,19 +68,25 @@ inline Cost cost_of(Stream, const AttentionSchedule& schedule, const AttentionSc
   return cost;
 }
 
-/// `products` of a chunk's rows with a state or with each other.
-inline Cost delta_rule_cost(const DeltaRule& x, double products, const auto&... others) {
+/// Products of every position with a state, with the keys and with the values of its chunk.
+struct DeltaRuleProducts {
+  double states, keys, values;
+};
+inline Cost delta_rule_cost(const DeltaRule& x, const DeltaRuleProducts& count, const auto&... others) {
   Cost cost = traffic(x.q, x.k, x.v, x.beta, x.gate, x.state, others...);
-  const auto side = static_cast<double>(std::max({x.chunk, x.q.shape[3], x.v.shape[3]}));
-  cost.operations = 2.0 * products * static_cast<double>(x.q.shape[0] * x.q.shape[1] * x.q.shape[2]) * side * side;
+  const auto positions = static_cast<double>(x.q.shape[0] * x.q.shape[1] * x.q.shape[2]);
+  const auto k = static_cast<double>(x.q.shape[3]), v = static_cast<double>(x.v.shape[3]);
+  const auto chunk = static_cast<double>(std::min(x.chunk, x.q.shape[1]));
+  cost.operations = 2.0 * positions * (count.states * k * v + chunk * (count.keys * k + count.values * v));
   return cost;
 }
 inline Cost cost_of(Stream, const DeltaRule& rule, const View& out, const View& last) {
-  return delta_rule_cost(rule, 7.0, out, last);
+  return delta_rule_cost(rule, rule.delta ? DeltaRuleProducts{3, 2, 2} : DeltaRuleProducts{2, 1, 1}, out, last);
 }
 inline Cost cost_of(Stream, const DeltaRule& rule, const View& grad_out, const View& grad_last,
                     const DeltaRuleGradients& g) {
-  return delta_rule_cost(rule, 18.0, grad_out, grad_last, g.dq, g.dk, g.dv, g.dbeta, g.dgate, g.dstate);
+  return delta_rule_cost(rule, rule.delta ? DeltaRuleProducts{8, 7, 5} : DeltaRuleProducts{5, 3, 2}, grad_out,
+                         grad_last, g.dq, g.dk, g.dv, g.dbeta, g.dgate, g.dstate);
 }
 
 }  // namespace poolgrad::kernels

@@ -114,7 +114,7 @@ bool Arena::fills_pages(std::size_t size) const {
 }
 
 std::size_t Arena::preferred_alignment(std::size_t size, std::size_t alignment) const {
-  return fills_pages(size) ? std::max(alignment, page_) : alignment;
+  return fills_pages(size) && !last_comes_last_ ? std::max(alignment, page_) : alignment;
 }
 
 Block* Arena::take(std::size_t size, std::size_t alignment, std::uint64_t stream) {

@@ -43,10 +43,11 @@ class Arena : public Tiling {
   /// Whether a block is large and nearly fills its last page: such blocks start at a page, so that a free leaves whole
   /// pages.
   bool fills_pages(std::size_t size) const;
-  /// At least `alignment`, and a page for blocks that fill their pages. A preference, not a requirement.
+  /// At least `alignment`, and a page for blocks that fill their pages. A preference, not a requirement. If growth is
+  /// ignored, there is none: whether a last block has room from a page on depends on its size.
   std::size_t preferred_alignment(std::size_t size, std::size_t alignment) const;
-  /// If `ignored`, the last free block of a window is taken after all others, whatever their alignment, so that earlier
-  /// growth does not affect addresses.
+  /// If `ignored`, the last free block of a window is taken after all others, so that earlier growth does not affect
+  /// addresses.
   void ignore_growth(bool ignored) { last_comes_last_ = ignored; }
   /// Best fit among the free blocks of `stream`, cut to `size`; busy. nullptr if none fits.
   Block* take(std::size_t size, std::size_t alignment, std::uint64_t stream);

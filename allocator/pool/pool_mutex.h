@@ -46,14 +46,7 @@ class PoolMutex {
 /// Holds the mutex for its lifetime. It cannot be unlocked, but functions that take a PoolLock& may make device calls.
 class PoolLock {
  public:
-  /// Tries for a while before it sleeps: most holders take less time than a sleep.
-  explicit PoolLock(PoolMutex& mutex) : mutex_(mutex) {
-    for (int tries = 0; tries < 100; ++tries) {
-      if (mutex_.mutex_.try_lock()) return;
-      relax();
-    }
-    mutex_.mutex_.lock();
-  }
+  explicit PoolLock(PoolMutex& mutex) : mutex_(mutex) { mutex_.mutex_.lock(); }
   /// Locks at a moment without device calls in progress.
   static PoolLock between_calls(PoolMutex& mutex) {
     return {mutex, [&] { return mutex.calls_ == 0; }};
@@ -72,11 +65,6 @@ class PoolLock {
   template <class PutBack>
   friend class UnlockedCall;
 
-  static void relax() noexcept {
-#if defined(__x86_64__)
-    __builtin_ia32_pause();
-#endif
-  }
   template <class Ready>
   PoolLock(PoolMutex& mutex, Ready ready) : PoolLock(mutex) {
     mutex_.wait(ready);

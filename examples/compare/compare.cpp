@@ -15,7 +15,6 @@
 #include "examples/support/console.h"
 #include "examples/support/files.h"
 #include "examples/support/html.h"
-#include "examples/support/svg.h"
 
 namespace poolgrad::examples {
 
@@ -282,7 +281,7 @@ std::string page_of(const CompareOptions& options, const std::vector<Compared>& 
       errors += fmt::format("<p>{}: {}</p>\n", escaped(one.kind), escaped(nn::first_line(error)));
   std::string settings;
   for (const auto& [name, value] : common_configuration(options)) settings += html_row({escaped(name), escaped(value)});
-  return html_page("poolgrad: kinds of attention", svg_style(),
+  return html_page("poolgrad: kinds of attention", "",
                    "<h1>Kinds of attention</h1>\n" + html_table(first_names, first_rows) + errors +
                        "<p>ms/step and tok/s of the median step; nats per byte of all held-out text.</p>\n" +
                        "<div class=\"charts\">\n<section><h2>Held-out loss over time</h2>\n" + chart_svg(over_time) +

@@ -8,7 +8,6 @@
 #include "examples/lab/page.h"
 #include "examples/plan/plan.h"
 #include "examples/support/html.h"
-#include "examples/support/svg.h"
 
 namespace poolgrad::examples {
 
@@ -105,7 +104,7 @@ std::string plan_html(const Plan& plan) {
       plan.memory ? ", the dashed one the limit where it is near" : "");
   html += step_svg(plan.picture, plan.memory) + category_table(plan.picture, first.run.peak_by_category);
   html += "<h2>Holders of memory at the fullest moment</h2>\n" + holder_table(plan);
-  return html_page("poolgrad: plan", fmt::format("{}{}", svg_style(), category_style()), html);
+  return html_page("poolgrad: plan", "", html);
 }
 
 }  // namespace poolgrad::examples

@@ -164,8 +164,7 @@ class RowPictures {
     }
     if (column > 0) bottom_ += line_height;
     constexpr const char* label = "Memory over one training step of each run";
-    return alone ? svg_file(total_width, bottom_, label, body_, category_style())
-                 : svg_picture(total_width, bottom_, label, body_);
+    return alone ? svg_file(total_width, bottom_, label, body_) : svg_picture(total_width, bottom_, label, body_);
   }
 
  private:
@@ -228,22 +227,6 @@ class RowPictures {
 };
 
 }  // namespace
-
-// Colors as in lab/page/colour.js.
-std::string_view category_style() {
-  return R"(
-svg .reserved { stroke: var(--text); fill: none; stroke-width: 1; }
-.parameter { fill: #3f74bd; background: #3f74bd; } .gradient { fill: #e0862a; background: #e0862a; }
-.optimizer_state { fill: #8b62b8; background: #8b62b8; } .activation { fill: #419c62; background: #419c62; }
-.input { fill: #bda22b; background: #bda22b; } .workspace { fill: #71808f; background: #71808f; }
-.unknown { fill: #9299a3; background: #9299a3; } .query { fill: #22a39c; background: #22a39c; }
-.key { fill: #167d90; background: #167d90; } .value { fill: #63bf90; background: #63bf90; }
-.output { fill: #7c9630; background: #7c9630; } .scores { fill: #cf4357; background: #cf4357; }
-.weights { fill: #e5799a; background: #e5799a; } .temp { fill: #a6744b; background: #a6744b; }
-.comm { fill: #bf5bb1; background: #bf5bb1; } .mask { fill: #66712f; background: #66712f; }
-.cache { fill: #4bb0e6; background: #4bb0e6; }
-)";
-}
 
 std::string step_svg(const StepPicture& picture, std::size_t limit, double width, double height) {
   constexpr double left = 84;

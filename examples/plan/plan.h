@@ -107,8 +107,6 @@ Json plan_json(const Plan& plan);
 /// One self-contained file, light or dark by the reader's preference.
 std::string plan_html(const Plan& plan);
 
-/// Colors of categories in pictures and tables.
-std::string_view category_style();
 /// One step, with a line at `limit` if that is near; no_limit: none.
 std::string step_svg(const StepPicture& picture, std::size_t limit, double width = 1100, double height = 340);
 /// Bytes by category at the fullest moment, beside the categories' peaks.

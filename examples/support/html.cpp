@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "examples/support/console.h"
+#include "examples/support/svg.h"
 
 namespace poolgrad::examples {
 
@@ -38,9 +39,10 @@ std::string_view page_colours() { return colours_of_pages; }
 std::string html_page(const std::string& title, std::string_view style, const std::string& body, int reload) {
   return fmt::format(
       "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>{}</title>\n"
-      "<meta name=\"viewport\" content=\"width=device-width\">{}<style>{}{}{}</style></head><body>\n{}</body></html>\n",
+      "<meta name=\"viewport\" "
+      "content=\"width=device-width\">{}<style>{}{}{}{}</style></head><body>\n{}</body></html>\n",
       escaped(title), reload > 0 ? fmt::format("<meta http-equiv=\"refresh\" content=\"{}\">", reload) : "",
-      colours_of_pages, page_style, style, body);
+      colours_of_pages, page_style, svg_style(), style, body);
 }
 
 std::string html_row(const std::vector<std::string>& cells, const char* cell) {

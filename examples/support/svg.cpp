@@ -7,6 +7,7 @@
 
 namespace poolgrad::examples {
 
+// Colors of categories as in lab/page/colour.js.
 std::string_view svg_style() {
   return R"(
 svg { --c0: #2f6fc4; --c1: #d9731a; --c2: #2e8f57; --c3: #8b52c4; --c4: #c43b52; --c5: #138a94; --axis: #8884; --limit: #b3261e; }
@@ -23,6 +24,16 @@ svg polyline, line.c0, line.c1, line.c2, line.c3, line.c4, line.c5 { fill: none;
 .c3 { stroke: var(--c3); } .c4 { stroke: var(--c4); } .c5 { stroke: var(--c5); }
 svg circle { fill: var(--page); stroke-width: 1.5; }
 .place { fill: transparent; } .place:hover { fill: var(--soft); }
+svg .reserved { stroke: var(--text); fill: none; stroke-width: 1; }
+.parameter { fill: #3f74bd; background: #3f74bd; } .gradient { fill: #e0862a; background: #e0862a; }
+.optimizer_state { fill: #8b62b8; background: #8b62b8; } .activation { fill: #419c62; background: #419c62; }
+.input { fill: #bda22b; background: #bda22b; } .workspace { fill: #71808f; background: #71808f; }
+.unknown { fill: #9299a3; background: #9299a3; } .query { fill: #22a39c; background: #22a39c; }
+.key { fill: #167d90; background: #167d90; } .value { fill: #63bf90; background: #63bf90; }
+.output { fill: #7c9630; background: #7c9630; } .scores { fill: #cf4357; background: #cf4357; }
+.weights { fill: #e5799a; background: #e5799a; } .temp { fill: #a6744b; background: #a6744b; }
+.comm { fill: #bf5bb1; background: #bf5bb1; } .mask { fill: #66712f; background: #66712f; }
+.cache { fill: #4bb0e6; background: #4bb0e6; }
 )";
 }
 
@@ -40,14 +51,12 @@ std::string svg_picture(double width, double height, const std::string& label, c
                      escaped(label), body);
 }
 
-std::string svg_file(double width, double height, const std::string& label, const std::string& body,
-                     std::string_view style) {
+std::string svg_file(double width, double height, const std::string& label, const std::string& body) {
   return fmt::format(
-             "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0}\" height=\"{1}\" viewBox=\"0 0 {0} {1}\" "
-             "role=\"img\" aria-label=\"{2}\">\n<style>{3}{4}{5}</style>\n"
-             "<rect width=\"100%\" height=\"100%\" fill=\"var(--page)\"/>\n",
-             width, height, escaped(label), page_colours(), svg_style(), style) +
-         body + "</svg>\n";
+      "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0}\" height=\"{1}\" viewBox=\"0 0 {0} {1}\" role=\"img\" "
+      "aria-label=\"{2}\">\n<style>{3}{4}</style>\n<rect width=\"100%\" height=\"100%\" fill=\"var(--page)\"/>\n{5}"
+      "</svg>\n",
+      width, height, escaped(label), page_colours(), svg_style(), body);
 }
 
 }  // namespace poolgrad::examples

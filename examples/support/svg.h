@@ -6,15 +6,15 @@
 
 namespace poolgrad::examples {
 
-/// The classes of lines and texts: grid, mark, level (a limit) and c0 to c5; end, middle, quiet, name and group.
+/// The style of pages and files. Classes are grid, mark, level, limit, reserved and c0 to c5 for lines; end, middle,
+/// quiet, name and group for texts; and each category of memory for areas.
 std::string_view svg_style();
 /// A line of class `kind`, with a title that shows at the pointer.
 std::string svg_line(std::string_view kind, double x1, double y1, double x2, double y2, const std::string& title = "");
 std::string svg_text(std::string_view kind, double x, double y, const std::string& text);
-/// A picture in a page with svg_style(); the page scales it.
+/// A picture in a page, which scales it.
 std::string svg_picture(double width, double height, const std::string& label, const std::string& body);
-/// The same as a file, with `style` besides.
-std::string svg_file(double width, double height, const std::string& label, const std::string& body,
-                     std::string_view style = "");
+/// The same as a file.
+std::string svg_file(double width, double height, const std::string& label, const std::string& body);
 
 }  // namespace poolgrad::examples

@@ -14,7 +14,6 @@
 #include "examples/plan/plan.h"
 #include "examples/support/chart.h"
 #include "examples/support/html.h"
-#include "examples/support/svg.h"
 #include "tensor/creation.h"
 
 namespace poolgrad::examples {
@@ -310,8 +309,7 @@ std::string run_page_html(const RunPage& page) {
     html += section("Sample", "Gray text is held-out text; the model wrote the rest.",
                     "<pre><i>" + shown_text(r.prompt) + "</i>" + shown_text(r.sample) + "</pre>\n");
   html += section("Options and machine", "", option_list(c));
-  return html_page("poolgrad: " + state_of(page), fmt::format("{}{}{}", svg_style(), category_style(), run_style), html,
-                   page.finished ? 0 : page.reload);
+  return html_page("poolgrad: " + state_of(page), run_style, html, page.finished ? 0 : page.reload);
 }
 
 void write_run_page(const std::string& path, const Json& config, nn::Trainer& trainer, nn::TrainResult& result,

@@ -257,7 +257,7 @@ TEST(CommandLines, HaveOptionsThatSomeProgramKnows) {
       // pattern_gallery.
       "--install --prefix --build --preset --test-dir --gtest_filter --benchmark_filter --benchmark_min_time "
       "--benchmark_repetitions --headless --screenshot --window-size --oversubscribe --bind-to --kill-on-bad-exit "
-      "--repeats --serve --output --tool ";
+      "--repeats --serve --output --tool --lengths --dtypes --patterns --passes ";
   std::vector<std::string> unknown;
   for (const Page& page : read_pages(POOLGRAD_SOURCE_DIR))
     for (const auto& [line, span] : code_spans(page))

@@ -33,7 +33,7 @@ std::vector<std::string> size_violations(const std::vector<SourceFile>& files);
 /// Besides them only the CUDA file of the allocator has any.
 std::vector<std::string> cuda_conditional_violations(const std::vector<SourceFile>& files);
 
-/// Only kernels/cuda/launcher.cuh launches kernels, because it checks the launch: no other file has three angle
+/// Only kernels/cuda/runtime.cuh launches kernels, for a launcher that checks them: no other file has three angle
 /// brackets.
 std::vector<std::string> launch_violations(const std::vector<SourceFile>& files);
 

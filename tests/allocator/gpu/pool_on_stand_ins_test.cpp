@@ -21,7 +21,7 @@ TEST(PoolOnStandIns, KeepsTheBytesOfBlocksOnASimulatedDevice) {
 
 // The driver fails at each of its calls in turn: the caller gets the error, and the pool still works.
 TEST(PoolOnStandIns, SurvivesADriverThatFails) {
-  constexpr std::size_t block = std::size_t{4} << 20;
+  constexpr std::size_t block = std::size_t{10} << 20;
   std::size_t failures = 0;
   for (std::size_t call = 1; call <= 40; ++call) {
     SCOPED_TRACE("call " + std::to_string(call));

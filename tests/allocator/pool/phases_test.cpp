@@ -99,6 +99,24 @@ TEST_P(PhasesTest, HaveTheSameAddressesWhateverRanBefore) {
   }
 }
 
+// The block nearly fills three pages, but its place in the last free block has less than that from the next page on.
+TEST_P(PhasesTest, PlaceABlockThatFillsItsPagesWhateverTheGrowth) {
+  const auto pool = this->pool();
+  allocate(*pool, 1000);
+  const auto run_phase = [&](std::size_t bytes) {
+    pool->begin_phase();
+    void* block = allocate(*pool, bytes);
+    deallocate(*pool, block, bytes);
+    return block;
+  };
+  run_phase(180 * KiB);
+  ASSERT_EQ(pool->statistics().reserved_bytes.current, 3 * small_page);
+  void* const first = run_phase(3 * small_page - 2944);
+  ASSERT_EQ(pool->statistics().reserved_bytes.current, 3 * small_page);
+  run_phase(1 * MiB);
+  EXPECT_EQ(run_phase(3 * small_page - 2944), first);
+}
+
 TEST_P(PhasesTest, FitForEverWhereTheyFitOnceAfterTheBudgetHasRefusedPages) {
   for (int round = 0; round < 3; ++round) {
     const std::array scripts{Script(random_), Script(random_)};
