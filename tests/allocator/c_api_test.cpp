@@ -49,7 +49,7 @@ class CInterface : public ::testing::Test {
   void SetUp() override { ASSERT_NE(library(), nullptr) << dlerror(); }
 };
 
-TEST_F(CInterface, ShowsTheFunctionsOfItsHeaderAndNothingElse) {
+TEST_F(CInterface, ExportsOnlyTheFunctionsOfItsHeader) {
   for (const char* name : {"poolgrad_malloc", "poolgrad_free", "poolgrad_torch_malloc", "poolgrad_host_malloc",
                            "poolgrad_host_free", "poolgrad_sim_malloc", "poolgrad_sim_free", "poolgrad_last_error"}) {
     EXPECT_NE(dlsym(library(), name), nullptr) << name;
@@ -59,7 +59,7 @@ TEST_F(CInterface, ShowsTheFunctionsOfItsHeaderAndNothingElse) {
     EXPECT_EQ(dlsym(library(), name), nullptr) << name;
 }
 
-TEST_F(CInterface, GivesHostMemoryAndTakesItBack) {
+TEST_F(CInterface, AllocatesAndFreesHostMemory) {
   const auto allocate = CALL(poolgrad_host_malloc);
   const auto release = CALL(poolgrad_host_free);
   auto* bytes = static_cast<unsigned char*>(allocate(1000, 0, nullptr));
@@ -73,7 +73,7 @@ TEST_F(CInterface, GivesHostMemoryAndTakesItBack) {
   release(bytes, 1000, 0, nullptr);
 }
 
-TEST_F(CInterface, GivesEmptyBlocksAddressesOfTheirOwn) {
+TEST_F(CInterface, GivesEachEmptyBlockItsOwnAddress) {
   void* first = CALL(poolgrad_host_malloc)(0, 0, nullptr);
   void* second = CALL(poolgrad_host_malloc)(0, 0, nullptr);
   EXPECT_NE(first, nullptr);
@@ -82,7 +82,7 @@ TEST_F(CInterface, GivesEmptyBlocksAddressesOfTheirOwn) {
   CALL(poolgrad_host_free)(second, 0, 0, nullptr);
 }
 
-TEST_F(CInterface, AllowsToGiveNullBack) {
+TEST_F(CInterface, AcceptsAFreeOfNull) {
   CALL(poolgrad_host_free)(nullptr, 0, 0, nullptr);
   CALL(poolgrad_host_free)(nullptr, -5, 77, nullptr);
   CALL(poolgrad_free)(nullptr, 100, -1, nullptr);
@@ -130,7 +130,7 @@ TEST_F(CInterface, ReturnsNullWithTheReportWhenMemoryIsOut) {
   CALL(poolgrad_sim_free)(again, 3 << 20, 3, nullptr);
 }
 
-TEST_F(CInterface, ThrowsTheReportAtCallersWhoDoNotLookAtNull) {
+TEST_F(CInterface, ThrowsTheReportWhereCallersIgnoreNull) {
   EXPECT_THROW(CALL(poolgrad_torch_malloc)(-1, 0, nullptr), std::runtime_error);
   try {
     CALL(poolgrad_torch_malloc)(100, 300, nullptr);
@@ -223,7 +223,7 @@ TEST_F(CInterface, KeepsThePrivatePoolsOfGraphs) {
   EXPECT_EQ(statistics(POOLGRAD_SIM, 9)["allocation.all.current"], 3);
 }
 
-TEST_F(CInterface, LetsNobodyWaitWhomNoPrivatePoolTakes) {
+TEST_F(CInterface, NeverBlocksRequestsOutsidePrivatePools) {
   const poolgrad_pool_id graph{0, 9};
   struct Filter {
     std::atomic<bool> inside = false, goes_on = false;
@@ -252,7 +252,7 @@ TEST_F(CInterface, LetsNobodyWaitWhomNoPrivatePoolTakes) {
   EXPECT_EQ(CALL(poolgrad_release_pool)(POOLGRAD_SIM, 10, graph), 0);
 }
 
-TEST_F(CInterface, LeavesAChildThatCanUsePrivatePoolsThatAnotherThreadWasInside) {
+TEST_F(CInterface, LetsAForkedChildUseABusyPrivatePool) {
   const poolgrad_pool_id graph{0, 8};
   struct Filter {
     std::atomic<bool> inside = false, forked = false, gave_up = false;
@@ -310,7 +310,7 @@ TEST_F(CInterface, LeavesAChildThatCanUsePrivatePoolsThatAnotherThreadWasInside)
   EXPECT_EQ(statistics(POOLGRAD_CPU, 0)["requested_bytes.all.current"], 0) << "the child's doings are its own";
 }
 
-TEST_F(CInterface, FindsNothingToRecordForAForeignPointer) {
+TEST_F(CInterface, IgnoresForeignPointersInRecordStream) {
   int local = 0;
   CALL(poolgrad_torch_record_stream)(&local, nullptr);
   CALL(poolgrad_torch_record_stream)(nullptr, nullptr);
@@ -328,7 +328,7 @@ TEST_F(CInterface, AlignsDeviceMemoryAsCudaDoes) {
   for (int i = 0; i < 100; ++i) CALL(poolgrad_sim_free)(blocks[static_cast<std::size_t>(i)], i, 6, nullptr);
 }
 
-TEST_F(CInterface, WritesWhatItRecorded) {
+TEST_F(CInterface, WritesTheRecordedTrace) {
   const auto folder = std::filesystem::temp_directory_path() / ("poolgrad_c_api_" + std::to_string(getpid()));
   std::filesystem::create_directories(folder);
   ASSERT_EQ(CALL(poolgrad_start_trace)(POOLGRAD_SIM, 7, 1000), 0) << last_error();
@@ -394,7 +394,7 @@ TEST_F(CInterface, RefusesToEndOrReleaseAPoolThatDoesNotExist) {
   EXPECT_EQ(release(), -1);
 }
 
-TEST_F(CInterface, HasASentenceWhereTheMachineHasNoMemory) {
+TEST_F(CInterface, ReportsATraceBeyondTheMemoryOfTheMachine) {
   // Rings of 64 TiB exceed the memory of any machine.
   EXPECT_EQ(CALL(poolgrad_start_trace)(POOLGRAD_SIM, 13, std::size_t{1} << 40), -1);
   EXPECT_EQ(last_error(),

@@ -33,7 +33,7 @@ TEST_P(CachingAllocatorTest, CommitsOnlyThePagesThatAreNeeded) {
   expect_invariants(pool);
 }
 
-TEST(GrowthOnTheHost, TurnsToLargePagesOnceTheyWasteLittle) {
+TEST(HostGrowth, UsesLargePagesOnceTheyWasteLittle) {
   CachingAllocator pool(make_memory("host", 1024 * MiB, 64 * KiB));
   const auto reserved = [&] { return pool.statistics().reserved_bytes.current; };
   allocate(pool, 100 * KiB);
@@ -48,7 +48,7 @@ TEST(GrowthOnTheHost, TurnsToLargePagesOnceTheyWasteLittle) {
   expect_invariants(pool);
 }
 
-TEST(GrowthOnTheHost, UsesTheLastSmallPagesOfABudget) {
+TEST(HostGrowth, UsesTheLastSmallPagesOfABudget) {
   CachingAllocator pool(make_memory("host", 1024 * MiB, 64 * KiB), {.budget = 41 * MiB});
   allocate(pool, 40 * MiB);
   allocate(pool, 900 * KiB);
@@ -125,7 +125,7 @@ TEST_P(CachingAllocatorTest, HonoursEveryAlignment) {
   expect_invariants(pool);
 }
 
-TEST_P(CachingAllocatorTest, RefusesAnAlignmentThatIsNoPowerOfTwo) {
+TEST_P(CachingAllocatorTest, RefusesAnAlignmentThatIsNotAPowerOfTwo) {
   CachingAllocator pool(memory());
   for (const std::size_t alignment : {0u, 3u, 65u}) {
     EXPECT_THAT(
@@ -169,7 +169,7 @@ TEST_P(CachingAllocatorTest, UsesAnotherGranuleWhenConfigured) {
   EXPECT_THROW(CachingAllocator(memory(), {.alignment = 2 * page}), ValueError);
 }
 
-TEST_P(CachingAllocatorTest, ReturnsTheLeastRecentlyUsedRunFirst) {
+TEST_P(CachingAllocatorTest, ReleasesTheLeastRecentlyUsedRunFirst) {
   CachingAllocator pool(memory());
   std::array<void*, 4> blocks{};
   std::array<void*, 4> walls{};
@@ -295,7 +295,7 @@ TEST_P(CachingAllocatorTest, KeepsLongLivedMemoryApartFromTransients) {
   EXPECT_EQ(pool.statistics().reserved_bytes.current, page);
 }
 
-TEST_P(CachingAllocatorTest, UsesTheOtherArenaBeforeItGivesUp) {
+TEST_P(CachingAllocatorTest, UsesTheOtherArenaBeforeItFails) {
   CachingAllocator pool(memory(), {.budget = page});
   void* parameter = allocate(pool, 1000, Category::parameter);
   void* transient = allocate(pool, 1000, Category::activation);
@@ -324,7 +324,7 @@ TEST_P(CachingAllocatorTest, CountsBytesByCategory) {
   deallocate(pool, query, 1000);
 }
 
-TEST_P(CachingAllocatorTest, TagsBlocksWithTheScopesAlive) {
+TEST_P(CachingAllocatorTest, TagsBlocksWithTheOpenScopes) {
   CachingAllocator pool(memory());
   const MemoryScope scope("tagged.block", Category::mask);
   pool.allocate(10, 64, stream_of(pool));

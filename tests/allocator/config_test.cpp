@@ -38,7 +38,7 @@ TEST(ParseBytes, RefusesGarbageAndShowsIt) {
   }
 }
 
-TEST(ParseBytes, RefusesMoreThanSixtyFourBitsCount) {
+TEST(ParseBytes, RefusesMoreThanSixtyFourBits) {
   for (const char* text : {"18446744073709551616", "16777216TiB", "99999999999999999999GiB"}) {
     EXPECT_THAT([&] { parse_bytes(text); }, ThrowsMessage<ValueError>(HasSubstr("more bytes than 64 bits can count")));
   }
@@ -86,7 +86,7 @@ TEST(AllocatorConfig, RefusesBadValues) {
               ThrowsMessage<ValueError>(HasSubstr("poison must be on or off, got 'maybe'")));
 }
 
-TEST(AllocatorConfig, ComesBackFromItsText) {
+TEST(AllocatorConfig, RoundTripsThroughText) {
   EXPECT_EQ(AllocatorConfig{}.text(), "");
   const std::string all =
       "alignment:512,budget:8589934592,decay:1000,decay_ms:250,deterministic:on,magazines:off,mode:planned,"

@@ -15,7 +15,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
-TEST(Device, ParsesWhatItPrints) {
+TEST(Device, RoundTripsThroughText) {
   for (const char* text : {"cpu", "cuda:0", "cuda:7", "sim:0", "sim:255"}) {
     EXPECT_EQ(to_string(Device::parse(text)), text);
   }
@@ -41,7 +41,7 @@ TEST(Device, HashesDistinctly) {
   EXPECT_EQ(hashes.size(), 3u * 256u);
 }
 
-TEST(Stream, IsTheDefaultOneUntilAGuardSaysOtherwise) {
+TEST(Stream, IsTheDefaultStreamUntilAGuardSetsAnother) {
   const Device gpu = Device::parse("sim:0");
   EXPECT_EQ(current_stream(gpu), (Stream{gpu, 0}));
   {

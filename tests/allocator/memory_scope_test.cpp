@@ -63,7 +63,7 @@ struct RecordedScopes : ScopeListener {
   std::vector<std::string> events;
 };
 
-TEST(ScopeListener, HearsOfScopesWithANameAsTheyBeginAndEnd) {
+TEST(ScopeListener, IsToldWhenNamedScopesBeginAndEnd) {
   RecordedScopes listener;
   Tag earlier;
   ScopeListener* const before = listen_to_scopes(&listener);
@@ -83,7 +83,7 @@ TEST(ScopeListener, HearsOfScopesWithANameAsTheyBeginAndEnd) {
             (std::vector<std::string>{"block3", "attention", "end", "end", "block3.attention", "end"}));
 }
 
-TEST(ScopeListener, WhoHeardOfTheBeginningHearsOfTheEnd) {
+TEST(ScopeListener, IsToldTheEndOfScopesItSawBegin) {
   RecordedScopes first, second;
   ScopeListener* const before = listen_to_scopes(nullptr);
   {
@@ -112,12 +112,12 @@ std::source_location recorded(std::source_location inside = std::source_location
 
 unsigned line_of(CallSite = {}) { return recorded().line(); }
 
-TEST(CallSite, IsTheLineOfTheCallThatTookOneAsAParameter) {
+TEST(CallSite, IsTheLineOfTheCallWithItAsParameter) {
   EXPECT_EQ(line_of(), static_cast<unsigned>(__LINE__));
   EXPECT_EQ(CallSite::current().line(), 0u) << "and is over with the call";
 }
 
-TEST(CallSite, TheOutermostCounts) {
+TEST(CallSite, IsTheOutermostOne) {
   const CallSite outer;
   const unsigned line = __LINE__ - 1;
   EXPECT_EQ(line_of(), line);
@@ -125,14 +125,14 @@ TEST(CallSite, TheOutermostCounts) {
   EXPECT_EQ(CallSite::current().line(), line);
 }
 
-TEST(CallSite, WithoutOneTheCodeThatAllocatesIsRecordedAsItIs) {
+TEST(CallSite, IsTheAllocatingLineByDefault) {
   const auto at = std::source_location::current();
   const auto same = CallSite::of(at);
   EXPECT_EQ(same.line(), at.line());
   EXPECT_EQ(same.function_name(), at.function_name());
 }
 
-TEST(CallSite, KeepsTheFunctionThatAllocatesBesideTheLineThatCounts) {
+TEST(CallSite, KeepsTheAllocatingFunctionBesideTheOutermostLine) {
   const CallSite site;
   const auto place = CallSite::of(std::source_location::current());
   EXPECT_EQ(place.line(), static_cast<unsigned>(__LINE__) - 2);
@@ -141,7 +141,7 @@ TEST(CallSite, KeepsTheFunctionThatAllocatesBesideTheLineThatCounts) {
   EXPECT_EQ(recorded().function_name(), recorded().function_name()) << "one place, however often it is asked for";
 }
 
-TEST(CallSite, NamesTheBackwardOfAnOperatorAndPutsItDownToItsForward) {
+TEST(CallSite, NamesTheBackwardWithTheLineOfItsForward) {
   const std::string name = "matmul";
   const auto forward = std::source_location::current();
   {
@@ -158,7 +158,7 @@ TEST(CallSite, NamesTheBackwardOfAnOperatorAndPutsItDownToItsForward) {
   EXPECT_STREQ(recorded().function_name(), "matmul backward");
 }
 
-TEST(FunctionName, LeavesResultParametersAndBindingsOut) {
+TEST(FunctionName, OmitsResultParametersAndBindings) {
   EXPECT_EQ(function_name("T ns::Pool<T>::take(int) [with T = float]"), "ns::Pool<T>::take");
   EXPECT_EQ(function_name("poolgrad::Tensor poolgrad::matmul(const poolgrad::Tensor&, CallSite)"), "poolgrad::matmul");
   EXPECT_EQ(function_name("matmul backward"), "matmul backward");

@@ -10,7 +10,7 @@ namespace {
 class ModesTest : public PoolTest {};
 INSTANTIATE_TEST_SUITE_P(Devices, ModesTest, devices, device_name);
 
-TEST_P(ModesTest, NoneGivesEveryBlockBackToTheDevice) {
+TEST_P(ModesTest, NoneReturnsEveryBlockToTheDevice) {
   CachingAllocator pool(memory(), {.budget = 4 * page, .mode = AllocatorMode::none});
   void* first = allocate(pool, 1000);
   void* second = allocate(pool, page + 1);
@@ -26,7 +26,7 @@ TEST_P(ModesTest, NoneGivesEveryBlockBackToTheDevice) {
   EXPECT_EQ(pool.statistics().num_device_alloc, pool.statistics().num_device_free);
 }
 
-TEST_P(ModesTest, LightweightCountsBytesAndNothingByTag) {
+TEST_P(ModesTest, LightweightCountsNothingByTag) {
   CachingAllocator pool(memory(), {.mode = AllocatorMode::lightweight});
   const std::uint64_t hash = pool.sequence_hash();
   for (int i = 0; i < 3; ++i) deallocate(pool, allocate(pool, 1000, Category::gradient), 1000);
@@ -42,7 +42,7 @@ TEST_P(ModesTest, LightweightCountsBytesAndNothingByTag) {
   deallocate(pool, parameter, 1000);
 }
 
-TEST_P(ModesTest, ABlockGrowsIntoFreeMemoryBehindItAndShrinksAgain) {
+TEST_P(ModesTest, ABlockGrowsIntoTheFreeMemoryBehindItAndShrinks) {
   CachingAllocator pool(memory());
   void* block = allocate(pool, 1000);
   ASSERT_TRUE(pool.expand_in_place(block, 1000, 100000, stream_of(pool)));
@@ -86,7 +86,7 @@ TEST_P(ModesTest, GrowthLeavesTheSamePagesToReleaseAsAFreeAndAnAllocation) {
   EXPECT_EQ(ends[0], ends[1]);
 }
 
-TEST_P(ModesTest, ABlockGrowsIntoWhatTheThreadKeptForItself) {
+TEST_P(ModesTest, ABlockGrowsIntoAMagazineBlock) {
   CachingAllocator pool(memory());
   void* block = allocate(pool, 1024);
   void* next = allocate(pool, 1024);
@@ -100,7 +100,7 @@ TEST_P(ModesTest, ABlockGrowsIntoWhatTheThreadKeptForItself) {
   deallocate(pool, wall, 1024);
 }
 
-TEST_P(ModesTest, NothingGrowsOnAnotherStreamOrWithoutBeingThere) {
+TEST_P(ModesTest, OnlyLiveBlocksGrowAndOnlyOnTheirStream) {
   CachingAllocator pool(memory());
   void* block = allocate(pool, 1000);
   EXPECT_FALSE(pool.expand_in_place(block, 1000, 5000, stream_of(pool, 3)));

@@ -34,7 +34,7 @@ TEST(Registry, SaysWhyACudaDeviceCannotBeUsed) {  // no machine has this one
 
 TEST(Registry, RefusesASecondCpu) { EXPECT_THROW(allocator_for(Device{DeviceType::cpu, 1}), DeviceError); }
 
-TEST(Registry, ConfiguresASimulatedDeviceAnew) {
+TEST(Registry, ReconfiguresASimulatedDevice) {
   const Device sim = Device::parse("sim:11");
   configure_simulated_device(11, 4 * page);
   CachingAllocator& pool = allocator_for(sim);
@@ -75,7 +75,7 @@ TEST(Registry, RefusesAnImpossibleSimulatedDevice) {
   EXPECT_THROW(configure_simulated_device(256, page), ValueError);
 }
 
-TEST(Clock, PassesOnlyWhenTold) {
+TEST(Clock, AdvancesOnlyOnRequest) {
   const Device sim = Device::parse("sim:12");
   const std::uint64_t start = device_clock(sim);
   advance_clock(sim, 1234);
@@ -101,7 +101,7 @@ TEST(SequenceHash, DependsOnRequestsAndNotOnTheDevice) {
   EXPECT_NE(run("host", 1000, Category::activation, true), expected);
 }
 
-TEST(SequenceHash, LeavesOutTheScratchOfKernels) {
+TEST(SequenceHash, OmitsWorkspaces) {
   const auto run = [](std::size_t scratch) {
     CachingAllocator pool(make_memory("host", 64 * MiB));
     void* tensor = allocate(pool, 1000);
@@ -117,7 +117,7 @@ TEST(SequenceHash, LeavesOutTheScratchOfKernels) {
   EXPECT_EQ(run(0), run(3));
 }
 
-TEST(SequenceHash, StartsAnewWhenReset) {
+TEST(SequenceHash, StartsOverWhenReset) {
   CachingAllocator pool(make_memory("host", 64 * MiB));
   const std::uint64_t start = pool.sequence_hash();
   deallocate(pool, allocate(pool, 10), 10);

@@ -130,12 +130,12 @@ TEST(AttendErrors, CoverGradientsOverResults) {
   EXPECT_THAT(error_of<Error>([&] { used.backward(ones(plain)); }), HasSubstr("[square] a saved tensor"));
 }
 
-TEST(AttendErrors, LeavePartsOfSequencesToModules) {
+TEST(AttendErrors, RefuseAPartOfASequence) {
   EXPECT_THAT(refusal<ValueError>({.whole = 8}),
               HasSubstr("[attend] whole is only for modules that divide sequences among ranks: q (1, 4, 2, 8)"));
 }
 
-TEST(AttendErrors, KnowWhereAGapMayBe) {
+TEST(AttendErrors, CoverGapsInKeyPositions) {
   EXPECT_THAT(
       refusal<ValueError>({.key_positions = {.gap_begin = 5, .gap = 2}}),
       HasSubstr("[attend] a gap of 2 positions before key 5 is negative or lies outside the keys: q (1, 4, 2, 8)"));
@@ -145,7 +145,7 @@ TEST(AttendErrors, KnowWhereAGapMayBe) {
                 HasSubstr("positions of keys must be below 2^60, but reach "));
 }
 
-TEST(AttendErrors, LeaveNothingBehindAndTheNextCallWorks) {
+TEST(AttendErrors, LeakNoMemoryAndTheNextCallWorks) {
   const Tensor x = ones(plain).set_requires_grad();
   const auto live = [] { return allocator_for(cpu).statistics().requested_bytes.current; };
   const std::uint64_t before = live();

@@ -61,7 +61,7 @@ TEST(AttendGradient, AgreesWithCentralDifferencesForEveryOperand) {
     }
 }
 
-TEST(AttendGradient, AgreesWithCentralDifferencesOnceMore) {
+TEST(AttendGradient, SecondDerivativesAgreeWithCentralDifferences) {
   for (const char* name : {"window(3, 7)", "dilated not nested", "dense twice"})
     for (const Case& one : cases_with(name)) {
       const Differentiable d = with_all_options({1, 3, 4, 2, 1, 2, 2}, one.pattern);
@@ -71,7 +71,7 @@ TEST(AttendGradient, AgreesWithCentralDifferencesOnceMore) {
 }
 
 /// Compares attend() with the same function written with primitive operators.
-TEST(AttendGradient, IsThatOfTheDefinitionInPrimitiveOperators) {
+TEST(AttendGradient, EqualsTheGradientOfPrimitiveOperators) {
   for (const Case& one : cases_with("")) {
     Generator generator(7);
     Call call = make_call({1, 37, 45, 4, 2, 4, 3});
@@ -91,7 +91,7 @@ TEST(AttendGradient, IsThatOfTheDefinitionInPrimitiveOperators) {
   }
 }
 
-TEST(AttendGradient, OfTheDefinitionIsThatOfACallUnderAutocastToo) {
+TEST(AttendGradient, EqualsThatOfTheDefinitionUnderAutocast) {
   const Call call = make_call({1, 16, 20, 4, 2, 16, 16}, DType::f32);
   const auto run = [&](bool defined) {
     return outcome_of(call, [&](const Tensor& q, const Tensor& k, const Tensor& v, const AttendOptions& options) {
@@ -104,7 +104,7 @@ TEST(AttendGradient, OfTheDefinitionIsThatOfACallUnderAutocastToo) {
   EXPECT_EQ(difference(run(true), run(false), 0.02), "");
 }
 
-TEST(AttendGradient, IsTakenOnlyWhereItIsWanted) {
+TEST(AttendGradient, IsComputedOnlyForOperandsThatRequireIt) {
   const Call call = make_call({1, 20, 20, 4, 2, 8, 8});
   const Pattern pattern = Pattern::dilated({8, 16}, {1, 2});
   const auto want = attended(call, pattern);
@@ -123,7 +123,7 @@ TEST(AttendGradient, IsTakenOnlyWhereItIsWanted) {
 }
 
 /// Rows of k and v that no query sees, rows of q that see no key, and the gradients of those queries.
-TEST(AttendGradient, ThatIsRecordedIsUntouchedByRowsThatNobodySees) {
+TEST(AttendGradient, SecondDerivativesIgnoreUnseenRows) {
   const std::int64_t keys = 20, queries = 24;  // the first four queries precede every key
   Call call = make_call({2, queries, keys, 4, 2, 4, 3});
   call.options.softcap = 2.0;
@@ -156,7 +156,7 @@ TEST(AttendGradient, ThatIsRecordedIsUntouchedByRowsThatNobodySees) {
   }
 }
 
-TEST(AttendGradient, OfSinksIsUntouchedByAQueryThatSeesNothing) {
+TEST(AttendGradient, SinkGradientsIgnoreAQueryWithoutKeys) {
   const double lowest = -std::numeric_limits<double>::infinity();
   const TensorOptions f64{.dtype = DType::f64};
   const Tensor q = normal({1, 3, 1, 4}, 1), k = normal({1, 2, 1, 4}, 2), v = normal({1, 2, 1, 4}, 3);
@@ -167,7 +167,7 @@ TEST(AttendGradient, OfSinksIsUntouchedByAQueryThatSeesNothing) {
   EXPECT_EQ(grad({out}, {sinks}, {grad_out})[0].item(), 0.0);
 }
 
-TEST(AttendGradient, AddsUpWhereOneTensorServesSeveralTimes) {
+TEST(AttendGradient, AddsUpWhenOneTensorIsQueryKeyAndValue) {
   const Call call = make_call({1, 33, 33, 2, 2, 4, 4});
   const auto apart = outcome_of({call.q, call.q, call.q, {}, call.grad_out, call.grad_lse},
                                 [](const Tensor& q, const Tensor& k, const Tensor& v, const AttendOptions&) {
@@ -180,7 +180,7 @@ TEST(AttendGradient, AddsUpWhereOneTensorServesSeveralTimes) {
 }
 
 /// With D = 0 every score is its bias; with Dv = 0 too, lse is the only result with elements.
-TEST(AttendGradient, OfHeadsWithoutWidthIsThatOfTheDefinition) {
+TEST(AttendGradient, ZeroWidthHeadsFollowTheDefinition) {
   for (const std::string_view set : kernels::instruction_sets()) {
     kernels::set_instruction_set(set);
     for (const auto& [width, value_width] : {std::pair<std::int64_t, std::int64_t>{0, 0}, {0, 3}, {3, 0}})
@@ -199,7 +199,7 @@ TEST(AttendGradient, OfHeadsWithoutWidthIsThatOfTheDefinition) {
   kernels::set_instruction_set("auto");
 }
 
-TEST(AttendGradient, OfHeadsWithoutWidthHasItsShapesOnASimulatedDevice) {
+TEST(AttendGradient, ZeroWidthHeadsKeepTheirShapesOnASimulatedDevice) {
   for (const auto& [width, value_width] : {std::pair<std::int64_t, std::int64_t>{0, 0}, {0, 3}, {3, 0}}) {
     Call call = make_call({2, 13, 70, 4, 2, width, value_width}, DType::f32);
     for (Tensor* x : {&call.q, &call.k, &call.v, &call.grad_out, &call.grad_lse}) *x = to(*x, sim);

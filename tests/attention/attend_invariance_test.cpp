@@ -38,7 +38,7 @@ bool sees_something(const Case& one, std::int64_t h, std::int64_t heads, std::in
   return false;
 }
 
-TEST(AttendInvariance, BitsDoNotDependOnWhetherProgramsAreKept) {
+TEST(AttendInvariance, CachedProgramsChangeNoBit) {
   kernels::ProgramCache& cache = kernels::ProgramCache::global();
   const auto limit = static_cast<std::size_t>(cache.statistics().byte_limit);
   for (const Case& one : cases_with(""))
@@ -53,7 +53,7 @@ TEST(AttendInvariance, BitsDoNotDependOnWhetherProgramsAreKept) {
     }
 }
 
-TEST(AttendInvariance, KeysThatNoQuerySeesMayBeLeftOut) {
+TEST(AttendInvariance, RemovingUnseenKeysChangesNothing) {
   constexpr std::int64_t queries = 20, keys = 75, kept = 3, gone = 40;  // the first query follows 55 keys
   Generator generator(6);
   const auto normal = [&](std::int64_t n, std::int64_t h) {
@@ -86,7 +86,7 @@ TEST(AttendInvariance, KeysThatNoQuerySeesMayBeLeftOut) {
   EXPECT_FALSE(all_close(run(without(k), without(v), {}).out, want.out, 1e-3, 1e-3)) << "positions matter";
 }
 
-TEST(AttendInvariance, ACallThatIsMadeAgainFindsItsPrograms) {
+TEST(AttendInvariance, ARepeatedCallHitsTheProgramCache) {
   for (const Case& one : cases_with("")) {
     const Call call = make_call({1, 70, 75, 4, 2, 8, 8});
     attended(call, one.pattern);
@@ -98,7 +98,7 @@ TEST(AttendInvariance, ACallThatIsMadeAgainFindsItsPrograms) {
   }
 }
 
-TEST(AttendInvariance, EqualValuesGiveThemselves) {
+TEST(AttendInvariance, ConstantValuesGiveAConstantResult) {
   const std::int64_t length = 97, heads = 4;
   for (const Case& one : cases_with("")) {
     Call call = make_call({1, length, length, heads, 2, 8, 3});
@@ -112,7 +112,7 @@ TEST(AttendInvariance, EqualValuesGiveThemselves) {
   }
 }
 
-TEST(AttendInvariance, AQueryDependsOnTheKeysThatItsPatternAdmitsAndOnNoOther) {
+TEST(AttendInvariance, AQueryDependsOnlyOnTheKeysOfItsPattern) {
   const std::int64_t length = 90, heads = 4, width = 4;
   const NoGradGuard no_grad;
   for (const Case& one : cases_with("")) {
@@ -136,7 +136,7 @@ TEST(AttendInvariance, AQueryDependsOnTheKeysThatItsPatternAdmitsAndOnNoOther) {
   }
 }
 
-TEST(AttendInvariance, HeadsMayChangePlaces) {
+TEST(AttendInvariance, PermutedHeadsGivePermutedResults) {
   const auto turned = [](const Tensor& x, std::int64_t dim, std::int64_t group) {
     return cat({slice(x, dim, group), slice(x, dim, 0, group)}, dim);
   };
@@ -178,7 +178,7 @@ TEST(AttendInvariance, NeitherThreadsNorRepetitionChangeABit) {
   }
 }
 
-TEST(AttendInvariance, QueriesInPiecesAreTheWhole) {
+TEST(AttendInvariance, QueriesInPiecesGiveTheResultOfOneCall) {
   const std::int64_t length = 131;
   for (const Case& full : testing_support::pattern_cases()) {
     const Case one = causal(full);
@@ -220,7 +220,7 @@ TEST(AttendInvariance, AQueryWithoutKeysGivesZeroAndTakesNoGradient) {
   }
 }
 
-TEST(AttendInvariance, LayoutsDoNotMatter) {
+TEST(AttendInvariance, MemoryLayoutsDoNotMatter) {
   Generator generator(4);
   const Tensor packed = randn({2, 61, 8, 6}, {.dtype = DType::f64}, generator);
   const auto inside_out = [](const Tensor& x) { return permute(contiguous(permute(x, {3, 2, 1, 0})), {3, 2, 1, 0}); };

@@ -55,7 +55,7 @@ void expect_peak(std::uint64_t before, std::uint64_t formula, const std::string&
   EXPECT_LE(after.requested_bytes.peak - before, formula + formula / 1000 + scratch) << what;
 }
 
-TEST(AttendMemory, PeaksAtTheBytesOfItsOperandsAndResults) {
+TEST(AttendMemory, PeakIsTheBytesOfOperandsAndResults) {
   constexpr std::int64_t length = 8192;
   for (const Config& c : {Config{DType::f16, 8, 8, 64}, Config{DType::f32, 4, 1, 64}})
     for (const Pattern& pattern : {Pattern::window(31, 0), Pattern::dilated({64, 256}, {1, 4}) & Pattern::causal(),
@@ -87,7 +87,7 @@ TEST(AttendMemory, PeaksAtTheBytesOfItsOperandsAndResults) {
     }
 }
 
-TEST(AttendMemory, NeverHoldsScoresOrWeights) {
+TEST(AttendMemory, AllocatesNeitherScoresNorWeights) {
   allocator_for(cpu).reset_peaks();
   for (const Case& one : cases_with("")) attended(full_call({1, 131, 131, 4, 2, 8, 8}, cpu), one.pattern);
   const Statistics after = allocator_for(cpu).statistics();
@@ -95,7 +95,7 @@ TEST(AttendMemory, NeverHoldsScoresOrWeights) {
     EXPECT_EQ(after.category_bytes[static_cast<std::size_t>(category)].peak, 0u);
 }
 
-TEST(AttendMemory, AsksTheDeviceForNothingOnceItIsWarm) {
+TEST(AttendMemory, MakesNoDeviceAllocationAfterWarmUp) {
   for (const Device device : {cpu, sim}) {
     CachingAllocator& pool = allocator_for(device);
     const Call call = full_call({2, 150, 150, 4, 2, 16, 16}, device);
@@ -131,7 +131,7 @@ TEST(AttendMemory, IsTheSameOnASimulatedDevice) {
     }
 }
 
-TEST(AttendMemory, ASimulatedDeviceIsAskedForTheSameScratch) {
+TEST(AttendMemory, ASimulatedDeviceGetsTheSameScratchRequests) {
   struct Workspace {
     std::uint64_t requests, bytes, peak;
     bool operator==(const Workspace&) const = default;
@@ -169,7 +169,7 @@ TEST(AttendMemory, ASimulatedDeviceIsAskedForTheSameScratch) {
         }
 }
 
-TEST(AttendMemory, RunningOutOfItLeavesNothingBehind) {
+TEST(AttendMemory, RunningOutOfMemoryLeaksNothing) {
   constexpr Device small{DeviceType::sim, 5};
   configure_simulated_device(5, std::size_t{60} << 20);
   CachingAllocator& pool = allocator_for(small);

@@ -117,7 +117,7 @@ TEST_P(AttendScoresOn, LeaveOutPaddedKeys) {
 }
 
 /// With and without a bias, for few queries and for many.
-TEST_P(AttendScoresOn, DoNotDependOnWhatLiesInTheRowsOfPaddedKeys) {
+TEST_P(AttendScoresOn, IgnoreTheContentsOfPaddedKeys) {
   for (const Sizes& sizes : {square, cross, Sizes{2, 3, 71, 4, 2, 8, 5}})
     for (const bool biased : {false, true}) {
       Call clean = make_call(sizes);
@@ -146,7 +146,7 @@ TEST_P(AttendScoresOn, AreAlignedAtEitherEnd) {
   expect_definitions(make_call({1, 71, 29, 3, 1, 5, 2}), "bottom right");
 }
 
-TEST_P(AttendScoresOn, FollowKeysThatLieFurtherOn) {
+TEST_P(AttendScoresOn, TakeKeyPositionsWithAGap) {
   Generator generator(23);
   for (const KeyPositions& at : {KeyPositions{.gap_begin = 30, .gap = 17}, {.gap_begin = 0, .gap = 9}}) {
     Call call = make_call(cross);
@@ -176,7 +176,7 @@ TEST_P(AttendScoresOn, ShareTheSumWithSinks) {
   }
 }
 
-TEST_P(AttendScoresOn, ASinkThatWeighsNothingChangesNothing) {
+TEST_P(AttendScoresOn, ASinkOfMinusInfinityChangesNothing) {
   Call call = make_call(square), plain = make_call(square);
   call.options.sinks = full({4}, -infinity, {.dtype = DType::f64});
   for (const Case& one : some_cases()) {
@@ -188,7 +188,7 @@ TEST_P(AttendScoresOn, ASinkThatWeighsNothingChangesNothing) {
   }
 }
 
-TEST_P(AttendScoresOn, DropWeightsAfterNormalising) {
+TEST_P(AttendScoresOn, ApplyDropoutAfterNormalization) {
   Generator generator(21);
   for (const double dropout : {0.2, 0.9})
     for (const Sizes& sizes : {square, cross}) {
@@ -242,7 +242,7 @@ TEST_P(AttendScoresOn, TakeExtraOperandsOfAnyFloatingDtype) {
 }
 
 /// Rows without elements: every score is 0, and results are empty.
-TEST_P(AttendScoresOn, OfRowsWithoutElementsAreAlike) {
+TEST_P(AttendScoresOn, AreZeroForRowsOfZeroWidth) {
   for (const Case& one : some_cases()) {
     expect_definition(make_call({2, 37, 37, 4, 2, 0, 4}), one, "no width");
     expect_definition(make_call({2, 37, 37, 4, 2, 4, 0}), one, "no width of values");
@@ -250,7 +250,7 @@ TEST_P(AttendScoresOn, OfRowsWithoutElementsAreAlike) {
   }
 }
 
-TEST_P(AttendMemoryOn, ResultsOverOperandsAreTheSameResults) {
+TEST_P(AttendMemoryOn, ResultsWrittenOverOperandsAreTheSame) {
   const Pattern pattern = Pattern::dilated({16, 64}, {1, 2}) & Pattern::causal();
   for (const DType dtype : {DType::f64, DType::f32, DType::bf16}) {
     Call call = make_call({2, 131, 131, 4, 2, 16, 16}, dtype);

@@ -62,7 +62,7 @@ TEST(AttendPattern, ProceduralPatternsAndCombinationsFollowTheirDefinition) {
 }
 
 /// multiplicity() of the pattern equals the definition's too.
-TEST(AttendPattern, TakesCausalityAsAnOptionToo) {
+TEST(AttendPattern, TakesTheCausalOption) {
   for (const Pattern& pattern : {Pattern::dense(), Pattern::window(9, 9), Pattern::dilated({8, 32}, {1, 2})}) {
     const Call by_pattern = make_call({1, 17, 37, 4, 2, 5, 3});
     Call by_option = by_pattern;
@@ -72,7 +72,7 @@ TEST(AttendPattern, TakesCausalityAsAnOptionToo) {
   }
 }
 
-TEST(AttendPattern, ReportsTheMultiplicityOfItsDefinition) {
+TEST(AttendPattern, MultiplicityFollowsTheDefinition) {
   for (const Case& one : testing_support::cases_with(""))
     for (std::int64_t h = 0; h < 5; ++h)
       for (std::int64_t i = -40; i < 140; i += 3)

@@ -41,7 +41,7 @@ Attended eager(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& 
   return {permute(matmul(softmax(scores, -1), per_head(v)), {0, 2, 1, 3}), log_sum_exp(scores, -1)};
 }
 
-TEST(AttendPrecision, HalfTypesErrAtMostTwiceAsMuchAsAnEagerComputation) {
+TEST(AttendPrecision, HalfTypesHaveAtMostTwiceTheErrorOfEagerOperators) {
   const std::int64_t length = 120, heads = 4;
   for (const DType dtype : {DType::f16, DType::bf16})
     for (const char* name : {"dense", "window(40, unbounded)", "dilated nested", "blocks at offsets", "dense twice",
@@ -71,7 +71,7 @@ TEST(AttendPrecision, HalfTypesErrAtMostTwiceAsMuchAsAnEagerComputation) {
 
 /// A score of 80 in f32 has steps of 2^-18. The backward pass gets exact weights exp(score - lse) only if it repeats
 /// the forward pass bit for bit.
-TEST(AttendPrecision, TheBackwardPassHasTheWeightsOfTheForwardPass) {
+TEST(AttendPrecision, TheBackwardPassUsesTheWeightsOfTheForwardPass) {
   Generator generator(test_seed());
   for (const DType dtype : {DType::f32, DType::f16, DType::f64})
     for (const std::int64_t width : {1, 8, 33, 64})
@@ -88,7 +88,7 @@ TEST(AttendPrecision, TheBackwardPassHasTheWeightsOfTheForwardPass) {
 }
 
 /// Few keys with large scores: gradients of scores nearly cancel, and delta = <dO, out> uses `out` in 16 bits.
-TEST(AttendPrecision, GradientsOfPeakedRowsErrByTheRoundingOfOut) {
+TEST(AttendPrecision, GradientErrorOfPeakedRowsIsTheRoundingOfTheResult) {
   for (const auto& [dtype, unit] : {std::pair{DType::f16, 0x1p-11}, {DType::bf16, 0x1p-8}}) {
     Call call = make_call({80, 3, 3, 1, 1, 8, 8});
     Generator generator(7);

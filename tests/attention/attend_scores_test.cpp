@@ -21,7 +21,7 @@ using testing_support::Call;
 using testing_support::make_call;
 using testing_support::normal;
 
-TEST(AttendScores, SumTheGradientOfABroadcastBiasInPiecesOfAnyLength) {
+TEST(AttendScores, SumTheBroadcastBiasGradientInPiecesOfAnyLength) {
   // The 2048 x 2300 x 2 gradients of pairs are too many for one piece.
   Call call = make_call({2, 2048, 2300, 2, 1, 2, 2});
   call.options.bias = normal({1, 2, 1, 2300}, 5);
@@ -33,7 +33,7 @@ TEST(AttendScores, SumTheGradientOfABroadcastBiasInPiecesOfAnyLength) {
   EXPECT_TRUE(bit_equal(got.dq, want.dq));
 }
 
-TEST(AttendScores, DropTheShareOfWeightsThatIsAskedForAndTheSameAgainFromTheSameState) {
+TEST(AttendScores, DropTheRequestedShareAndRepeatItFromTheSameState) {
   Generator generator(31);
   const Tensor x = zeros({2, 200, 4, 2}, {.dtype = DType::f64}),
                ones_like_x = ones({2, 200, 4, 2}, {.dtype = DType::f64});

@@ -26,7 +26,7 @@ Tensor spread_out(const Tensor& x) {
   return spread;
 }
 
-TEST(AttendSize, RowsMayLieFurtherApartThanIntsCount) {
+TEST(AttendSize, RowStridesMayExceed32Bits) {
   const NoGradGuard no_grad;
   const Pattern pattern = Pattern::dilated({16, 32}, {1, 2}) & Pattern::causal();
   const Call call = make_call({1, 40, 40, 2, 2, 4, 4}, DType::bf16);
@@ -38,7 +38,7 @@ TEST(AttendSize, RowsMayLieFurtherApartThanIntsCount) {
   EXPECT_TRUE(bit_equal(got.lse, want.lse));
 }
 
-TEST(AttendSize, GradientsReadRowsThatLieFurtherApartThanIntsCount) {
+TEST(AttendSize, GradientsReadRowStridesBeyond32Bits) {
   const Pattern pattern = Pattern::block_offsets(16, {0, -1});
   Call call = make_call({1, 40, 40, 2, 1, 4, 4}, DType::bf16);
   const Outcome want = attended(call, pattern);
@@ -50,7 +50,7 @@ TEST(AttendSize, GradientsReadRowsThatLieFurtherApartThanIntsCount) {
 }
 
 /// A few queries at the end of more than 2^31 keys. The patterns see only the last of these keys.
-TEST(AttendSize, PositionsMayBeLargerThanIntsCount) {
+TEST(AttendSize, PositionsMayExceed32Bits) {
   const NoGradGuard no_grad;
   const std::int64_t tail = 300, queries = 21;
   const Tensor k = Tensor::empty({1, beyond, 1, 1}, {.dtype = DType::bf16});

@@ -113,14 +113,14 @@ TEST_P(CudaAttend, PassesGradientsOfEitherResultAlone) {
   }
 }
 
-TEST_P(CudaAttend, OfRowsWithoutElementsIsTheMeanOfWhatIsSeenOrNothing) {
+TEST_P(CudaAttend, ZeroWidthRowsFollowTheDefinition) {
   for (const auto& [width, value_width] : {std::pair{0, 32}, {32, 0}, {0, 0}})
     for (const char* name : {"dense", "dilated + window"})
       expect_definition(make_call({1, 33, 70, 4, 2, width, value_width}), cases_with(name)[1]);
 }
 
 /// The forward of few queries splits the keys among portable blocks; its gradients use tensor cores.
-TEST_P(CudaAttend, OfFewQueriesAndManyKeysFollowsTheDefinition) {
+TEST_P(CudaAttend, FewQueriesAndManyKeysFollowTheDefinition) {
   for (const std::int64_t queries : {1, 3}) {
     Call call = make_call({1, queries, 700, 4, 2, 32, 32});
     call.options.sinks = normal({4}, 4);
@@ -143,7 +143,7 @@ TEST_P(CudaAttend, GivesResultsOverOperands) {
   EXPECT_TRUE(bit_equal(to(result.out, cpu), want.out));
 }
 
-TEST_P(CudaAttend, AsksThePoolForWhatASimulatedDeviceAsksForInTheSameOrder) {
+TEST_P(CudaAttend, MakesTheSameRequestsAsASimulatedDeviceInOrder) {
   const Call call = rounded(make_call({1, 70, 140, 4, 2, 32, 48}), GetParam().dtype);
   for (const char* name : {"dense", "dilated nested", "blocks listed", "dilated + window"}) {
     const Case one = cases_with(name)[1];
@@ -192,7 +192,7 @@ TEST(CudaAttendTwice, HasTheSecondDerivativesOfTheCpu) {
     EXPECT_TRUE(all_close(there[i], here[i], 1e-10, 1e-11)) << "operand " << i;
 }
 
-TEST(CudaAttendByMma, IsAnotherComputationThanThePortableOne) {
+TEST(CudaAttendByMma, DiffersFromThePortableKernelsInRounding) {
   for (const DType dtype : {DType::bf16, DType::f16, DType::f32}) {
     const Call call = rounded(make_call({1, 70, 140, 4, 2, 32, 48}), dtype);
     const auto run = [&](bool mma) {
@@ -205,7 +205,7 @@ TEST(CudaAttendByMma, IsAnotherComputationThanThePortableOne) {
   }
 }
 
-TEST(CudaAttendOfFewQueries, AsksThePoolForWhatASimulatedDeviceAsksForInTheSameOrder) {
+TEST(CudaAttendOfFewQueries, MakesTheSameRequestsAsASimulatedDeviceInOrder) {
   const Sizes all[] = {{1, 33, 41, 4, 2, 8, 6}, {1, 1, 1100, 4, 2, 8, 6}, {2, 3, 700, 4, 2, 8, 150}};
   for (const Sizes& sizes : all) {
     const Call call = make_call(sizes, DType::bf16);

@@ -62,7 +62,7 @@ void by_both(const F& f) {
 
 // A dimension of size 1 may have any stride. A tile of 64 rows must not read the 63 missing rows, nor use their
 // misaligned address.
-TEST(CudaAttendOfOneRow, TakesItWithAnyStride) {
+TEST(CudaAttendOfOneRow, AcceptsAnyRowStride) {
   const auto odd_row = [](const Tensor& row) {  // the same numbers; a single row gets an odd stride
     const Tensor wide = zeros({1, 5, 1, 17}, row.options());
     Tensor part = slice(slice(wide, 3, 0, 16), 1, 0, 1);
@@ -92,7 +92,7 @@ TEST(CudaAttendOfOneRow, TakesItWithAnyStride) {
 }
 
 // Results that fit f16 are right even if their intermediate sums exceed its largest number.
-TEST(CudaAttendOfF16, GradientsOfScoresMayBeBeyondItsLargestNumber) {
+TEST(CudaAttendOfF16, ScoreGradientsMayExceedTheLargestF16) {
   Generator random(4);
   const auto f16 = [&](const Shape& shape, double scale) {
     return to(randn(shape, {DType::f64}, random) * scale, DType::f16);
@@ -112,7 +112,7 @@ TEST(CudaAttendOfF16, GradientsOfScoresMayBeBeyondItsLargestNumber) {
   });
 }
 
-TEST(CudaAttendErrors, AreThoseOfTheCpu) {
+TEST(CudaAttendErrors, EqualThoseOfTheCpu) {
   const auto errors_on = [](Device device) {
     const auto x = [&](DType dtype, const Shape& shape = {1, 4, 2, 8}) { return zeros(shape, {dtype, device}); };
     const Tensor good = x(DType::f32);
@@ -215,7 +215,7 @@ struct CallOnGpu {
   }
 };
 
-TEST(CudaAttendOnOwnStreams, ThreadsDoNotUseProgramsThatOthersHaveNotCopiedYet) {
+TEST(CudaAttendOnOwnStreams, ThreadsDoNotUseProgramsBeforeTheirCopyEnds) {
   const Pattern pattern = Pattern::dilated({16, 64}, {1, 2});
   emulation::Device& device = emulation::device(0);
   const StreamGuard guard(own_stream);
@@ -232,7 +232,7 @@ TEST(CudaAttendOnOwnStreams, ThreadsDoNotUseProgramsThatOthersHaveNotCopiedYet) 
   call.expect_definition();
 }
 
-TEST(CudaAttendOnOwnStreams, ALaterThreadDoesNotUseTheProgramsOfOneThatHasEnded) {
+TEST(CudaAttendOnOwnStreams, ALaterThreadDoesNotUseTheProgramsOfAnEndedOne) {
   kernels::AttentionSchedule schedule;
   schedule.queries = schedule.keys = kernels::PositionMap::contiguous(70);
   const auto program = [&] { return kernels::program_on_device(own_stream, schedule, 64); };
@@ -244,12 +244,12 @@ TEST(CudaAttendOnOwnStreams, ALaterThreadDoesNotUseTheProgramsOfOneThatHasEnded)
   std::thread([&] { EXPECT_NE(program(), ended); }).join();
 }
 
-TEST(CudaMemoryRunsOut, InTheBackwardOfAttentionAndASmallerBatchTrainsOn) {
+TEST(CudaOutOfMemory, ASmallerBatchTrainsAfterAnAttentionBackward) {
   SmallMemory{3, [](const std::vector<Tensor>& x) { return attend(x[0], x[1], x[2], Pattern::window(9, 0)).out; }}
       .expect_to_train_on();
 }
 
-TEST(CudaMemoryRunsOut, InTheBackwardOfProductsAndASmallerBatchTrainsOn) {
+TEST(CudaOutOfMemory, ASmallerBatchTrainsAfterAMatmulBackward) {
   SmallMemory{2,
               [](const std::vector<Tensor>& x) {
                 const Tensor weight = to(full({64, 64}, 0.01), x[0].device());

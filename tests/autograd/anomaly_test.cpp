@@ -39,7 +39,7 @@ TEST(AnomalyMode, NamesTheForwardOperatorAndTheFirstBadIndex) {
             "[exponential] forward produced inf in output 0 (2, 3) f64 on cpu at (0, 0); inputs (2, 3) f64 on cpu");
 }
 
-TEST(AnomalyMode, NamesTheOperatorWhoseGradientIsBad) {
+TEST(AnomalyMode, NamesTheOperatorWithTheBadGradient) {
   Tensor x = matrix({1, 2, 3, 4, 0, 6});
   AnomalyMode anomaly;
   Tensor y = total(exponential(logarithm(x)));  // log 0 = -infinity is a legal mask; its derivative is not finite
@@ -48,7 +48,7 @@ TEST(AnomalyMode, NamesTheOperatorWhoseGradientIsBad) {
             "forward inputs (2, 3) f64 on cpu");
 }
 
-TEST(AnomalyMode, LetsMasksPass) {
+TEST(AnomalyMode, AcceptsInfinityInMasks) {
   Tensor x = matrix({-infinity, 1, 2, 3});
   AnomalyMode anomaly;
   EXPECT_EQ(message_of([&] { total(exponential(x)).backward(); }), "");

@@ -71,7 +71,7 @@ Tensors in_turn(const Tensors& inputs, std::array<DType, 2> dtypes) {
   return result;
 }
 
-TEST_P(AutocastTest, ComputesInTheDtypeOfItsClassWhateverItIsGiven) {
+TEST_P(AutocastTest, ComputesInTheDtypeOfItsClassForAnyInputDtype) {
   constexpr double epsilon = 3.9e-3;
   for (const OperatorCase& example : entry().cases)
     for (const std::array<DType, 2> dtypes : {std::array{DType::f32, DType::f32},
@@ -120,7 +120,7 @@ const std::set<std::string>& all_recorded() {
   return names;
 }
 
-TEST(AutocastTable, HasAClassForEveryOperatorThatTheSourcesRecord) {
+TEST(AutocastTable, HasAClassForEveryOperatorInTheSources) {
   for (const std::string& name : all_recorded()) EXPECT_NO_THROW(autocast_class(name)) << name;
   EXPECT_EQ(error_of<ValueError>([] { autocast_class("transmogrify"); }),
             "[autocast] no autocast class for the operator transmogrify");
@@ -139,7 +139,7 @@ std::set<std::string> operators_in_row(const std::string& class_name) {
   return names;
 }
 
-TEST(AutocastTable, IsThatOfThePage) {
+TEST(AutocastTable, MatchesThePage) {
   const std::pair<const char*, AutocastClass> rows[] = {{"low", AutocastClass::low},
                                                         {"wide", AutocastClass::wide},
                                                         {"widest", AutocastClass::widest},
@@ -159,7 +159,7 @@ Tensor leaf(const Shape& shape, std::uint64_t seed) {
   return randn(shape, {}, generator).set_requires_grad();
 }
 
-TEST(AutocastScope, CountsTheInnermostOfItsThread) {
+TEST(AutocastScope, UsesTheInnermostScopeOfItsThread) {
   const Tensor a = leaf({4, 4}, 1);
   const auto dtype = [&] { return matmul(a, a).dtype(); };
   {
@@ -177,14 +177,14 @@ TEST(AutocastScope, CountsTheInnermostOfItsThread) {
   EXPECT_EQ(dtype(), DType::f32);
 }
 
-TEST(AutocastScope, RefusesATypeThatIsNotHalfAndChangesNothing) {
+TEST(AutocastScope, RejectsATypeOtherThanHalfAndChangesNothing) {
   for (const DType dtype : {DType::f32, DType::f64, DType::i64})
     EXPECT_EQ(error_of<DTypeError>([&] { AutocastScope scope(dtype); }),
               "[autocast] products can be cast to f16 or bf16, not to " + std::string(to_string(dtype)));
   EXPECT_EQ(AutocastScope::current(), std::nullopt);
 }
 
-TEST(AutocastScope, GivesTheWidestTypeWhereOperandsDiffer) {
+TEST(AutocastScope, ReturnsTheWidestTypeOfMixedOperands) {
   const Tensor wide = ones({2}), low = to(wide, DType::bf16), other = to(wide, DType::f16);
   EXPECT_EQ(error_of<DTypeError>([&] { add(wide, low); }).substr(0, 5), "[add]");
   const AutocastScope scope(DType::bf16);
@@ -196,7 +196,7 @@ TEST(AutocastScope, GivesTheWidestTypeWhereOperandsDiffer) {
   EXPECT_EQ(where(less(low, wide), low, low).dtype(), DType::bf16);
 }
 
-TEST(AutocastScope, SaysWhatDoesNotFitAsOperatorsDo) {
+TEST(AutocastScope, ReportsMismatchesAsOperatorsDo) {
   const AutocastScope scope(DType::bf16);
   EXPECT_EQ(error_of<ShapeError>([] {
               matmul(ones({2, 3}), ones({2, 3}));
@@ -218,7 +218,7 @@ class CastLog : public SavedTensorPolicy {
   std::vector<std::weak_ptr<Storage>> storages;
 };
 
-TEST(AutocastScope, CastsAParameterOnceUntilItIsWrittenOrTheScopeEnds) {
+TEST(AutocastScope, CachesTheCastOfAParameterUntilAWriteOrTheEndOfTheScope) {
   Tensor weight = leaf({8, 4}, 2);
   const Tensor x = to(ones({3, 4}), DType::bf16);
   CastLog log;
@@ -242,7 +242,7 @@ TEST(AutocastScope, CastsAParameterOnceUntilItIsWrittenOrTheScopeEnds) {
   EXPECT_EQ(live(), before);
 }
 
-TEST(AutocastScope, DoesNotMistakeAParameterForOneThatIsGone) {
+TEST(AutocastScope, DoesNotReuseTheCastOfADestroyedParameter) {
   const Tensor x = to(ones({1, 64}), DType::bf16);
   const AutocastScope scope(DType::bf16);
   for (const double value : {1.0, 2.0, 3.0}) {
@@ -251,7 +251,7 @@ TEST(AutocastScope, DoesNotMistakeAParameterForOneThatIsGone) {
   }
 }
 
-TEST(AutocastScope, RecordsGradientsOfAParameterThatWasFirstCastWithoutThem) {
+TEST(AutocastScope, RecordsGradientsAfterACastWithoutGradients) {
   const Tensor weight = leaf({4, 4}, 3);
   const AutocastScope scope(DType::bf16);
   {
@@ -262,7 +262,7 @@ TEST(AutocastScope, RecordsGradientsOfAParameterThatWasFirstCastWithoutThem) {
   EXPECT_EQ(weight.grad().dtype(), DType::f32);
 }
 
-TEST(AutocastScope, AddsTheGradientsOfAParametersUsesInF32) {
+TEST(AutocastScope, AccumulatesParameterGradientsInF32) {
   // bf16 cannot represent 1 + 2^-10: one use alone gives 1, the other 2^-10.
   const Tensor weight = zeros({1, 1}).set_requires_grad(), x = full({1, 1}, 1.0), y = full({1, 1}, 0x1p-10);
   {
@@ -272,7 +272,7 @@ TEST(AutocastScope, AddsTheGradientsOfAParametersUsesInF32) {
   EXPECT_EQ(weight.grad().item(), 1.0 + 0x1p-10);
 }
 
-TEST(AutocastScope, BackwardGivesTheSameBitsInsideAndOutside) {
+TEST(AutocastScope, GivesTheSameBackwardBitsInsideAndOutside) {
   const auto gradients = [](bool inside) {
     const Tensor weight = leaf({16, 16}, 4), x = leaf({8, 16}, 5);
     std::optional<AutocastScope> scope(std::in_place, DType::f16);
@@ -285,7 +285,7 @@ TEST(AutocastScope, BackwardGivesTheSameBitsInsideAndOutside) {
   for (std::size_t i = 0; i < 2; ++i) EXPECT_TRUE(bit_equal(in[i], out[i])) << i;
 }
 
-TEST(AutocastScope, ACheckpointIsRunAgainInTheScopeOfItsFirstTime) {
+TEST(AutocastScope, IsRestoredWhenACheckpointRecomputes) {
   for (const bool inside : {false, true}) {
     const Tensor weight = leaf({16, 16}, 6), x = leaf({8, 16}, 7);
     const auto function = [&](const Tensor& in) { return in + linear(gelu(linear(in, weight)), weight); };
@@ -302,7 +302,7 @@ TEST(AutocastScope, ACheckpointIsRunAgainInTheScopeOfItsFirstTime) {
   }
 }
 
-TEST(AutocastScope, SecondDerivativesAreThoseOfTheCast) {
+TEST(AutocastScope, HasTheSecondDerivativesOfTheCast) {
   const Tensor a = leaf({3, 3}, 8);
   const auto of = [&](bool scoped) {
     const Tensor low = scoped ? a : to(a, DType::bf16);
@@ -317,7 +317,7 @@ TEST(AutocastScope, SecondDerivativesAreThoseOfTheCast) {
   EXPECT_LT(relative_error(of(true), of(false)), 0.02);
 }
 
-TEST(LinearCrossEntropy, GivesAnF32WeightItsGradientInF32) {
+TEST(LinearCrossEntropy, GivesAnF32WeightAnF32Gradient) {
   const Tensor x = to(leaf({64, 8}, 9).detach(), DType::f16).set_requires_grad(), weight = leaf({5, 8}, 10);
   Generator generator(11);
   const Tensor targets = randint(0, 5, {64}, {.dtype = DType::i64}, generator);
@@ -333,7 +333,7 @@ TEST(LinearCrossEntropy, GivesAnF32WeightItsGradientInF32) {
               ::testing::HasSubstr("operands differ in dtype"));
 }
 
-TEST(LinearCrossEntropy, KeepsF16GradientsOfAMeanThatAScaleWouldSave) {
+TEST(LinearCrossEntropy, KeepsF16GradientsOfAMeanUnderLossScaling) {
   constexpr std::int64_t rows = 8192;
   const auto gradient = [&](DType dtype) {
     const Tensor x = to(leaf({rows, 4}, 12).detach(), dtype).set_requires_grad();

@@ -31,7 +31,7 @@ Device device_of(std::size_t bytes, int index) {
 
 Tensor square(Device device) { return zeros({side, side}, {DType::f32, device}); }
 
-TEST(CallSiteOfAnOperator, IsInTheReportOfMemoryThatRanOut) {
+TEST(OperatorCallSite, AppearsInTheOutOfMemoryReport) {
   const Device small = device_of(10 * mebibyte, 81);
   const Tensor a = square(small), b = square(small);
   const unsigned line = __LINE__ + 1;
@@ -40,7 +40,7 @@ TEST(CallSiteOfAnOperator, IsInTheReportOfMemoryThatRanOut) {
   EXPECT_THAT(report, HasSubstr("/" + at_line(line) + "\n"));
 }
 
-TEST(CallSiteOfAnOperator, InsideAnotherIsTheLineOfTheOuterOne) {
+TEST(OperatorCallSite, IsTheLineOfTheOuterOperator) {
   const Device small = device_of(10 * mebibyte, 81);
   const Tensor a = square(small), b = square(small);
   const unsigned line = __LINE__ + 1;
@@ -48,7 +48,7 @@ TEST(CallSiteOfAnOperator, InsideAnotherIsTheLineOfTheOuterOne) {
   EXPECT_THAT(report, AllOf(HasSubstr("\n  asked for by poolgrad::"), HasSubstr("/" + at_line(line) + "\n")));
 }
 
-TEST(CallSiteOfAnOperator, IsThatOfTheForwardWhereItsBackwardRanOut) {
+TEST(OperatorCallSite, IsTheForwardLineWhenTheBackwardRunsOutOfMemory) {
   const Device small = device_of(34 * mebibyte, 82);
   const Tensor a = square(small).set_requires_grad(), b = square(small).set_requires_grad();
   const unsigned line = __LINE__ + 1;
@@ -58,7 +58,7 @@ TEST(CallSiteOfAnOperator, IsThatOfTheForwardWhereItsBackwardRanOut) {
   EXPECT_THAT(report, AllOf(HasSubstr("\n  asked for by matmul backward at "), HasSubstr("/" + at_line(line) + "\n")));
 }
 
-TEST(CallSiteOfAnOperator, WrittenAsASymbolIsTheLineOfTheSymbol) {
+TEST(OperatorCallSite, IsTheLineOfAnOperatorSymbol) {
   const Device small = device_of(10 * mebibyte, 81);
   const Tensor a = square(small), b = square(small);
   const auto reported = [](const auto& symbol) {
@@ -76,7 +76,7 @@ TEST(CallSiteOfAnOperator, WrittenAsASymbolIsTheLineOfTheSymbol) {
 #undef POOLGRAD_SYMBOL
 }
 
-TEST(CallSiteOfAnOperator, WithoutOneOfItsOwnIsTheOneThatIsDeclared) {
+TEST(OperatorCallSite, ComesFromTheEnclosingCallSiteByDefault) {
   const Device small = device_of(10 * mebibyte, 81);
   const Tensor a = square(small), b = square(small);
   const CallSite here;
@@ -86,7 +86,7 @@ TEST(CallSiteOfAnOperator, WithoutOneOfItsOwnIsTheOneThatIsDeclared) {
 }
 
 /// A device whose pool checks every access, on streams 0 and 7.
-class CallSiteOfARace : public ::testing::Test {
+class RaceCallSite : public ::testing::Test {
  protected:
   static Device racing_device() {
     static const Device racing = [] {
@@ -103,7 +103,7 @@ class CallSiteOfARace : public ::testing::Test {
   const Tensor a_ = square(device_), b_ = square(device_);
 };
 
-TEST_F(CallSiteOfARace, IsThatOfTheOperatorThatCameFirst) {
+TEST_F(RaceCallSite, NamesTheEarlierOperator) {
   const unsigned line = __LINE__ + 1;
   const Tensor product = matmul(a_, b_);
   const std::string race = error_of<DeviceError>([&] { pool_.use(product.storage()->data(), other_); });
@@ -111,7 +111,7 @@ TEST_F(CallSiteOfARace, IsThatOfTheOperatorThatCameFirst) {
                               " (poolgrad::matmul), and no event orders the two"));
 }
 
-TEST_F(CallSiteOfARace, IsThatOfTheOperatorThatCameLater) {
+TEST_F(RaceCallSite, NamesTheLaterOperator) {
   const Tensor row = zeros({1, side}, {DType::f32, device_});
   {
     const Tensor product = matmul(row, b_);
@@ -126,7 +126,7 @@ TEST_F(CallSiteOfARace, IsThatOfTheOperatorThatCameLater) {
   EXPECT_THAT(race, HasSubstr("but stream 7 of sim:83 has used 4096 bytes"));
 }
 
-TEST(CallSiteOfAnOperator, IsThatOfTheScratchOfItsKernelToo) {
+TEST(OperatorCallSite, CoversTheScratchOfTheKernel) {
   const Device small = device_of(20 * mebibyte, 84);
   const Tensor a = square(small), b = square(small);
   const unsigned line = __LINE__ + 1;

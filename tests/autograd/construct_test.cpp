@@ -33,7 +33,7 @@ Tensor from_one(const Shape& shape, DType dtype = DType::f64) {
   return to(reshape(arange(1.0, static_cast<double>(count(shape)) + 1.0, 1.0, real), shape), dtype);
 }
 
-TEST(Triangles, KeepTheirSideOfTheDiagonalInEveryDtype) {
+TEST(Triangles, KeepOneSideOfTheDiagonalInEveryDtype) {
   EXPECT_EQ(elements_of(tril(from_one({2, 3}))), (Doubles{1, 0, 0, 4, 5, 0}));
   EXPECT_EQ(elements_of(tril(from_one({2, 3}), 1)), (Doubles{1, 2, 0, 4, 5, 6}));
   EXPECT_EQ(elements_of(tril(from_one({2, 3}), -1)), (Doubles{0, 0, 0, 4, 0, 0}));
@@ -87,14 +87,14 @@ TEST(Unfold, ShowsWindowsWithoutACopy) {
             "[unfold] size, step and dilation must be at least 1: window of 3 elements, step 0, dilation 1 for (7,)");
 }
 
-TEST(Unfold, AddsTheGradientsOfHalfTypesUpBeforeItRounds) {
+TEST(Unfold, SumsHalfTypeGradientsBeforeRounding) {
   const Tensor x = ones(150, {.dtype = DType::bf16}).set_requires_grad();
   const Tensor windows = unfold(pad(x, 0, 299, 299), 0, 300);  // each element is in 300 windows
   EXPECT_EQ(elements_of(grad({windows}, {x}, {ones(windows.shape(), x.options())})[0]), Doubles(150, 300.0))
       << "bf16 stops counting at 256";
 }
 
-TEST(Orders, RollFlipRepeatAndTile) {
+TEST(Reordering, RollsFlipsRepeatsAndTiles) {
   const Tensor x = from_one({2, 3});
   EXPECT_EQ(elements_of(roll(x, 1, 1)), (Doubles{3, 1, 2, 6, 4, 5}));
   EXPECT_EQ(elements_of(roll(x, -4, -1)), (Doubles{2, 3, 1, 5, 6, 4}));
@@ -126,7 +126,7 @@ TEST(OneHot, MarksTheIndexOfEachRow) {
   EXPECT_EQ(error_of<DTypeError>([] { one_hot(ones(2), 3); }), "[one_hot] indices must be i64: index (2,) f32 on cpu");
 }
 
-TEST(Norm, OfDimensionsReducesThem) {
+TEST(Norm, ReducesTheGivenDimensions) {
   const Tensor x = from_data({3.0, -4.0, 0.0, 1.0, 2.0, -2.0}, {2, 3});
   EXPECT_EQ(elements_of(norm(x, 1.0, 1)), (Doubles{7, 5}));
   EXPECT_EQ(elements_of(norm(x, 2.0, -1)), (Doubles{5, 3}));
@@ -141,7 +141,7 @@ TEST(Norm, OfDimensionsReducesThem) {
   EXPECT_EQ(elements_of(stddev(doubles({1, 3, 5}), 0)), (Doubles{2}));
 }
 
-TEST(Losses, AreWhatTheirDefinitionsSay) {
+TEST(Losses, FollowTheirDefinitions) {
   Generator generator(3);
   const Tensor a = randn({4, 5}, real, generator), b = randn({4, 5}, real, generator);
   const Doubles x = elements_of(a), y = elements_of(b);
@@ -164,7 +164,7 @@ TEST(Losses, AreWhatTheirDefinitionsSay) {
   EXPECT_EQ(l1_loss(a, b, Reduction::none).shape(), (Shape{4, 5}));
 }
 
-TEST(Losses, OfLogProbabilitiesAreThoseOfLogits) {
+TEST(Losses, AgreeForLogProbabilitiesAndLogits) {
   Generator generator(4);
   const Tensor logits = randn({2, 3, 5}, {}, generator), targets = from_data<std::int64_t>({0, 4, 2, 2, 1, 3}, {2, 3});
   for (const Reduction reduction : {Reduction::mean, Reduction::sum, Reduction::none}) {
@@ -194,7 +194,7 @@ TEST(Losses, AreExactInTheTails) {
     for (const double g : elements_of(gradient)) EXPECT_TRUE(std::isfinite(g));
 }
 
-TEST(Construct, WorksOnEveryDimensionOfEight) {
+TEST(Construct, WorksOnEachOfEightDimensions) {
   const Tensor x = reshape(arange(0.0, 48.0, 1.0, real), {2, 1, 3, 1, 2, 1, 4, 1}).set_requires_grad();
   for (int d = 0; d < 8; ++d) {
     std::vector<std::int64_t> each;
@@ -214,7 +214,7 @@ TEST(Construct, WorksOnEveryDimensionOfEight) {
   EXPECT_EQ((x[{slice(0, 1), new_axis, 0, new_axis, 2}]).shape(), (Shape{1, 1, 1, 1, 2, 1, 4, 1}));
 }
 
-TEST(Construct, SharesAGradientAmongMoreTiesThanAHalfTypeCounts) {
+TEST(Construct, SplitsAGradientAmong70000TiesInHalfTypes) {
   for (const DType dtype : {DType::f16, DType::bf16, DType::f32}) {
     const Tensor x = zeros(70000, {.dtype = dtype}).set_requires_grad();
     for (const double g : elements_of(grad({max(x)}, {x})[0])) ASSERT_NEAR(g, 1.0 / 70000, 6e-8) << to_string(dtype);
@@ -222,7 +222,7 @@ TEST(Construct, SharesAGradientAmongMoreTiesThanAHalfTypeCounts) {
   }
 }
 
-TEST(Losses, OfHalfTypesAreF32WhereTheyAreEntropies) {
+TEST(Losses, ReturnF32EntropiesForHalfTypes) {
   const Tensor a = full({2, 3}, -0.5, {.dtype = DType::bf16}), b = full({2, 3}, 0.5, {.dtype = DType::bf16});
   EXPECT_EQ(binary_cross_entropy_with_logits(a, b).dtype(), DType::f32);
   EXPECT_EQ(kl_div(a, b).dtype(), DType::f32);
@@ -230,7 +230,7 @@ TEST(Losses, OfHalfTypesAreF32WhereTheyAreEntropies) {
   EXPECT_EQ(huber_loss(a, b).dtype(), DType::bf16);
 }
 
-TEST(Losses, SayWhatTheyWereGiven) {
+TEST(Losses, NameTheirOperandsInErrors) {
   const Tensor a = ones({2, 3}), b = ones(3);
   const std::string operands = "shapes differ: a (2, 3) f32 on cpu, b (3,) f32 on cpu";
   EXPECT_EQ(error_of<ShapeError>([&] { l1_loss(a, b); }), "[l1_loss] " + operands);

@@ -57,7 +57,7 @@ Tensor convolution_in_loops(const Tensor& x, const Tensor& weight, const Tensor&
   return from_data(out, {x.size(0), outputs, rows, columns});
 }
 
-TEST(Convolution, IsTheSumThatPlainLoopsGive) {
+TEST(Convolution, AgreesWithPlainLoops) {
   const std::uint64_t seed = test_seed();
   std::mt19937_64 random(seed);
   Generator generator(seed);
@@ -80,7 +80,7 @@ TEST(Convolution, IsTheSumThatPlainLoopsGive) {
   }
 }
 
-TEST(Convolution, OfALineIsThatOfAnImageOfOneRow) {
+TEST(Convolution, GivesALineTheResultOfAOneRowImage) {
   Generator generator(2);
   const Tensor x = randn({2, 4, 11}, exact, generator), w = randn({6, 2, 3}, exact, generator),
                b = randn(6, exact, generator);
@@ -89,7 +89,7 @@ TEST(Convolution, OfALineIsThatOfAnImageOfOneRow) {
   EXPECT_TRUE(bit_equal(conv1d(x, w, b, line), squeeze(conv2d(unsqueeze(x, 2), unsqueeze(w, 2), b, image), 2)));
 }
 
-TEST(Convolution, MayBeCausal) {
+TEST(Convolution, IsCausalWithLeftPadding) {
   Generator generator(3);
   const Tensor x = randn({1, 2, 9}, exact, generator), w = randn({3, 2, 4}, exact, generator);
   const auto causal = [&](const Tensor& signal) { return conv1d(pad(signal, -1, 3, 0), w); };
@@ -100,7 +100,7 @@ TEST(Convolution, MayBeCausal) {
   EXPECT_FALSE(all_close(before[{ellipsis, 6}], after[{ellipsis, 6}]));
 }
 
-TEST(Convolution, GivesEachImageWhatItGivesAlone) {  // 512 K window elements each: nine images take two chunks
+TEST(Convolution, GivesEachImageOfABatchItsOwnResult) {  // 512 K window elements each: nine images take two chunks
   Generator generator(4);
   const Tensor x = randn({9, 8, 64, 64}, {}, generator).set_requires_grad();
   const Tensor w = randn({3, 8, 4, 4}, {}, generator).set_requires_grad();
@@ -123,7 +123,7 @@ TEST(Convolution, GivesEachImageWhatItGivesAlone) {  // 512 K window elements ea
   EXPECT_LE(max_difference(weight_gradient, all[1]), 1e-5 * max(abs(all[1])).item());
 }
 
-TEST(Convolution, HoldsTheWindowsOfOneChunkAsWorkspaceAndNoneAfterwards) {
+TEST(Convolution, HoldsOneChunkOfWindowsAndFreesIt) {
   const std::int64_t images = 64, channels = 8, size = 64, each = channels * 9 * size * size;
   const Tensor x = zeros({images, channels, size, size}).set_requires_grad(),
                w = zeros({2, channels, 3, 3}).set_requires_grad();
@@ -143,7 +143,7 @@ TEST(Convolution, HoldsTheWindowsOfOneChunkAsWorkspaceAndNoneAfterwards) {
       << "four million windows, the sums they come back to";
 }
 
-TEST(Convolution, TakesPartInAutocast) {
+TEST(Convolution, ComputesInTheAutocastDtype) {
   const Tensor x = ones({1, 2, 4}), w = ones({3, 2, 2}).set_requires_grad();
   const AutocastScope scope(DType::bf16);
   const Tensor y = conv1d(x, w);
@@ -151,7 +151,7 @@ TEST(Convolution, TakesPartInAutocast) {
   EXPECT_EQ(grad({sum(y)}, {w})[0].dtype(), DType::f32);
 }
 
-TEST(Convolution, SaysWhatDoesNotFit) {
+TEST(Convolution, NamesTheMismatchInErrors) {
   const Tensor x = ones({1, 3, 4, 4}), w = ones({2, 3, 3, 3});
   const std::string operands = ": x (1, 3, 4, 4) f32 on cpu, weight (2, 3, 3, 3) f32 on cpu";
   EXPECT_EQ(error_of<ShapeError>([&] { conv2d(x, w, {}, {.groups = 2}); }),
@@ -199,7 +199,7 @@ TEST(Pooling, TakesTheLargestOrTheMeanOfEachWindow) {
   EXPECT_EQ(avg_pool1d(line, 2).to_vector<double>(), (std::vector<double>{0.5, 2.5, 5.5, 7.5}));
 }
 
-TEST(Pooling, SaysWhatDoesNotFit) {
+TEST(Pooling, NamesTheMismatchInErrors) {
   const Tensor x = ones({1, 2, 3});
   EXPECT_EQ(error_of<ShapeError>([&] { max_pool2d(x, 2); }),
             "[max_pool2d] needs x (N, C, H, W): x (1, 2, 3) f32 on cpu");

@@ -27,7 +27,7 @@ class IntegerOperatorTest : public ::testing::TestWithParam<std::size_t> {
   const IntegerOperators& row() const { return integer_operators()[GetParam()]; }
 };
 
-TEST_P(IntegerOperatorTest, GivesOnCudaTheBitsOfTheCpuInEveryDtypeThatItsRowNames) {
+TEST_P(IntegerOperatorTest, MatchesTheCpuBitsOnCudaInEveryListedDtype) {
   const Device device{DeviceType::cuda, 0};
   Generator generator(test_seed());
   for (const DType dtype : dtypes_taken(row().takes))

@@ -57,7 +57,7 @@ BothWays both_ways(const std::function<Tensor(const std::vector<Tensor>&)>& run,
   return work;
 }
 
-TEST(FusedOperators, PassOverMemoryOnceEachWay) {
+TEST(FusedOperators, ReadMemoryOnceInEachDirection) {
   const Tensor x = numbers({rows, columns});
   const struct {
     std::string forward, backward;
@@ -83,7 +83,7 @@ TEST(FusedOperators, PassOverMemoryOnceEachWay) {
   }
 }
 
-TEST(FusedOperators, NormsPassOverTheirRowsOnceAndThenAddUpWhatEachParameterGotFromChunksOfThem) {
+TEST(FusedOperators, NormsReadTheirRowsOnceAndReduceParameterGradientsByChunks) {
   const Tensor x = numbers({rows, columns}), weight = numbers({columns}), bias = numbers({columns});
   const BothWays layer = both_ways([](const auto& in) { return layer_norm(in[0], in[1], in[2]); }, {x, weight, bias});
   EXPECT_THAT(layer.forward.launches, ElementsAre("layer_norm"));
@@ -95,7 +95,7 @@ TEST(FusedOperators, NormsPassOverTheirRowsOnceAndThenAddUpWhatEachParameterGotF
   EXPECT_THAT(rms.backward.launches, ElementsAre("rms_norm_backward", "rms_norm_backward"));
 }
 
-TEST(FusedOperators, CrossEntropyPassesOverItsLogitsOnceEachWay) {
+TEST(FusedOperators, CrossEntropyReadsItsLogitsOnceInEachDirection) {
   const Tensor logits = numbers({rows, columns}),
                targets = to(randint(0, columns, {rows}, {.dtype = DType::i64}), device);
   const BothWays work = both_ways([&](const auto& in) { return cross_entropy(in[0], targets); }, {logits});

@@ -17,7 +17,7 @@ const Suite suite{.device = gpu, .all_cases = !is_brief()};
 
 namespace {
 
-TEST_P(OperatorTest, AsksThePoolForWhatASimulatedDeviceAsksForInTheSameOrder) {
+TEST_P(OperatorTest, MatchesTheRequestSequenceOfASimulatedDevice) {
   for (const OperatorCase& example : entry().cases) {
     const auto hash_on = [&](Device device) {
       const Tensors inputs = on_device(example.inputs, device);
@@ -38,7 +38,7 @@ TEST_P(OperatorTest, AsksThePoolForWhatASimulatedDeviceAsksForInTheSameOrder) {
 
 INSTANTIATE_TEST_SUITE_P(Cuda, OperatorTest, ::testing::ValuesIn(entries_with_numbers()), name_of_entry);
 
-TEST(OperatorSuite, HasEveryOperatorButTheOneThatMovesToASimulatedDevice) {
+TEST(OperatorSuite, HasEveryOperatorExceptMove) {
   std::set<std::string> left_out;
   for (const Operator& entry : operator_table()) left_out.insert(entry.name);
   std::size_t cases = 0;

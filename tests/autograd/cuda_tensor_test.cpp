@@ -80,7 +80,7 @@ TEST(CudaTensor, AnExpressionAndItsGradientsHaveTheBitsOfTheCpu) {
   }
 }
 
-TEST(CudaTensor, ThePoolSeesTheRequestsThatItSeesOnTheCpu) {
+TEST(CudaTensor, MakesTheSamePoolRequestsAsOnTheCpu) {
   Generator generator(test_seed());
   const Tensor x = randn({37, 41}, {}, generator), y = randn({37, 41}, {}, generator);
   const Tensor x_there = moved(x, gpu), y_there = moved(y, gpu);
@@ -104,7 +104,7 @@ TEST(CudaTensor, MemoryIsGivenBack) {
   EXPECT_EQ(pool.statistics().allocated_bytes.current, before);
 }
 
-TEST(CudaTensor, WhatCannotBeDoneIsOneSentenceAndTheNextCallWorks) {
+TEST(CudaTensor, ReportsErrorsInOneSentenceAndRecovers) {
   const Tensor x = ones({4}, {DType::f32, gpu});
   const auto error_of = [](const std::function<void()>& action) -> std::string {
     try {
@@ -224,7 +224,7 @@ TEST(CudaLookup, MaskedFillAndDropout) {
   }
 }
 
-TEST(CudaLookup, RandomTensorsAreThoseOfTheCpu) {
+TEST(CudaLookup, RandomTensorsMatchTheCpu) {
   for (const DType dtype : {DType::f64, DType::f32, DType::f16, DType::bf16}) {
     Generator here(7), there(7);
     EXPECT_TRUE(bit_equal(randn({3, 1001}, {dtype, gpu}, there), randn({3, 1001}, {dtype}, here)));
@@ -233,7 +233,7 @@ TEST(CudaLookup, RandomTensorsAreThoseOfTheCpu) {
   }
 }
 
-TEST(CudaLookup, AnIndexOutOfRangeIsTheErrorOfTheCpuOnceTheHostWaits) {
+TEST(CudaLookup, AnIndexOutOfRangeGivesTheCpuErrorAtTheNextWait) {
   const Tensor table = ones({4, 3}), at = from_data<std::int64_t>({0, 1, 2, 9}, {2, 2});
   const Tensor table_there = there_of(table), at_there = there_of(at);
   const auto error_of = [](const auto& action) -> std::string {

@@ -22,7 +22,7 @@ TEST(DeepChain, RunsForwardBackwardAndDestruction) {
   EXPECT_EQ(live_node_count(), nodes);
 }
 
-TEST(DeepChain, DiesWithoutEverHavingRun) {
+TEST(DeepChain, IsDestroyedWithoutRunning) {
   const std::int64_t nodes = live_node_count();
   Tensor x = leaf({1});
   Tensor y = x;
@@ -31,7 +31,7 @@ TEST(DeepChain, DiesWithoutEverHavingRun) {
   EXPECT_EQ(live_node_count(), nodes);
 }
 
-TEST(DeepChain, DiesThroughSavedTensors) {
+TEST(DeepChain, IsDestroyedThroughSavedTensors) {
   const std::int64_t nodes = live_node_count();
   Tensor x = leaf({1});
   Tensor y = x;
@@ -47,7 +47,7 @@ TEST(DeepChain, DiesThroughSavedTensors) {
   EXPECT_EQ(live_node_count(), nodes);
 }
 
-TEST(DeepChain, DiesThroughTheGradientsOfLeaves) {
+TEST(DeepChain, IsDestroyedThroughLeafGradients) {
   const std::int64_t nodes = live_node_count();
   Tensor head = leaf({1});
   // The gradient of each leaf has a graph that leads to the previous leaf.

@@ -59,7 +59,7 @@ struct Story {
   }
 };
 
-TEST(Einsum, IsASumOverAllValuesOfAllLetters) {
+TEST(Einsum, AgreesWithNestedLoopsOverAllLetters) {
   const std::uint64_t seed = test_seed();
   std::mt19937_64 random(seed);
   const auto below = [&](std::size_t limit) { return static_cast<std::size_t>(random() % limit); };
@@ -85,7 +85,7 @@ TEST(Einsum, IsASumOverAllValuesOfAllLetters) {
   }
 }
 
-TEST(Einsum, KnowsItsResultWithoutBeingTold) {
+TEST(Einsum, InfersTheImplicitResult) {
   Generator generator(1);
   const Tensor a = randn({2, 3}, precise, generator), b = randn({3, 4}, precise, generator),
                s = randn({3, 3}, precise, generator);
@@ -97,7 +97,7 @@ TEST(Einsum, KnowsItsResultWithoutBeingTold) {
   EXPECT_EQ(einsum(",", {scalar(3.0, precise), scalar(4.0, precise)}).item(), 12.0);
 }
 
-TEST(Einsum, BroadcastsWhatAnEllipsisStandsFor) {
+TEST(Einsum, BroadcastsTheEllipsisDimensions) {
   Generator generator(2);
   const Tensor a = randn({5, 1, 2, 3}, precise, generator), b = randn({4, 3, 2}, precise, generator);
   EXPECT_TRUE(all_close(einsum("...ij,...jk->...ik", {a, b}), matmul(a, b)));
@@ -109,7 +109,7 @@ TEST(Einsum, BroadcastsWhatAnEllipsisStandsFor) {
   EXPECT_TRUE(all_close(einsum("ij,...j->...i", {a[{0, 0}], row}), matmul(a[{0, 0}], row)));
 }
 
-TEST(Einsum, TakesAsManyBatchesAsThereAreDimensions) {
+TEST(Einsum, AcceptsSevenBatchDimensions) {
   Generator generator(3);
   const Tensor a = randn({1, 2, 1, 2, 1, 2, 1, 3}, precise, generator);
   const Tensor b = randn({1, 2, 3, 2, 1, 1, 1, 3}, precise, generator), c = randn(a.shape(), precise, generator);
@@ -117,13 +117,13 @@ TEST(Einsum, TakesAsManyBatchesAsThereAreDimensions) {
   EXPECT_TRUE(all_close(einsum("abcdefgh,abcdefgh->abcdefg", {a, c}), sum(a * c, -1)));
 }
 
-TEST(Einsum, OfIntegersMultipliesAndSums) {
+TEST(Einsum, MultipliesAndSumsIntegers) {
   const Tensor a = from_data<std::int64_t>({1, 2, 3}, 3), b = from_data<std::int64_t>({10, 100}, 2);
   EXPECT_EQ(einsum("i,j->ji", {a, b}).to_vector<double>(), (std::vector<double>{10, 20, 30, 100, 200, 300}));
   EXPECT_EQ(einsum("i,j->j", {a, b}).to_vector<double>(), (std::vector<double>{60, 600}));
 }
 
-TEST(Einsum, SaysWhatIsWrongWithAnEquation) {
+TEST(Einsum, NamesTheErrorInAnEquation) {
   const Tensor a = ones({2, 3}), b = ones({4, 5});
   const std::string operands = ": operand 0 (2, 3) f32 on cpu, operand 1 (4, 5) f32 on cpu";
   const auto bad = [&](std::string_view equation) { return error_of<ValueError>([&] { einsum(equation, {a, b}); }); };

@@ -38,7 +38,7 @@ TEST(Engine, ADiamondAddsItsTwoPaths) {
   EXPECT_THAT(values(x.grad()), ElementsAre(6 + 8, 6 + 16));
 }
 
-TEST(Engine, RunsANodeOnceHoweverManyConsumersItHas) {
+TEST(Engine, RunsANodeOnceForAllItsConsumers) {
   Tensor x = leaf({1});
   int runs = 0;
   Tensor y = with_backward(x, [&runs](const BackwardCall& call) -> Gradients {
@@ -52,7 +52,7 @@ TEST(Engine, RunsANodeOnceHoweverManyConsumersItHas) {
   EXPECT_THAT(values(x.grad()), ElementsAre(11));
 }
 
-TEST(Engine, BranchesThatDoNotContributeAreLeftAlone) {
+TEST(Engine, SkipsBranchesOutsideTheGraphOfTheOutput) {
   Tensor used = leaf({1, 2}), unused = leaf({3, 4});
   Tensor branch = times(used, unused);
   total(scaled(used, 5)).backward();
@@ -61,7 +61,7 @@ TEST(Engine, BranchesThatDoNotContributeAreLeftAlone) {
   EXPECT_TRUE(branch.requires_grad());
 }
 
-TEST(Engine, OutputsThatNobodyUsedHaveNoGradient) {
+TEST(Engine, GivesUnusedOutputsNoGradient) {
   Tensor x = leaf({1, 2});
   auto [same, negative] = both_signs(x);
   total(negative).backward({}, true);
@@ -70,7 +70,7 @@ TEST(Engine, OutputsThatNobodyUsedHaveNoGradient) {
   EXPECT_THAT(values(x.grad()), ElementsAre(-3, -3));
 }
 
-TEST(Engine, AnUndefinedGradientStopsThereAndLetsOthersPass) {
+TEST(Engine, StopsAtAnUndefinedGradientAndContinuesElsewhere) {
   Tensor x = leaf({1, 2}), y = leaf({3, 4});
   bool ran = false;
   Tensor below = with_backward(x, [&ran](const BackwardCall& call) -> Gradients {
@@ -95,7 +95,7 @@ TEST(Engine, GradientsOfSeveralCallsAddUpUntilTheyAreReset) {
   EXPECT_THAT(values(x.grad()), ElementsAre(5, 5));
 }
 
-TEST(Engine, LeavesThatShareAGradientDoNotShareItsMemory) {
+TEST(Engine, GivesLeavesSeparateMemoryForASharedGradient) {
   Tensor a = leaf({1, 2}), b = leaf({3, 4});
   total(plus(a, b)).backward();
   EXPECT_FALSE(a.grad().shares_storage_with(b.grad()));
@@ -120,13 +120,13 @@ TEST(Engine, RunsSeveralOutputsInOnePass) {
   EXPECT_THAT(values(x.grad()), ElementsAre(2 + 20, 2 + 40));
 }
 
-TEST(Engine, PassesOverOutputsThatRequireNoGradient) {
+TEST(Engine, SkipsOutputsWithoutRequiresGrad) {
   Tensor x = leaf({2}), constant = ones({1}, {.dtype = DType::f64});
   backward({constant, scaled(x, 3)});
   EXPECT_THAT(values(x.grad()), ElementsAre(3));
 }
 
-TEST(Engine, ALeafIsAnOutputLikeAnyOther) {
+TEST(Engine, AcceptsALeafAsAnOutput) {
   Tensor x = leaf({2});
   x.backward();
   EXPECT_THAT(values(x.grad()), ElementsAre(1));
@@ -155,7 +155,7 @@ TEST(Engine, EmptyTensorsHaveEmptyGradients) {
   EXPECT_EQ(x.grad().shape(), (Shape{0, 3}));
 }
 
-TEST(Engine, SaysWhichGradientDoesNotFitItsOutput) {
+TEST(Engine, NamesTheGradientWithTheWrongShape) {
   Tensor x = leaf({1, 2, 3});
   EXPECT_EQ(message_of<ShapeError>([&] { scaled(x, 2).backward(); }),
             "[backward] output 0 has 3 elements, not one: it needs a gradient of its shape, or sum() before: (3,) f64 "
@@ -177,7 +177,7 @@ TEST(Engine, SaysWhichGradientDoesNotFitItsOutput) {
             "NoGradGuard");
 }
 
-TEST(Engine, SaysWhichOperatorReturnedAWrongGradient) {
+TEST(Engine, NamesTheOperatorWithTheWrongGradient) {
   const auto run = [](const Gradients& returned) {
     Tensor x = leaf({1, 2, 3});
     total(with_backward(x, [returned](const BackwardCall&) { return returned; })).backward();
@@ -193,7 +193,7 @@ TEST(Engine, SaysWhichOperatorReturnedAWrongGradient) {
   EXPECT_EQ(message_of([&] { run({}); }), "[odd] backward returned 0 gradients for 1 input");
 }
 
-TEST(Engine, AFreedGraphIsAnErrorBeforeAnyLeafIsTouched) {
+TEST(Engine, RejectsAFreedGraphBeforeItWritesAnyLeaf) {
   Tensor a = leaf({1, 2}), b = leaf({3, 4});
   Tensor shared = times(a, a);
   total(shared).backward();
@@ -247,7 +247,7 @@ TEST(Engine, RunsTheNewestNodeFirst) {
   EXPECT_EQ(order, "dcba");
 }
 
-TEST(Engine, CallsBackWhenTheOutermostPassHasEnded) {
+TEST(Engine, CallsBackAtTheEndOfTheOutermostPass) {
   Tensor x = leaf({2});
   std::vector<std::string> order;
   Tensor y = with_backward(x, [&](const BackwardCall& call) -> Gradients {
@@ -283,7 +283,7 @@ TEST(Engine, ThreadsRunTheirOwnGraphsAtTheSameTime) {
   EXPECT_EQ(shared.grad().item(), 100 * (0 + 1 + 4 + 9));
 }
 
-TEST(Grad, ReturnsGradientsAndLeavesTheLeavesAlone) {
+TEST(Grad, ReturnsGradientsWithoutWritingTheLeaves) {
   Tensor x = leaf({1, 2}), y = leaf({3, 4});
   Tensor middle = times(x, y);
   const std::vector<Tensor> result = grad({total(times(middle, middle))}, {x, middle, y});
@@ -294,7 +294,7 @@ TEST(Grad, ReturnsGradientsAndLeavesTheLeavesAlone) {
   EXPECT_FALSE(y.grad().defined());
 }
 
-TEST(Grad, RunsOnlyWhatLeadsToTheInputs) {
+TEST(Grad, RunsOnlyNodesOnThePathToTheInputs) {
   Tensor x = leaf({1}), y = leaf({2});
   std::vector<std::pair<bool, bool>> needed;
   const auto probe = [&needed](const Tensor& a, const Tensor& b) {
@@ -318,7 +318,7 @@ TEST(Grad, RunsOnlyWhatLeadsToTheInputs) {
   EXPECT_THAT(needed, ElementsAre(std::pair(true, false), std::pair(true, true)));
 }
 
-TEST(Grad, OfAnOutputWithRespectToItselfIsTheSeed) {
+TEST(Grad, ReturnsTheSeedForTheOutputItself) {
   Tensor x = leaf({1, 2});
   Tensor y = scaled(x, 3);
   EXPECT_THAT(values(grad({y}, {y}, {from_data<double>({7, 8}, {2})})[0]), ElementsAre(7, 8));
@@ -331,7 +331,7 @@ TEST(Grad, AnInputMayBeNamedTwice) {
   EXPECT_THAT(values(result[1]), ElementsAre(2, 4));
 }
 
-TEST(Grad, TakesTimeThatGrowsLikeTheNumberOfInputs) {
+TEST(Grad, TakesTimeLinearInTheNumberOfInputs) {
   const auto seconds = [](std::size_t count) {
     std::vector<Tensor> leaves;
     for (std::size_t i = 0; i < count; ++i) leaves.push_back(leaf({1}));
@@ -360,7 +360,7 @@ TEST(Grad, AnUnusedInputIsAnErrorUnlessAllowed) {
             "[grad] input 0 does not require a gradient: (1,) f64 on cpu");
 }
 
-TEST(SecondDerivative, OfACubeIsSixX) {
+TEST(SecondDerivative, IsSixXForXCubed) {
   Tensor x = leaf({2, -3});
   Tensor first = grad({total(times(times(x, x), x))}, {x}, {}, {.create_graph = true})[0];
   EXPECT_THAT(values(first), ElementsAre(12, 27));
@@ -369,7 +369,7 @@ TEST(SecondDerivative, OfACubeIsSixX) {
   EXPECT_THAT(values(grad({total(second)}, {x})[0]), ElementsAre(6, 6));
 }
 
-TEST(SecondDerivative, GoesThroughASavedOutput) {
+TEST(SecondDerivative, PassesThroughASavedOutput) {
   Tensor x = leaf({0.5, -1});
   Tensor derivative = exponential(x);
   const std::vector<double> expected = values(derivative);
@@ -379,7 +379,7 @@ TEST(SecondDerivative, GoesThroughASavedOutput) {
   }
 }
 
-TEST(SecondDerivative, OfTheAccumulatedGradientIsDifferentiableToo) {
+TEST(SecondDerivative, FollowsTheAccumulatedGradient) {
   Tensor x = leaf({2});
   times(times(x, x), x).backward({}, false, true);
   Tensor gradient = x.grad();
@@ -389,7 +389,7 @@ TEST(SecondDerivative, OfTheAccumulatedGradientIsDifferentiableToo) {
   EXPECT_THAT(values(x.grad()), ElementsAre(12));
 }
 
-TEST(SecondDerivative, AccumulatingDoesNotRewriteWhatTheGraphStillNeeds) {
+TEST(SecondDerivative, SurvivesALaterAccumulation) {
   Tensor x = leaf({2});
   times(x, x).backward({}, false, true);       // x.grad() = 2 x, with a graph
   Tensor squared = times(x.grad(), x.grad());  // 4 x^2, keeps x.grad()

@@ -115,7 +115,7 @@ struct Returning : MultiFunction {
   std::vector<Tensor> outputs_;
 };
 
-TEST(MultiFunction, GivesSeveralOutputsWithOneBackward) {
+TEST(MultiFunction, HasSeveralOutputsAndOneBackward) {
   Tensor a = leaf({0, 0}), b = leaf({3, 4});
   std::vector<bool> contributed;
   const std::vector<Tensor> y = apply<GrowthAndSum>("growth_and_sum", {a, b}, &contributed);
@@ -131,7 +131,7 @@ TEST(MultiFunction, GivesSeveralOutputsWithOneBackward) {
   EXPECT_THAT(contributed, ElementsAre(true, true));
 }
 
-TEST(MultiFunction, IsToldWhichOutputsContributed) {
+TEST(MultiFunction, ReportsTheOutputsThatContributed) {
   Tensor a = leaf({0, 0}), b = leaf({3, 4});
   std::vector<bool> contributed;
   total(apply<GrowthAndSum>("growth_and_sum", {a, b}, &contributed)[1]).backward();
@@ -148,7 +148,7 @@ TEST(MultiFunction, PassesGradcheckAndGradgradcheck) {
   EXPECT_TRUE(second) << second.text;
 }
 
-TEST(MultiFunction, LeaksNothingThatItSavedOrReturned) {
+TEST(MultiFunction, LeaksNoSavedOrReturnedTensor) {
   const std::int64_t nodes = live_node_count();
   {
     Tensor a = leaf({1, 2});
@@ -163,7 +163,7 @@ TEST(MultiFunction, LeaksNothingThatItSavedOrReturned) {
   EXPECT_EQ(live_node_count(), nodes);
 }
 
-TEST(MultiFunction, SaysWhatIsWrongWithItsForward) {
+TEST(MultiFunction, NamesTheErrorOfItsForward) {
   Tensor a = leaf({1, 2});
   const auto returning = [&](std::vector<Tensor> outputs) {
     return message_of([&] { apply<Returning>("returning", {a}, outputs); });
@@ -172,7 +172,7 @@ TEST(MultiFunction, SaysWhatIsWrongWithItsForward) {
   EXPECT_EQ(returning({a, Tensor()}), "[returning] forward returned an undefined tensor");
 }
 
-TEST(Function, HasToBeThere) {
+TEST(Function, RejectsANullFunction) {
   const std::string text = "[nothing] there is no function to apply";
   EXPECT_EQ(message_of<ValueError>([] { apply("nothing", std::shared_ptr<Function>(), {leaf({1})}); }), text);
   EXPECT_EQ(message_of<ValueError>([] { apply("nothing", std::shared_ptr<MultiFunction>(), {leaf({1})}); }), text);
@@ -211,14 +211,14 @@ TEST(Function, ASavedOutputLeaksNothing) {
   EXPECT_EQ(live_node_count(), nodes);
 }
 
-TEST(Function, LearnsWhichGradientsAreWanted) {
+TEST(Function, KnowsWhichInputsNeedGradients) {
   Tensor a = leaf({1, 2}), constant = from_data<double>({3, 4}, {2});
   total(apply<Product>("product", {a, constant})).backward();
   EXPECT_THAT(values(a.grad()), ElementsAre(3, 4));
   EXPECT_FALSE(constant.grad().defined());
 }
 
-TEST(Function, LearnsInForwardWhichGradientsMayBeAskedFor) {
+TEST(Function, KnowsInForwardWhichInputsMayNeedGradients) {
   Tensor a = leaf({1, 2}), constant = from_data<double>({3, 4}, {2});
   std::vector<bool> forwards, backwards;
   apply<Asking>("asking", {constant, a}, &forwards, &backwards);
@@ -230,7 +230,7 @@ TEST(Function, LearnsInForwardWhichGradientsMayBeAskedFor) {
   EXPECT_THAT(forwards, ElementsAre(false, false));
 }
 
-TEST(Function, MayNotAskForAnInputThatItDoesNotHave) {
+TEST(Function, RejectsAnInputIndexOutOfRange) {
   Tensor a = leaf({1, 2}), b = leaf({3, 4});
   std::vector<bool> forwards, backwards;
   const Tensor y = apply<Asking>("asking", {a, b}, &forwards, &backwards);
@@ -239,7 +239,7 @@ TEST(Function, MayNotAskForAnInputThatItDoesNotHave) {
   EXPECT_THAT(backwards, ElementsAre(false, true));
 }
 
-TEST(Function, ThatKeepsWhatItReturnedLeaksNothing) {
+TEST(Function, LeaksNothingWhenItKeepsItsOutput) {
   const std::int64_t nodes = live_node_count();
   {
     Tensor x = leaf({1, 2});
@@ -254,14 +254,14 @@ TEST(Function, ThatKeepsWhatItReturnedLeaksNothing) {
   EXPECT_EQ(live_node_count(), nodes);
 }
 
-TEST(Function, WithoutGradientsWantedRecordsNothing) {
+TEST(Function, RecordsNothingWithoutRequiresGrad) {
   Tensor x = from_data<double>({1, 2}, {2});
   const std::int64_t nodes = live_node_count();
   EXPECT_FALSE(apply<Cube>("cube", {x}).requires_grad());
   EXPECT_EQ(live_node_count(), nodes);
 }
 
-TEST(Function, ReturningItsInputDoesNotRewriteTheInput) {
+TEST(Function, LeavesAReturnedInputUnchanged) {
   Tensor x = leaf({1, 2});
   Tensor y = apply<Odd>("odd", {x}, 1u);
   EXPECT_TRUE(x.is_leaf());
@@ -270,7 +270,7 @@ TEST(Function, ReturningItsInputDoesNotRewriteTheInput) {
   EXPECT_THAT(values(x.grad()), ElementsAre(1, 1));
 }
 
-TEST(Function, SaysWhatIsWrongWithItsBackward) {
+TEST(Function, NamesTheErrorOfItsBackward) {
   Tensor x = leaf({1, 2});
   EXPECT_EQ(message_of([&] { total(apply<Odd>("odd", {x}, 2u)).backward(); }),
             "[odd] backward returned 2 gradients for 1 input");
@@ -278,7 +278,7 @@ TEST(Function, SaysWhatIsWrongWithItsBackward) {
             "[odd] backward reads saved tensor 0 of 0");
 }
 
-TEST(Function, NoticesThatASavedInputWasWritten) {
+TEST(Function, DetectsAWriteToASavedInput) {
   Tensor x = leaf({1, 2});
   Tensor y = total(apply<Cube>("cube", {x}));
   {
@@ -289,7 +289,7 @@ TEST(Function, NoticesThatASavedInputWasWritten) {
             "[cube] a saved tensor (2,) f64 on cpu was written in place: saved at version 0, now at version 1");
 }
 
-TEST(Function, MayBeRunAgainOnARetainedGraph) {
+TEST(Function, RunsAgainOnARetainedGraph) {
   Tensor x = leaf({2});
   Tensor y = apply<Cube>("cube", {x});
   y.backward({}, true);

@@ -63,14 +63,14 @@ TEST(Jvp, IsTheDirectionalDerivative) {
   }
 }
 
-TEST(Vjp, AndJvpAreTransposedToEachOther) {
+TEST(Vjp, IsTheTransposeOfJvp) {
   const std::vector<Tensor> x = point(), v{numbers({1, -1, 0.5, 2, 0, 0.3}, {2, 3}), numbers({-1, 0.2, 0.6})};
   const std::vector<Tensor> w{numbers({0.4, -2}), numbers({1, 3, -0.5})};
   const double forward = inner(w, jvp(mixed, x, v).second), backward = inner(vjp(mixed, x, w).second, v);
   EXPECT_NEAR(forward, backward, 1e-14 * std::abs(forward));
 }
 
-TEST(Jvp, AndVjpOfOneTensorHaveTheirClosedForms) {
+TEST(Jvp, HasItsClosedFormLikeVjp) {
   const Tensor x = numbers({0.5, -1, 2}), v = numbers({1, 10, -3});
   const auto cube = [](const Tensor& t) { return t * t * t; };
   EXPECT_TRUE(all_close(jvp(cube, x, v).second, 3.0 * x * x * v, 1e-14, 0));
@@ -101,12 +101,12 @@ TEST(Jacobian, HasAsManyDimensionsAsATensorMayHave) {
   EXPECT_THAT(found.to_vector<double>(), ElementsAre(0, 2, 4, 6, 8, 10, 12, 14));
 }
 
-TEST(Jacobian, OfALinearMapIsItsMatrix) {
+TEST(Jacobian, EqualsTheMatrixOfALinearMap) {
   const Tensor a = randn({4, 3}, {.dtype = DType::f64});
   EXPECT_TRUE(bit_equal(jacobian([&](const Tensor& x) { return matmul(a, x); }, numbers({1, 2, 3})), a));
 }
 
-TEST(Jacobian, OfNumbersAndOfEmptyTensorsHasTheirShapes) {
+TEST(Jacobian, HasTheShapesOfScalarsAndEmptyTensors) {
   const Tensor number = full({}, 3.0, {.dtype = DType::f64}), empty = zeros({0, 2}, {.dtype = DType::f64});
   const Tensor slope = jacobian([](const Tensor& x) { return x * x; }, number);
   EXPECT_EQ(slope.shape(), Shape({}));
@@ -115,7 +115,7 @@ TEST(Jacobian, OfNumbersAndOfEmptyTensorsHasTheirShapes) {
   EXPECT_EQ(jacobian([](const Tensor& x) { return sum(x); }, empty).shape(), Shape({0, 2}));
 }
 
-TEST(Jacobian, OfHalfTypesAndViewsIsThatOfTheirNumbers) {
+TEST(Jacobian, AcceptsHalfTypesAndViews) {
   const Tensor half = to(numbers({0.5, 2}), DType::bf16);
   const Tensor slope = jacobian([](const Tensor& x) { return x * x; }, half);
   EXPECT_EQ(slope.dtype(), DType::bf16);
@@ -149,7 +149,7 @@ TEST(Hessian, HasItsClosedForm) {
   EXPECT_TRUE(all_close(product, matmul(bowl.curvature(x), v), 1e-13, 1e-14));
 }
 
-TEST(Hessian, OfSeveralInputsHasABlockForEachPair) {
+TEST(Hessian, HasABlockForEachPairOfInputs) {
   const auto f = [](const std::vector<Tensor>& in) { return std::vector{sum(exp(in[0]) * in[1] * in[1])}; };
   const std::vector<Tensor> x{numbers({0.1, -0.5}), numbers({2, 3})};
   const std::vector<std::vector<Tensor>> h = hessian(f, x);
@@ -164,14 +164,14 @@ TEST(Hessian, OfSeveralInputsHasABlockForEachPair) {
     EXPECT_TRUE(all_close(product[i], matmul(h[i][0], v[0]) + matmul(h[i][1], v[1]), 1e-14, 0)) << i;
 }
 
-TEST(Hessian, OfALinearFunctionIsZero) {
+TEST(Hessian, IsZeroForALinearFunction) {
   const Tensor x = numbers({1, 2});
   const auto linear_part = [](const Tensor& t) { return sum(t * 3.0); };
   EXPECT_TRUE(bit_equal(hessian(linear_part, x), zeros({2, 2}, {.dtype = DType::f64})));
   EXPECT_TRUE(bit_equal(hessian_vector_product(linear_part, x, x).second, zeros({2}, {.dtype = DType::f64})));
 }
 
-TEST(Vmap, CallsAFunctionForEverySliceAndStacksWhatItGives) {
+TEST(Vmap, CallsAFunctionForEverySliceAndStacksTheResults) {
   const Tensor a = numbers({1, 2, 3, 4, 5, 6}, {2, 3}), b = numbers({10, 20});
   const auto dot = [](const std::vector<Tensor>& in) {
     return std::vector<Tensor>{matmul(in[0], in[0]) + in[1], in[0]};
@@ -196,7 +196,7 @@ TEST(Vmap, GivesTheGradientOfEveryExampleAndCanBeDifferentiated) {
   EXPECT_TRUE(bit_equal(x.grad(), x.detach() * 2.0));
 }
 
-TEST(Vmap, RefusesWhatHasNoSlices) {
+TEST(Vmap, RejectsInputsWithoutSlices) {
   const auto same = [](const std::vector<Tensor>& in) { return in; };
   EXPECT_EQ(error_of<ShapeError>([&] {
               vmap(same, {ones({2, 3}), ones({3})});
@@ -218,7 +218,7 @@ TEST(Vmap, RefusesWhatHasNoSlices) {
             "[vmap] the function returned 2 outputs for slice 1, and 1 for slice 0");
 }
 
-TEST(Functional, LeavesGradientsAndMemoryAsTheyWere) {
+TEST(Functional, LeavesGradientsAndMemoryUnchanged) {
   const auto live = [] { return allocator_for(cpu).statistics().requested_bytes.current; };
   const std::int64_t nodes = live_node_count();
   Tensor x = numbers({1, 2}).set_requires_grad(), weight = numbers({3, 4}).set_requires_grad();
@@ -254,7 +254,7 @@ TEST(Functional, ResultsAreDifferentiableWhereAsked) {
   EXPECT_TRUE(second) << second.text;
 }
 
-TEST(Functional, OfAnOutputThatIsConstantIsZero) {
+TEST(Functional, IsZeroForAConstantOutput) {
   const Tensor x = numbers({1, 2}), constant = numbers({5});
   const auto f = [&](const Tensor&) { return constant; };
   EXPECT_TRUE(bit_equal(jacobian(f, x), zeros({1, 2}, {.dtype = DType::f64})));
@@ -262,7 +262,7 @@ TEST(Functional, OfAnOutputThatIsConstantIsZero) {
   EXPECT_TRUE(bit_equal(vjp(f, x, constant).second, zeros({2}, {.dtype = DType::f64})));
 }
 
-TEST(Functional, RefusesWhatDoesNotFit) {
+TEST(Functional, RejectsMismatchedVectors) {
   const Tensor x = numbers({1, 2}), index = arange(0, 2, 1, {.dtype = DType::i64});
   const auto square_of = [](const Tensor& t) { return t * t; };
   EXPECT_EQ(error_of<ShapeError>([&] {

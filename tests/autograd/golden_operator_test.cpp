@@ -46,7 +46,7 @@ const std::vector<Golden>& golden() {
 }
 
 // At position 1 a vector of ones becomes m (cos f - sin f, sin f + cos f), for the frequency f of every pair.
-TEST(GoldenOperators, TurnByTheYarnFrequenciesOfHuggingFace) {
+TEST(GoldenOperators, RopeUsesTheYarnFrequenciesOfHuggingFace) {
   static const std::vector<GoldenYarn> yarns = {
 #include "tests/autograd/golden_yarn.inc"
   };
@@ -65,7 +65,7 @@ TEST(GoldenOperators, TurnByTheYarnFrequenciesOfHuggingFace) {
   }
 }
 
-TEST(GoldenOperators, GiveTheResultsAndGradientsOfAnotherFramework) {
+TEST(GoldenOperators, MatchResultsAndGradientsOfAnotherFramework) {
   for (const Golden& example : golden()) {
     std::vector<Tensor> inputs, wanted;
     for (const Array& input : example.inputs) {

@@ -24,7 +24,7 @@ Tensor times_gradient(const Tensor& x, double factor, const std::string& name = 
       x, [factor](const BackwardCall& call) -> Gradients { return {call.gradient() * factor}; }, name);
 }
 
-TEST(GradcheckScale, RefusesAMissingGradientOfAnySize) {
+TEST(GradcheckScale, RejectsAMissingGradientOfAnySize) {
   for (const DType dtype : {DType::f64, DType::f32})
     for (const double size : {1.0, 1e-3, 1e-8, 1e-12, 1e-30}) {
       const Tensor x = to(from_data<double>({0.5, -0.3, 2.0}, {3}), dtype).detach().set_requires_grad();
@@ -37,7 +37,7 @@ TEST(GradcheckScale, RefusesAMissingGradientOfAnySize) {
     }
 }
 
-TEST(GradcheckScale, RefusesASmallMissingGradientBesideALargeValue) {
+TEST(GradcheckScale, RejectsASmallMissingGradientBesideALargeValue) {
   for (const double slope : {1e-6, 1e-9, 1e-12}) {
     const auto check = [&](double factor) {
       return gradcheck([&](const Tensor& in) { return times_gradient(in, factor) * slope + 1.0; }, leaf({0.5, -0.3}));
@@ -67,13 +67,13 @@ TEST(GradcheckScale, StaysOnOneSideOfAKink) {
   EXPECT_FALSE(gradcheck([](const Tensor& in) { return times_gradient(abs(in), 0.0); }, leaf({1e-7, -1e-8})));
 }
 
-TEST(GradcheckScale, TakesRoundingForAZeroGradient) {
+TEST(GradcheckScale, AcceptsRoundingAsAZeroGradient) {
   const Tensor rows = from_data<double>({1.0, -2.0, 0.5, 3.0, 0.1, -0.7}, {2, 3});
   EXPECT_TRUE(gradcheck([&](const Tensor& shift) { return softmax(rows + shift); }, leaf({0.3})));
   EXPECT_TRUE(gradcheck([&](const Tensor& shift) { return layer_norm(rows * 7.0 + shift); }, leaf({0.3})));
 }
 
-TEST(GradcheckReport, TakesABackwardThatThrowsForAWrongGradient) {
+TEST(GradcheckReport, ReportsAThrowingBackwardAsAWrongGradient) {
   struct Misshapen : Function {
     Tensor forward(FunctionContext&, const Tensors& in) override { return in[0] * 2.0; }
     Gradients backward(FunctionContext&, const Tensor& gradient) override { return {sum(gradient) * 2.0}; }
@@ -96,7 +96,7 @@ TEST(GradcheckReport, TakesABackwardThatThrowsForAWrongGradient) {
               HasSubstr("gradient (3,) f32 on cpu, input (3,) f64 on cpu"));
 }
 
-TEST(GradcheckReport, NamesTheOperatorWhoseBackwardIsWrong) {
+TEST(GradcheckReport, NamesTheOperatorWithTheWrongBackward) {
   const Tensor x = leaf({0.5, -0.3, 2.0}), y = leaf({1.5, 0.7, -0.2});
   const auto report = [&](double first, double second) {
     return gradcheck(
@@ -120,7 +120,7 @@ TEST(GradcheckReport, NamesTheInputWhereTheGradientStops) {
   EXPECT_THAT(gradcheck(beside, leaf({0.5, -0.3})).text, HasSubstr("the function also computes outside of the tape"));
 }
 
-TEST(GradcheckReport, SaysHowTheGradientIsWrong) {
+TEST(GradcheckReport, DescribesTheErrorOfTheGradient) {
   const Tensor x = from_data<double>({1, 2, 3, 4, 5, 6}, {2, 3}).set_requires_grad();
   const auto ratio = [&](BackwardFunction backward) {
     return gradcheck([&](const Tensor& in) { return square(with_backward(in, backward)); }, x).text;
@@ -152,7 +152,7 @@ TEST(GradcheckReport, ShowsSmallJacobiansSideBySide) {
   EXPECT_THAT(text(leaf({1, 2, 3, 4, 5, 6, 7})), Not(HasSubstr("Jacobian")));
 }
 
-TEST(GradcheckForms, TakeOptionsAfterTensors) {
+TEST(GradcheckOverloads, TakeOptionsAfterTensors) {
   const Tensor x = full({2}, 0.5).set_requires_grad();
   const auto two = [](const Tensor& a, const Tensor& b) { return a * b; };
   const auto three = [](const Tensor& a, const Tensor& b, const Tensor& c) { return a * b + c; };

@@ -50,7 +50,7 @@ Tensor to_f64(const Tensor& x) {
   return out;
 }
 
-TEST(Gradcheck, PassesARightGradient) {
+TEST(Gradcheck, AcceptsACorrectGradient) {
   const GradcheckReport report =
       gradcheck([](const Tensors& inputs) { return Tensors{times(exponential(inputs[0]), inputs[1])}; },
                 {random({3, 4}, 1), random({3, 4}, 2)});
@@ -79,7 +79,7 @@ TEST(Gradcheck, ShowsTheWorstElementOfAWrongGradient) {
   EXPECT_THAT(report.text, HasSubstr("wrong elements  1 of 6 of input 0"));
 }
 
-TEST(Gradcheck, NamesTheInputThatIsWrong) {
+TEST(Gradcheck, NamesTheInputWithTheWrongGradient) {
   const GradcheckReport report = gradcheck(
       [](const Tensors& inputs) {
         Tensor out = run_binary(kernels::BinaryOp::mul, inputs[0], inputs[1]);
@@ -113,7 +113,7 @@ TEST(Gradcheck, FindsANaN) {
   EXPECT_THAT(report.text, HasSubstr("nan"));
 }
 
-TEST(Gradcheck, SaysThatAKinkIsNear) {
+TEST(Gradcheck, ReportsANearbyKink) {
   const TensorFunction function = [](const Tensors& inputs) { return Tensors{absolute(inputs[0])}; };
   EXPECT_TRUE(gradcheck(function, {leaf({1, -2})}));
   const GradcheckReport report = gradcheck(function, {leaf({1, 0})});
@@ -122,7 +122,7 @@ TEST(Gradcheck, SaysThatAKinkIsNear) {
   EXPECT_THAT(report.text, HasSubstr("they disagree, a kink or jump is near"));
 }
 
-TEST(Gradcheck, RefusesStepsAndTolerancesThatAreNone) {
+TEST(Gradcheck, RejectsInvalidStepsAndTolerances) {
   const Tensor x = full({2}, 0.5, {.dtype = DType::f64}).set_requires_grad();
   const TensorFunction function = [](const Tensors& inputs) { return Tensors{scaled(inputs[0], 2)}; };
   const auto refusal = [&](const GradcheckOptions& options) {
@@ -146,7 +146,7 @@ GradcheckReport check_times(double factor, const TensorFunction& function, const
       points, options);
 }
 
-TEST(Gradcheck, FindsAStepThatRoundingAndBendsLeaveRight) {
+TEST(Gradcheck, FindsAStepBetweenRoundingAndCurvature) {
   const Tensor rows = random({5000, 64}, 31).detach(), targets = (random({5000, 4}, 32) * 10.0).detach();
   struct Hard {
     const char* name;
@@ -170,7 +170,7 @@ TEST(Gradcheck, FindsAStepThatRoundingAndBendsLeaveRight) {
   }
 }
 
-TEST(Gradcheck, DoesNotTakeAStaircaseForItsSlope) {
+TEST(Gradcheck, DoesNotMistakeAStaircaseForASlope) {
   const TensorFunction stairs = [](const Tensors& x) {
     Tensor out = from_data<double>({std::floor(x[0].item() * 1000.0) / 1000.0}, {1});
     if (wants_gradient(x))
@@ -180,7 +180,7 @@ TEST(Gradcheck, DoesNotTakeAStaircaseForItsSlope) {
   EXPECT_FALSE(gradcheck(stairs, {leaf({0.3005})}));
 }
 
-TEST(Gradcheck, RefusesLowPrecisionUnlessAllowed) {
+TEST(Gradcheck, RejectsLowPrecisionUnlessAllowed) {
   Tensor x = full({2}, 0.5).set_requires_grad();
   const TensorFunction function = [](const Tensors& inputs) { return Tensors{scaled(inputs[0], 2)}; };
   EXPECT_EQ(
@@ -217,7 +217,7 @@ struct Layer {
   }
 };
 
-TEST(Gradcheck, PerturbsParametersWhereTheFunctionReadsThem) {
+TEST(Gradcheck, PerturbsCapturedParametersInPlace) {
   Layer layer;
   const Tensor x = random({3}, 22);
   const TensorFunction function = [&](const Tensors& inputs) { return Tensors{layer(inputs[0])}; };
@@ -237,7 +237,7 @@ TEST(Gradcheck, PerturbsParametersWhereTheFunctionReadsThem) {
   }
 }
 
-TEST(Gradcheck, PerturbsParametersThatLieBetweenEachOther) {
+TEST(Gradcheck, PerturbsInterleavedParameters) {
   const Tensor both = random({3, 4}, 26);
   const Tensor left = slice(both, 1, 0, 2).detach().set_requires_grad();
   const Tensor right = slice(both, 1, 2, 4).detach().set_requires_grad();
@@ -246,7 +246,7 @@ TEST(Gradcheck, PerturbsParametersThatLieBetweenEachOther) {
   EXPECT_TRUE(report) << report.text;
 }
 
-TEST(Gradcheck, FailsWhereTheFunctionReturnsNoElements) {
+TEST(Gradcheck, RejectsAFunctionWithoutOutputElements) {
   const Tensor x = random({3}, 27);
   const GradcheckReport report = gradcheck([](const Tensors& in) { return Tensors{slice(in[0], 0, 0, 0)}; }, {x});
   EXPECT_FALSE(report);
@@ -254,14 +254,14 @@ TEST(Gradcheck, FailsWhereTheFunctionReturnsNoElements) {
   EXPECT_TRUE(gradcheck([](const Tensors& in) { return Tensors{in[0] * 2.0}; }, {random({0}, 28)}));
 }
 
-TEST(Gradcheck, PassesWhereAnEmptyInputLeavesNoElements) {
+TEST(Gradcheck, AcceptsAnEmptyInput) {
   const Tensors operands{random({0, 3}, 27), random({3, 2}, 28)};
   const TensorFunction product = [](const Tensors& in) { return Tensors{matmul(in[0], in[1])}; };
   EXPECT_TRUE(gradcheck(product, operands));
   EXPECT_TRUE(gradgradcheck(product, operands));
 }
 
-TEST(Gradcheck, FailsWhereAnInputReachesOnlyOutputsWithoutElements) {
+TEST(Gradcheck, RejectsAnInputWithOnlyEmptyOutputs) {
   const Tensor x = random({3}, 29), y = random({2}, 30);
   const TensorFunction function = [](const Tensors& in) { return Tensors{slice(in[0], 0, 0, 0), exp(in[1])}; };
   using Check = GradcheckReport (*)(const TensorFunction&, const Tensors&, GradcheckOptions);
@@ -273,7 +273,7 @@ TEST(Gradcheck, FailsWhereAnInputReachesOnlyOutputsWithoutElements) {
   }
 }
 
-TEST(Gradcheck, PutsAnElementBackAlsoWhereTheFunctionThrows) {
+TEST(Gradcheck, RestoresAnElementWhenTheFunctionThrows) {
   const Tensor x = random({3}, 23), before = x.detach().copy();
   int calls = 0;
   const TensorFunction function = [&](const Tensors& inputs) -> Tensors {
@@ -284,7 +284,7 @@ TEST(Gradcheck, PutsAnElementBackAlsoWhereTheFunctionThrows) {
   EXPECT_TRUE(bit_equal(x, before));
 }
 
-TEST(Gradcheck, TakesOneTensorTwiceAndViewsOfOneMemory) {
+TEST(Gradcheck, AcceptsRepeatedAndOverlappingInputs) {
   const TensorFunction product = [](const Tensors& inputs) { return Tensors{times(inputs[0], inputs[1])}; };
   const Tensor x = random({4}, 24), line = random({5}, 25).detach();
   Tensor front = line.alias({{4}, {1}, 0}), back = line.alias({{4}, {1}, 1});
@@ -297,7 +297,7 @@ TEST(Gradcheck, TakesOneTensorTwiceAndViewsOfOneMemory) {
   }
 }
 
-TEST(Gradcheck, FailsWhereItWouldCompareNothing) {
+TEST(Gradcheck, RejectsAnEmptyComparison) {
   const Tensor x = random({3}, 26), y = random({2}, 27);
   const Tensor on_sim = zeros({3}, {.dtype = DType::f64, .device = {DeviceType::sim, 0}}).set_requires_grad();
   const TensorFunction first_only = [](const Tensors& inputs) { return Tensors{scaled(inputs[0], 2)}; };
@@ -329,7 +329,7 @@ Tensors scaled_backward(const Tensors& inputs, double factor) {
   return {out};
 }
 
-TEST(Gradcheck, InLowPrecisionTakesAStepThatFitsTheType) {
+TEST(Gradcheck, LowPrecisionUsesAStepOfTheType) {
   Generator generator(28);
   for (const DType dtype : {DType::f32, DType::bf16, DType::f16})
     for (int round = 0; round < 5; ++round) {
@@ -360,7 +360,7 @@ Tensor scaled_mean(const Tensor& x, double factor) {
   return out;
 }
 
-TEST(Gradcheck, InLowPrecisionSeesThatASmallGradientIsNoZero) {
+TEST(Gradcheck, LowPrecisionTellsASmallGradientFromZero) {
   Generator generator(29);
   for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
     const Tensor x = uniform({100}, -1, 1, {.dtype = dtype}, generator).set_requires_grad();
@@ -373,7 +373,7 @@ TEST(Gradcheck, InLowPrecisionSeesThatASmallGradientIsNoZero) {
   }
 }
 
-TEST(Gradcheck, InLowPrecisionTellsRightFromWrongWhereRoundingHidesWhatMoves) {
+TEST(Gradcheck, LowPrecisionTellsRightFromWrongUnderRounding) {
   struct Operator {
     const char* name;
     std::size_t inputs;
@@ -422,7 +422,7 @@ TEST(Gradcheck, InLowPrecisionTellsRightFromWrongWhereRoundingHidesWhatMoves) {
 }
 
 // The functions round intermediate results far more coarsely than their outputs show, and are nonlinear.
-TEST(Gradcheck, InLowPrecisionTellsRightFromWrongWhereManyRoundingsMeet) {
+TEST(Gradcheck, LowPrecisionTellsRightFromWrongUnderManyRoundings) {
   struct Composite {
     const char* name;
     std::vector<Shape> inputs;
@@ -463,7 +463,7 @@ TEST(Gradcheck, InLowPrecisionTellsRightFromWrongWhereManyRoundingsMeet) {
     }
 }
 
-TEST(Gradcheck, InLowPrecisionSaysThatItCannotTellAGradientFromZero) {
+TEST(Gradcheck, LowPrecisionReportsAnUnresolvableGradient) {
   // One of 3000 elements moves the mean of bf16 numbers near 1 by less than their spacing.
   const Tensor x = full({3000}, 1.0, {.dtype = DType::bf16}).set_requires_grad();
   const auto check = [&](double factor, bool allow_unused) {
@@ -477,7 +477,7 @@ TEST(Gradcheck, InLowPrecisionSaysThatItCannotTellAGradientFromZero) {
   EXPECT_FALSE(check(1.0, true));
 }
 
-TEST(Gradcheck, DividesByTheStepThatTheTypeCouldTake) {
+TEST(Gradcheck, DividesByTheRoundedStep) {
   // Near 1000, bf16 numbers are 4 apart: a step of 5 becomes 4.
   const Tensor x = full({2}, 1000, {.dtype = DType::bf16}).set_requires_grad();
   const GradcheckReport report = gradcheck([](const Tensors& inputs) { return Tensors{to_f64(inputs[0])}; }, {x},
@@ -485,7 +485,7 @@ TEST(Gradcheck, DividesByTheStepThatTheTypeCouldTake) {
   EXPECT_TRUE(report);
 }
 
-TEST(Gradcheck, TakesStridedExpandedAndEmptyInputs) {
+TEST(Gradcheck, AcceptsStridedExpandedAndEmptyInputs) {
   const TensorFunction function = [](const Tensors& inputs) { return Tensors{times(inputs[0], inputs[0])}; };
   const Tensor base = random({4, 6}, 3).detach();
   const Tensor strided = base.alias(transposed(sliced(base.geometry(), 1, 1, 6, 2), 0, 1));
@@ -501,7 +501,7 @@ TEST(Gradcheck, TakesStridedExpandedAndEmptyInputs) {
   }
 }
 
-TEST(Gradcheck, PassesOverInputsAndOutputsWithoutGradients) {
+TEST(Gradcheck, SkipsInputsAndOutputsWithoutGradients) {
   const Tensor mask = from_data<std::int64_t>({1, 0}, {2});
   const GradcheckReport report = gradcheck(
       [](const Tensors& inputs) {
@@ -511,14 +511,14 @@ TEST(Gradcheck, PassesOverInputsAndOutputsWithoutGradients) {
   EXPECT_TRUE(report);
 }
 
-TEST(Gradcheck, NoticesThatThereAreMoreOutputsWhenItIsRunAgain) {
+TEST(Gradcheck, DetectsAChangedNumberOfOutputs) {
   std::size_t outputs = 0;
   EXPECT_THAT(
       gradcheck([&](const Tensors& inputs) { return Tensors(++outputs, scaled(inputs[0], 2)); }, {leaf({2})}).text,
       HasSubstr("returned 1 floating tensors, and 2 in a second run"));
 }
 
-TEST(Gradcheck, NoticesWhatIsNotDeterministic) {
+TEST(Gradcheck, DetectsNondeterminism) {
   double factor = 1.0;
   EXPECT_THAT(
       gradcheck([&](const Tensors& inputs) { return Tensors{scaled(inputs[0], factor += 1)}; }, {leaf({1})}).text,
@@ -533,7 +533,7 @@ TEST(Gradcheck, NoticesWhatIsNotDeterministic) {
   EXPECT_THAT(report.text, HasSubstr("give different bits"));
 }
 
-TEST(Gradcheck, NoticesABackwardThatTakesItsGradientToBeDense) {
+TEST(Gradcheck, DetectsABackwardThatIgnoresStrides) {
   const GradcheckReport report = gradcheck(
       [](const Tensors& inputs) {
         return Tensors{with_backward(inputs[0], [](const BackwardCall& call) -> Gradients {
@@ -547,7 +547,7 @@ TEST(Gradcheck, NoticesABackwardThatTakesItsGradientToBeDense) {
   EXPECT_THAT(report.text, HasSubstr("strided output gradient"));
 }
 
-TEST(Gradgradcheck, PassesWhatIsWrittenWithDifferentiableOperators) {
+TEST(Gradgradcheck, AcceptsDifferentiableOperators) {
   const GradcheckReport report = gradgradcheck(
       [](const Tensors& inputs) {
         return Tensors{times(exponential(inputs[0]), inputs[1]), total(inputs[0])};
@@ -556,13 +556,13 @@ TEST(Gradgradcheck, PassesWhatIsWrittenWithDifferentiableOperators) {
   EXPECT_TRUE(report);
 }
 
-TEST(Gradgradcheck, PassesALinearFunctionWhoseSecondDerivativeIsZero) {
+TEST(Gradgradcheck, AcceptsALinearFunction) {
   const GradcheckReport report =
       gradgradcheck([](const Tensors& inputs) { return Tensors{scaled(inputs[0], 3)}; }, {random({4}, 7)});
   EXPECT_TRUE(report);
 }
 
-TEST(Gradgradcheck, FindsABackwardThatForgetsItsOwnGraph) {
+TEST(Gradgradcheck, DetectsABackwardWithADetachedGraph) {
   const GradcheckReport report = gradgradcheck(
       [](const Tensors& inputs) {
         Tensor x = inputs[0];
@@ -578,7 +578,7 @@ TEST(Gradgradcheck, FindsABackwardThatForgetsItsOwnGraph) {
   EXPECT_THAT(report.text, StartsWith("gradgradcheck failed at element"));
 }
 
-TEST(Gradgradcheck, FindsAFirstDerivativeThatDiffersUnderCreateGraph) {
+TEST(Gradgradcheck, DetectsADifferentGradientUnderCreateGraph) {
   const GradcheckReport report = gradgradcheck(
       [](const Tensors& inputs) {
         return Tensors{with_backward(inputs[0], [](const BackwardCall& call) -> Gradients {

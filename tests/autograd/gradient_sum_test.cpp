@@ -25,7 +25,7 @@ constexpr DType halves[] = {DType::f16, DType::bf16};
 Tensor half_leaf(DType dtype, const Shape& shape = {3}) { return ones(shape, {.dtype = dtype}).set_requires_grad(); }
 std::vector<double> numbers(const Tensor& x) { return to(x.detach(), DType::f64).to_vector<double>(); }
 
-TEST(GradientSum, OfManyPassesIsThatOfF32RoundedOnce) {
+TEST(GradientSum, RoundsOnceAfterManyPasses) {
   for (const DType dtype : halves) {
     Tensor w = half_leaf(dtype), exact = half_leaf(DType::f32);
     for (int i = 0; i < 5000; ++i) {
@@ -39,7 +39,7 @@ TEST(GradientSum, OfManyPassesIsThatOfF32RoundedOnce) {
   }
 }
 
-TEST(GradientSum, OfManyUsesInOneGraphIsThatOfF32RoundedOnce) {
+TEST(GradientSum, RoundsOnceAfterManyUsesInOneGraph) {
   for (const DType dtype : halves)
     for (const bool through_another : {false, true}) {
       Tensor w = half_leaf(dtype);
@@ -53,7 +53,7 @@ TEST(GradientSum, OfManyUsesInOneGraphIsThatOfF32RoundedOnce) {
     }
 }
 
-TEST(GradientSum, OfAnOutputNamedManyTimesCountsEachTime) {
+TEST(GradientSum, CountsARepeatedOutputEachTime) {
   for (const DType dtype : halves) {
     Tensor w = half_leaf(dtype);
     const Tensor y = w * 1.0;
@@ -63,7 +63,7 @@ TEST(GradientSum, OfAnOutputNamedManyTimesCountsEachTime) {
 }
 
 /// One operator whose backward adds 3000 ones into an element.
-TEST(GradientSum, InsideAnOperatorIsExactToo) {
+TEST(GradientSum, IsExactInsideAnOperator) {
   using Of = std::function<Tensor(const Tensor&)>;
   const Tensor zero = zeros({3000}, {.dtype = DType::i64});
   const std::vector<std::pair<const char*, Of>> operators{
@@ -104,7 +104,7 @@ TEST(GradientSum, InsideAnOperatorIsExactToo) {
     }
 }
 
-TEST(GradientSum, GoesOnFromWhatOthersWrite) {
+TEST(GradientSum, ContinuesFromAWrittenGradient) {
   for (const DType dtype : halves) {
     Tensor w = half_leaf(dtype);
     const auto add = [&](int times) {
@@ -125,7 +125,7 @@ TEST(GradientSum, GoesOnFromWhatOthersWrite) {
   }
 }
 
-TEST(GradientSum, OfViewsAndEmptyTensors) {
+TEST(GradientSum, SupportsViewsAndEmptyTensors) {
   for (const DType dtype : halves) {
     Tensor w = half_leaf(dtype, {2, 3}), empty = half_leaf(dtype, {0, 3});
     for (int i = 0; i < 600; ++i) {
@@ -154,7 +154,7 @@ TEST(GradientSum, IsDifferentiableWithCreateGraph) {
   }
 }
 
-TEST(GradientSum, HooksSeeOneGradientOfTheDtypeOfTheirTensor) {
+TEST(GradientSum, ShowsHooksOneGradientInTheDtypeOfTheTensor) {
   for (const DType dtype : halves) {
     Tensor w = half_leaf(dtype);
     std::vector<double> seen;
@@ -170,7 +170,7 @@ TEST(GradientSum, HooksSeeOneGradientOfTheDtypeOfTheirTensor) {
   }
 }
 
-TEST(GradientSum, TakesMemoryForHalfTypesAlone) {
+TEST(GradientSum, TakesExtraMemoryForHalfTypesOnly) {
   const auto gradient_bytes = [](DType dtype) {
     const auto now = [] {
       return allocator_for(cpu).statistics().category_bytes[static_cast<std::size_t>(Category::gradient)].current;
@@ -203,7 +203,7 @@ double backward_bytes(std::int64_t steps, bool by_select, DType dtype) {
   return bytes;
 }
 
-TEST(GradientSum, OfSlicesInALoopIsLinearInTheTensor) {
+TEST(GradientSum, IsLinearInTheTensorForSlicesInALoop) {
   for (const DType dtype : {DType::f32, DType::bf16})
     for (const bool by_select : {true, false}) {
       const double once = backward_bytes(100, by_select, dtype);
@@ -211,7 +211,7 @@ TEST(GradientSum, OfSlicesInALoopIsLinearInTheTensor) {
     }
 }
 
-TEST(GradientSum, OfOverlappingSlicesIsThatOfTheSameElementsGathered) {
+TEST(GradientSum, EqualsTheGatherGradientForOverlappingSlices) {
   for (const DType dtype : {DType::f64, DType::f32, DType::f16, DType::bf16})
     for (const std::int64_t uses : {2, 3, 600}) {
       Tensor x = ones({2, 6, 3}, {.dtype = dtype}).set_requires_grad();
@@ -229,7 +229,7 @@ TEST(GradientSum, OfOverlappingSlicesIsThatOfTheSameElementsGathered) {
     }
 }
 
-TEST(GradientSum, OfSlicesLeavesASharedGradientAlone) {
+TEST(GradientSum, LeavesASharedGradientAlone) {
   Tensor x = ones({4}).set_requires_grad();
   Tensor kept;
   const Tensor y = x * 1.0;

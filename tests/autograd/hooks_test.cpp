@@ -31,7 +31,7 @@ TEST(Hooks, SeeTheCompleteGradientOnce) {
   EXPECT_THAT(values(x.grad()), ElementsAre(24));
 }
 
-TEST(Hooks, AReplacementTravelsOn) {
+TEST(Hooks, PassTheReplacementOn) {
   Tensor x = leaf({3});
   Tensor y = scaled(x, 2);
   register_hook(y, [](const Tensor& gradient) { return scaled(gradient, 100); });
@@ -62,7 +62,7 @@ TEST(Hooks, OnALeafRunBeforeAccumulationAndForEveryGraph) {
   EXPECT_EQ(calls, 2);
 }
 
-TEST(Hooks, OnALeafMayComeAfterTheForwardPass) {
+TEST(Hooks, AddedToALeafAfterTheForwardPassRun) {
   Tensor x = leaf({1});
   Tensor y = scaled(x, 2);
   register_hook(x, [](const Tensor& gradient) { return scaled(gradient, 5); });
@@ -70,7 +70,7 @@ TEST(Hooks, OnALeafMayComeAfterTheForwardPass) {
   EXPECT_THAT(values(x.grad()), ElementsAre(10));
 }
 
-TEST(Hooks, OnALeafJoinThoseOnItsNode) {
+TEST(Hooks, OnALeafRunWithHooksOnItsNode) {
   Tensor x = leaf({1});
   Tensor y = scaled(x, 2);
   gradient_edge(x).node->add_hook([](Gradients& gradients) { gradients[0] = scaled(gradients[0], 7); });
@@ -85,7 +85,7 @@ TEST(Hooks, AlsoRunForGrad) {
   EXPECT_THAT(values(grad({scaled(x, 2)}, {x})[0]), ElementsAre(10));
 }
 
-TEST(Hooks, OfOneOutputDoNotSeeTheOther) {
+TEST(Hooks, SeeOnlyTheirOwnOutput) {
   Tensor x = leaf({1});
   auto [same, negative] = both_signs(x);
   std::vector<double> seen;
@@ -101,7 +101,7 @@ TEST(Hooks, OfOneOutputDoNotSeeTheOther) {
   EXPECT_THAT(values(x.grad()), ElementsAre(3 - 70));
 }
 
-TEST(Hooks, OfANodeSeeAllItsOutputGradients) {
+TEST(Hooks, OnANodeSeeAllItsOutputGradients) {
   Tensor x = leaf({1});
   auto [same, negative] = both_signs(x);
   gradient_edge(same).node->add_hook([](Gradients& gradients) {
@@ -126,7 +126,7 @@ TEST(Hooks, MayRunAnotherBackwardOverAnotherGraph) {
   EXPECT_THAT(values(x.grad()), ElementsAre(3));
 }
 
-TEST(Hooks, MayRunAnotherBackwardOverTheVeryGraphThatRuns) {
+TEST(Hooks, MayRunAnotherBackwardOverTheSameGraph) {
   Tensor x = leaf({2});
   Tensor y = times(x, x);
   Tensor z = scaled(y, 5);
@@ -139,7 +139,7 @@ TEST(Hooks, MayRunAnotherBackwardOverTheVeryGraphThatRuns) {
   EXPECT_THAT(values(x.grad()), ElementsAre(20 + 20));
 }
 
-TEST(Hooks, MayLetGoOfTheTensorThatRuns) {
+TEST(Hooks, MayReleaseTheTensorOfTheRunningPass) {
   Tensor x = leaf({2});
   Tensor y = times(x, x);
   register_hook(x, [&y](const Tensor&) {
@@ -168,7 +168,7 @@ TEST(Hooks, AreRemovedByTheirHandle) {
   HookHandle().remove();
 }
 
-TEST(Hooks, MayBeRemovedWhenTheirTensorIsGone) {
+TEST(Hooks, MayBeRemovedAfterTheirTensor) {
   HookHandle handle;
   {
     Tensor x = leaf({1});
@@ -193,7 +193,7 @@ TEST(Hooks, MayRemoveThemselvesAndOthersWhileTheyRun) {
   EXPECT_THAT(ran, ElementsAre(0, 1, 1));
 }
 
-TEST(Hooks, ThatHoldTheirTensorLetItGoWhenTheyAreRemoved) {
+TEST(Hooks, ReleaseACapturedTensorOnRemoval) {
   const std::int64_t nodes = live_node_count();
   const auto bytes = [] { return allocator_for(cpu).statistics().requested_bytes.current; };
   const auto before = bytes();
@@ -209,7 +209,7 @@ TEST(Hooks, ThatHoldTheirTensorLetItGoWhenTheyAreRemoved) {
   EXPECT_EQ(bytes(), before);
 }
 
-TEST(Hooks, ThatHoldTheRecordOfTheirTensorNeedNoRemoval) {
+TEST(Hooks, WithAWeakReferenceNeedNoRemoval) {
   const auto bytes = [] { return allocator_for(cpu).statistics().requested_bytes.current; };
   const auto before = bytes();
   {
@@ -237,7 +237,7 @@ TEST(PostAccumulateHooks, SeeTheWholeGradientOncePerPass) {
   EXPECT_THAT(values(x.grad()), ElementsAre(17));
 }
 
-TEST(PostAccumulateHooks, MayWriteTheLeafAndDropItsGradientWhileTheRestOfThePassGoesOn) {
+TEST(PostAccumulateHooks, MayWriteTheLeafAndDropItsGradientDuringThePass) {
   Tensor early = leaf({2}), late = leaf({5});
   register_post_accumulate_hook(late, [&](const Tensor& gradient) {
     EXPECT_FALSE(early.grad().defined()) << "the later operator runs first";
@@ -271,7 +271,7 @@ TEST(PostAccumulateHooks, RunAfterTheOthersInOrderAndAreRemovedByTheirHandle) {
   EXPECT_THAT(ran, ElementsAre("before", "second"));
 }
 
-TEST(PostAccumulateHooks, DoNotRunWhereNothingIsAccumulated) {
+TEST(PostAccumulateHooks, DoNotRunWithoutAccumulation) {
   Tensor x = leaf({1}), other = leaf({1});
   int calls = 0;
   register_post_accumulate_hook(x, [&calls](const Tensor&) { ++calls; });
@@ -280,7 +280,7 @@ TEST(PostAccumulateHooks, DoNotRunWhereNothingIsAccumulated) {
   EXPECT_EQ(calls, 0);
 }
 
-TEST(PostAccumulateHooks, ThatThrowEndThePassAndTheNextOneWorks) {
+TEST(PostAccumulateHooks, EndThePassWhenTheyThrow) {
   Tensor x = leaf({1});
   HookHandle handle = register_post_accumulate_hook(x, [](const Tensor&) { throw ValueError("no"); });
   EXPECT_EQ(message_of<ValueError>([&] { scaled(x, 3).backward(); }), "no");
@@ -290,7 +290,7 @@ TEST(PostAccumulateHooks, ThatThrowEndThePassAndTheNextOneWorks) {
   EXPECT_THAT(values(x.grad()), ElementsAre(3));
 }
 
-TEST(PostAccumulateHooks, AreForLeavesThatRequireAGradient) {
+TEST(PostAccumulateHooks, NeedALeafThatRequiresGrad) {
   Tensor x = leaf({1, 2});
   const auto nothing = [](const Tensor&) {};
   const std::string text =
@@ -313,7 +313,7 @@ TEST(Hooks, AreCheckedLikeOperators) {
             "[register_post_accumulate_hook] the hook is empty: (2,) f64 on cpu");
 }
 
-TEST(Hooks, OfALeafMayComeFromSeveralThreadsAtOnce) {
+TEST(Hooks, MayBeAddedToALeafFromSeveralThreads) {
   std::vector<Tensor> leaves;
   for (int i = 0; i < 3000; ++i) leaves.push_back(leaf({1}));
   std::atomic<int> calls{0}, arrived{0};

@@ -26,7 +26,7 @@ Tensor f64_values(std::initializer_list<double> values) { return Numbers::values
 Tensor places_of(std::initializer_list<std::int64_t> values) { return Numbers::integers(values); }
 Tensor truth(std::initializer_list<bool> values, const Shape& shape) { return from_data<bool>(values, shape); }
 
-TEST(IndexByTensor, HasTheShapeOfTheIndexAndTheRestOfX) {
+TEST(IndexByTensor, HasTheShapeOfTheIndexAndTheTrailingDimensions) {
   const Tensor x = reshape(arange(0, 24), {2, 3, 4});
   EXPECT_EQ(x[places_of({1, 0, 1})].shape(), (Shape{3, 3, 4}));
   EXPECT_EQ(x[reshape(places_of({1, 0}), {2, 1})].shape(), (Shape{2, 1, 3, 4}));
@@ -35,7 +35,7 @@ TEST(IndexByTensor, HasTheShapeOfTheIndexAndTheRestOfX) {
   EXPECT_TRUE(bit_equal(x[places_of({1, -2})], stack({x[1], x[0]})));
 }
 
-TEST(IndexByMask, HasARowForEachThatIsTrue) {
+TEST(IndexByMask, HasARowForEachTrueElement) {
   const Tensor x = reshape(arange(0, 24), {2, 3, 4});
   EXPECT_EQ(x[x > 5.0].to_vector<double>(), arange(6, 24).to_vector<double>());
   EXPECT_EQ(x[truth({true, false}, {2})].shape(), (Shape{1, 3, 4}));
@@ -57,7 +57,7 @@ TEST(IndexByMask, TakesEveryDtypeAndLayout) {
   }
 }
 
-TEST(IndexByMask, HasTheGradientThatDifferencesGive) {
+TEST(IndexByMask, PassesGradcheck) {
   const Tensor x = Numbers(3).normal({3, 4}).set_requires_grad(), chosen = x.detach() > 0.0;
   const auto positive = [&](const Tensor& in) { return square(in[chosen]); };
   EXPECT_TRUE(gradcheck(positive, x));
@@ -65,13 +65,13 @@ TEST(IndexByMask, HasTheGradientThatDifferencesGive) {
   EXPECT_EQ(grad({sum(x[chosen])}, {x})[0].to_vector<double>(), to(chosen, DType::f64).to_vector<double>());
 }
 
-TEST(IndexByMask, OfASimulatedDeviceHasNoRow) {
+TEST(IndexByMask, HasNoRowsOnASimulatedDevice) {
   const Device sim{DeviceType::sim, 0};
   const Tensor x = zeros({4, 3}, {.device = sim});
   EXPECT_EQ(x[ones({4}, {.dtype = DType::boolean, .device = sim})].shape(), (Shape{0, 3}));
 }
 
-TEST(IndexByTensor, SaysWhatItRefuses) {
+TEST(IndexByTensor, NamesTheRejectedIndex) {
   const Tensor x = zeros({2, 3});
   EXPECT_EQ(error_of<IndexError>([&] { x[places_of({0, 2})]; }), "[index] index 2 at position (1,) is outside [-2, 2)");
   EXPECT_EQ(error_of<IndexError>([&] { x[places_of({-3})]; }), "[index] index -3 at position (0,) is outside [-2, 2)");
@@ -98,7 +98,7 @@ TEST(IndexPut, ReplacesOrAdds) {
             (Doubles{0, 0, 0, 0, 1, 1, 1, 1}));
 }
 
-TEST(IndexPut, SaysWhatItRefuses) {
+TEST(IndexPut, NamesTheRejectedOperands) {
   const Tensor x = zeros({2, 3});
   EXPECT_EQ(error_of<ValueError>([&] { index_put(x, {}, zeros({})); }), "[index_put] no index given");
   EXPECT_EQ(error_of<ShapeError>([&] {
@@ -112,7 +112,7 @@ TEST(IndexPut, SaysWhatItRefuses) {
   EXPECT_THROW(index_put(x, {places_of({0})}, zeros({3}, {.dtype = DType::f64})), DTypeError);
 }
 
-TEST(IndexPut, AddsManySmallNumbersInHalfTypes) {
+TEST(IndexPut, AccumulatesManySmallNumbersInHalfTypes) {
   for (const DType dtype : {DType::bf16, DType::f16}) {
     const Tensor nowhere = zeros({5000}, {.dtype = DType::i64});
     EXPECT_NEAR(index_put(zeros({1}, {.dtype = dtype}), {nowhere}, scalar(1.0, {.dtype = dtype}), true).item(), 5000,
@@ -129,7 +129,7 @@ std::vector<Doubles> scattered(ScatterReduction reduction, bool include_self, st
   return {out.to_vector<double>(), slopes[0].to_vector<double>(), slopes[1].to_vector<double>()};
 }
 
-TEST(ScatterReduce, GivesWhatPyTorchGives) {
+TEST(ScatterReduce, MatchesPyTorch) {
   const auto with = [](ScatterReduction reduction) {
     return scattered(reduction, true, {1, 5, 2}, {5, 5, 2, 0}, {1, 1, 2, 2});
   };
@@ -142,7 +142,7 @@ TEST(ScatterReduce, GivesWhatPyTorchGives) {
   EXPECT_EQ(with(ScatterReduction::amin), (All{{1, 5, 0}, {1, third, 0}, {third, third, 0, 1}}));
 }
 
-TEST(ScatterReduce, LeavesXOutWhereAnythingIsSent) {
+TEST(ScatterReduce, ExcludesXFromReducedPositions) {
   const auto without = [](ScatterReduction reduction) {
     return scattered(reduction, false, {1, 5, 2}, {5, 5, 2, 0}, {1, 1, 2, 2});
   };
@@ -155,7 +155,7 @@ TEST(ScatterReduce, LeavesXOutWhereAnythingIsSent) {
   EXPECT_EQ(without(ScatterReduction::amin), (All{{1, 5, 0}, {1, 0, 0}, {0.5, 0.5, 0, 1}}));
 }
 
-TEST(ScatterReduce, OfNanAndZeros) {
+TEST(ScatterReduce, PropagatesNanAndCountsZeros) {
   const double nan = std::nan("");
   const auto found = scattered(ScatterReduction::amax, true, {nan, 1, 1}, {1, nan, 1, 1}, {0, 1, 2, 2});
   EXPECT_TRUE(std::isnan(found[0][0]) && std::isnan(found[0][1]));
@@ -180,7 +180,7 @@ TEST(ScatterReduce, CombinesHalfTypesInF32) {
   }
 }
 
-TEST(ScatterReduce, SaysWhatItRefuses) {
+TEST(ScatterReduce, NamesTheRejectedDtype) {
   const Tensor whole = ones({2}, {.dtype = DType::i64}), flags = ones({2}, {.dtype = DType::boolean}),
                at = places_of({0, 1});
   EXPECT_THAT(error_of<DTypeError>([&] { scatter_reduce(whole, 0, at, whole, ScatterReduction::mean); }),
@@ -196,7 +196,7 @@ Doubles slopes_at(const Function& function, std::initializer_list<double> at) {
   return grad({sum(function(x))}, {x})[0].template to_vector<double>();
 }
 
-TEST(NewKinks, HaveTheGradientsOfPyTorch) {
+TEST(KinkGradients, MatchPyTorch) {
   EXPECT_EQ(slopes_at([](const Tensor& x) { return elu(x, 1.5); }, {0.0, -0.0, 2.0, 1e300}), (Doubles{1.5, 1.5, 1, 1}));
   EXPECT_EQ(slopes_at(
                 [](const Tensor& x) {
@@ -230,7 +230,7 @@ TEST(NewKinks, HaveTheGradientsOfPyTorch) {
   }
 }
 
-TEST(ClampByTensors, TakesUndefinedBoundsAndTheUpperOneWins) {
+TEST(ClampByTensors, AcceptsUndefinedBoundsAndPrefersTheUpper) {
   const Tensor x = f64_values({0, 1, 2, 3}), low = f64_values({1}), high = f64_values({2, 2, 2, 0});
   EXPECT_EQ(clamp(x, low, high).to_vector<double>(), (Doubles{1, 1, 2, 0}));
   EXPECT_EQ(clamp(x, low, Tensor()).to_vector<double>(), (Doubles{1, 1, 2, 3}));
@@ -239,7 +239,7 @@ TEST(ClampByTensors, TakesUndefinedBoundsAndTheUpperOneWins) {
             (Doubles{0, 0.5, 1, 0.5, 0}));
 }
 
-TEST(Halves, OfGluAndUnbindAndMovedim) {
+TEST(Unstacking, GluUnbindAndMovedimCheckTheirDimensions) {
   EXPECT_EQ(error_of<ShapeError>([] { glu(zeros({3})); }),
             "[glu] dimension 0 does not divide into two halves: x (3,) f32 on cpu");
   EXPECT_EQ(glu(zeros({4, 6}), 0).shape(), (Shape{2, 6}));

@@ -32,14 +32,14 @@ Tensor from_zero(const Shape& shape) {
   return reshape(arange(0.0, static_cast<double>(count(shape)), 1.0, {.dtype = DType::f64}), shape);
 }
 
-TEST(Language, TheProductOfTwoVectorsIsANumber) {
+TEST(Expressions, TheProductOfTwoVectorsIsAScalar) {
   const Tensor a = from_data({1.0, 2.0}, {2}), b = from_data({3.0, 4.0}, {2});
   EXPECT_EQ(matmul(a, b).shape(), Shape{});
   EXPECT_EQ(matmul(a, b).item(), 11.0);
   EXPECT_EQ(matmul(unsqueeze(a, 0), b).shape(), Shape{1});
 }
 
-TEST(ANumberForAList, NamesOneDimensionOrOneSize) {
+TEST(IntegerArgument, NamesOneDimensionOrOneSize) {
   const Tensor x = from_zero({2, 3});
   EXPECT_EQ(numbers_of(mean(x, -1)), (Doubles{1, 4}));
   EXPECT_EQ(sum(x, 0, true).shape(), (Shape{1, 3}));
@@ -88,7 +88,7 @@ concept AnyReduces = requires(const Tensor& x, Numbers... numbers) {
 || requires(const Tensor& x, Numbers... numbers) { argmin(x, numbers...); }
 || requires(const Tensor& x, Numbers... numbers) { norm(x, 2.0, numbers...); };
 
-TEST(ASecondNumber, IsNoWordOnWhetherReducedDimensionsStay) {
+TEST(SecondIntegerArgument, IsNotAKeepDimFlag) {
   static_assert(Reduces<int> && Reduces<int, bool> && Reduces<std::int64_t, bool>);
   static_assert(!AnyReduces<int, int> && !AnyReduces<int, std::int64_t> && !AnyReduces<int, double>,
                 "sum(x, 0, 1) is neither sum(x, {0, 1}) nor sum(x, 0, true): it does not compile");
@@ -123,7 +123,7 @@ TEST(Comparisons, AreElementwiseWithTensorsAndNumbers) {
   EXPECT_EQ(numbers_of(x < unbounded), (Doubles{1, 1, 1, 1}));
 }
 
-TEST(Comparisons, OfIntegersTakeNumbersOfTheirDtypeOnly) {
+TEST(Comparisons, RejectNumbersOutsideAnIntegerDtype) {
   const Tensor x = from_data<std::int64_t>({1, 2, 3}, 3), small = to(x, DType::u8), flags = x > 1.0;
   EXPECT_EQ(numbers_of(x >= 2.0), (Doubles{0, 1, 1}));
   EXPECT_EQ(numbers_of(flags == 1.0), (Doubles{0, 1, 1}));
@@ -136,7 +136,7 @@ TEST(Comparisons, OfIntegersTakeNumbersOfTheirDtypeOnly) {
   EXPECT_EQ(error_of<DTypeError>([&] { return ~x; }), "[~] needs bool tensors: x (3,) i64 on cpu");
 }
 
-TEST(Numbers, StandInForATensorOfTheOthersDtype) {
+TEST(Numbers, TakeTheDtypeOfTheTensorOperand) {
   for (const DType dtype : {DType::f64, DType::f32, DType::f16, DType::bf16, DType::i64, DType::i32, DType::u8}) {
     const Tensor x = to(f64_vector({0, 3, 7}), dtype), chosen = x > 1.0;
     for (const Tensor& y :
@@ -180,12 +180,12 @@ TEST(Index, SelectsSlicesAndAddsDimensions) {
                 "x[0] = y would change nothing");
 }
 
-TEST(Index, LetsGradientsThrough) {
+TEST(Index, PassesGradients) {
   const Tensor x = from_zero({2, 3}).set_requires_grad();
   EXPECT_EQ(numbers_of(grad({sum(square(x[{1, slice(0, 2)}]))}, {x})[0]), (Doubles{0, 0, 0, 6, 8, 0}));
 }
 
-TEST(Assignment, WritesThroughEveryViewWhereNothingIsRecorded) {
+TEST(Assignment, WritesThroughEveryViewWithoutRecording) {
   const Tensor x = from_zero({2, 3});
   const std::uint64_t version = x.storage()->version();
   x[1] += 10.0;
@@ -202,7 +202,7 @@ TEST(Assignment, WritesThroughEveryViewWhereNothingIsRecorded) {
   EXPECT_TRUE(parameter.is_leaf());
 }
 
-TEST(Assignment, ReadsTheOldValuesWhereBothSidesOverlap) {
+TEST(Assignment, ReadsTheOldValuesOfOverlappingSides) {
   Tensor x = from_zero({2, 2}) + 1.0;
   x += x[1];
   EXPECT_EQ(numbers_of(x), (Doubles{4, 6, 6, 8}));
@@ -234,7 +234,7 @@ TEST(Assignment, WorksInEveryDtypeOfNumbers) {
   }
 }
 
-TEST(Assignment, OfALeafThatRequiresGradNeedsANoGradGuard) {
+TEST(Assignment, NeedsANoGradGuardForALeafThatRequiresGrad) {
   Tensor x = f64_vector({1, 2}).set_requires_grad();
   EXPECT_EQ(error_of<Error>([&] { x += 1.0; }),
             "[+=] an in-place write to a leaf that requires grad needs a NoGradGuard: lhs (2,) f64 on cpu");
@@ -245,7 +245,7 @@ TEST(Assignment, OfALeafThatRequiresGradNeedsANoGradGuard) {
   EXPECT_EQ(numbers_of(x), (Doubles{1, 2}));
 }
 
-TEST(Assignment, PutsTheResultOnTheTapeForEveryHandle) {
+TEST(Assignment, RecordsTheResultForEveryHandle) {
   const Tensor w = f64_vector({1, 2, 3}).set_requires_grad();
   Tensor total = zeros({}, {.dtype = DType::f64});
   const Tensor handle = total;
@@ -266,7 +266,7 @@ TEST(Assignment, KeepsTheOldFactorsForTheBackward) {
   for (std::size_t i = 0; i < 2; ++i) EXPECT_TRUE(bit_equal(got_gradients[i], want_gradients[i]));
 }
 
-TEST(Assignment, OnTheTapeRefusesWhatAViewOrABackwardWouldNotSee) {
+TEST(Assignment, RejectsARecordedWriteUnderAViewOrASavedTensor) {
   const Tensor w = f64_vector({1, 2}).set_requires_grad();
   const std::string text =
       "[+=] a view or a backward shares the memory of the left side; write x = x + y instead: lhs (2,) f64 on cpu";
@@ -284,7 +284,7 @@ TEST(Assignment, OnTheTapeRefusesWhatAViewOrABackwardWouldNotSee) {
             "[+=] a view or a backward shares the memory of the left side; write x = x + y instead: lhs () f64 on cpu");
 }
 
-TEST(Assignment, OfAConstantIsNoticedByABackwardThatReadsIt) {
+TEST(Assignment, ToASavedConstantFailsInBackward) {
   const Tensor w = f64_vector({1, 2}).set_requires_grad();
   Tensor x = f64_vector({3, 4});
   const Tensor y = sum(w * x);
@@ -293,7 +293,7 @@ TEST(Assignment, OfAConstantIsNoticedByABackwardThatReadsIt) {
             "[mul] a saved tensor (2,) f64 on cpu was written in place: saved at version 0, now at version 1");
 }
 
-TEST(Assignment, RefusesWhatDoesNotFitAndChangesNothing) {
+TEST(Assignment, RejectsMismatchesAndChangesNothing) {
   Tensor x = from_zero(3);
   EXPECT_EQ(error_of<ShapeError>([&] {
               x += from_zero({2, 3});

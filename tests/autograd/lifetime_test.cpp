@@ -27,32 +27,32 @@ class Lifetime : public testing::Test {
   const std::uint64_t bytes_ = live_bytes();
 };
 
-TEST_F(Lifetime, OfAGraphThatIsNeverRun) {
+TEST_F(Lifetime, EndsForAGraphWithoutBackward) {
   Tensor x = leaf({1, 2});
   Tensor y = total(times(exponential(x), x));
   EXPECT_EQ(live_node_count(), nodes_ + 4);  // three operators and one leaf
 }
 
-TEST_F(Lifetime, OfAGraphThatIsRun) {
+TEST_F(Lifetime, EndsForAGraphAfterBackward) {
   Tensor x = leaf({1, 2});
   total(times(exponential(x), x)).backward();
   EXPECT_EQ(live_node_count(), nodes_);
 }
 
-TEST_F(Lifetime, OfAGraphThatIsRetained) {
+TEST_F(Lifetime, EndsForARetainedGraph) {
   Tensor x = leaf({1, 2});
   Tensor y = total(times(x, x));
   y.backward({}, true);
   EXPECT_EQ(live_node_count(), nodes_ + 3);
 }
 
-TEST_F(Lifetime, OfSecondDerivatives) {
+TEST_F(Lifetime, EndsAfterSecondDerivatives) {
   Tensor x = leaf({1, 2});
   Tensor first = grad({total(times(exponential(x), x))}, {x}, {}, {.create_graph = true})[0];
   grad({total(first)}, {x});
 }
 
-TEST_F(Lifetime, OfALeafWhoseGradientIsDifferentiable) {
+TEST_F(Lifetime, EndsForALeafWithADifferentiableGradient) {
   Tensor x = leaf({1, 2}), weight = leaf({3, 4});
   total(times(times(exponential(x), x), weight)).backward({}, false, /*create_graph=*/true);
   EXPECT_TRUE(x.grad().requires_grad());
@@ -62,14 +62,14 @@ TEST_F(Lifetime, OfALeafWhoseGradientIsDifferentiable) {
   EXPECT_TRUE(x.grad().requires_grad());
 }
 
-TEST_F(Lifetime, OfALeafThatRequiresAGradientOnlyLater) {
+TEST_F(Lifetime, EndsForALeafThatRequiresGradLater) {
   Tensor x = from_data<double>({1, 2}, {2}), weight = leaf({3, 4});
   const Tensor y = times(x, weight);
   x.set_requires_grad();
   total(times(y, times(x, x))).backward({}, false, /*create_graph=*/true);
 }
 
-TEST_F(Lifetime, OfANodeEndsWithTheLastTensorThatLeadsToIt) {
+TEST_F(Lifetime, EndsWithTheLastTensorOfANode) {
   Tensor x = leaf({1, 2});
   Tensor y = times(x, x);
   Tensor z = scaled(y, 2);
@@ -79,7 +79,7 @@ TEST_F(Lifetime, OfANodeEndsWithTheLastTensorThatLeadsToIt) {
   EXPECT_EQ(live_node_count(), nodes_);
 }
 
-TEST_F(Lifetime, OfALeafThatIsForgottenBeforeItsGraph) {
+TEST_F(Lifetime, EndsForALeafDestroyedBeforeItsGraph) {
   Tensor y;
   {
     Tensor x = leaf({1, 2});
@@ -88,7 +88,7 @@ TEST_F(Lifetime, OfALeafThatIsForgottenBeforeItsGraph) {
   y.backward();
 }
 
-TEST_F(Lifetime, OfAGraphWhoseBackwardThrows) {
+TEST_F(Lifetime, EndsWhenABackwardThrows) {
   Tensor x = leaf({1, 2});
   Tensor loss = total(times(
       with_backward(exponential(x), [](const BackwardCall&) -> Gradients { throw std::runtime_error("on purpose"); }),
@@ -105,7 +105,7 @@ TEST_F(Lifetime, OfAGraphWhoseBackwardThrows) {
   EXPECT_THAT(values(x.grad()), ElementsAre(2, 4));
 }
 
-TEST_F(Lifetime, OfWhatABackwardThatThrowsHadYetToReach) {
+TEST_F(Lifetime, EndsForNodesBehindAThrowingBackward) {
   Tensor x = ones({1 << 12}).set_requires_grad();
   const std::uint64_t before = live_bytes();
   Tensor y = x;
@@ -118,7 +118,7 @@ TEST_F(Lifetime, OfWhatABackwardThatThrowsHadYetToReach) {
   EXPECT_LE(live_bytes(), before + 64) << "only the loss";
 }
 
-TEST_F(Lifetime, OfARetainedGraphWhoseBackwardThrowsLetsItRunAgain) {
+TEST_F(Lifetime, ContinuesForARetainedGraphAfterAThrow) {
   Tensor x = leaf({1, 2});
   bool fail = true;
   Tensor y = with_backward(times(x, x), [&fail](const BackwardCall& call) -> Gradients {
@@ -132,7 +132,7 @@ TEST_F(Lifetime, OfARetainedGraphWhoseBackwardThrowsLetsItRunAgain) {
   EXPECT_THAT(values(x.grad()), ElementsAre(2, 4));
 }
 
-TEST_F(Lifetime, OfAGraphWhoseHookThrows) {
+TEST_F(Lifetime, EndsWhenAHookThrows) {
   Tensor x = leaf({1, 2});
   Tensor y = times(x, x);
   register_hook(y, [](const Tensor&) -> Tensor { throw std::runtime_error("on purpose"); });
@@ -162,7 +162,7 @@ TEST(OutOfMemoryInBackward, FreesTheGraphAndASmallerBatchWorks) {
   EXPECT_EQ(live_bytes(device), 0u);
 }
 
-TEST(GradientMemory, AFirstGradientIsAdoptedAndLaterOnesAreAddedInPlace) {
+TEST(GradientMemory, AdoptsTheFirstGradientAndAddsLaterOnesInPlace) {
   constexpr std::int64_t n = 1 << 14;
   Tensor x = ones({n}).set_requires_grad();
   Tensor gradient = ones({n});
@@ -182,7 +182,7 @@ TEST(GradientMemory, AFirstGradientIsAdoptedAndLaterOnesAreAddedInPlace) {
   EXPECT_EQ(held.to_vector<float>()[7], 4.0f);
 }
 
-TEST(GradientMemory, SumsOfPathsReuseMemoryThatNobodyElseHolds) {
+TEST(GradientMemory, ReusesUnsharedMemoryForSumsOfPaths) {
   constexpr std::int64_t n = 1 << 14;
   Tensor x = ones({n}).set_requires_grad();
   Tensor y = plus(plus(scaled(x, 2), scaled(x, 3)), scaled(x, 4));
@@ -193,7 +193,7 @@ TEST(GradientMemory, SumsOfPathsReuseMemoryThatNobodyElseHolds) {
   EXPECT_EQ(x.grad().to_vector<float>()[3], 9.0f);
 }
 
-TEST(GradientMemory, AViewOfSomethingLargerIsCopied) {
+TEST(GradientMemory, CopiesAViewOfALargerTensor) {
   Tensor x = ones({4}).set_requires_grad();
   Tensor large = zeros({1000});
   with_backward(x, [](const BackwardCall&) -> Gradients {
@@ -202,7 +202,7 @@ TEST(GradientMemory, AViewOfSomethingLargerIsCopied) {
   EXPECT_EQ(x.grad().storage()->bytes(), 16u);
 }
 
-TEST(GradientMemory, IsTaggedGradient) {
+TEST(GradientMemory, HasTheGradientTag) {
   Tensor x = ones({1 << 14}).set_requires_grad();
   const auto gradient_bytes = [] {
     const Statistics statistics = allocator_for(cpu).statistics();

@@ -24,7 +24,7 @@ TEST(LinearCrossEntropy, KeepsTheLossOfLargeLogitsInHalfTypes) {
   }
 }
 
-TEST(LinearCrossEntropy, AddsTheGradientOfTheWeightUpInF32HoweverManyChunksThereAre) {
+TEST(LinearCrossEntropy, AccumulatesTheWeightGradientInF32OverAllChunks) {
   const std::int64_t rows = 300 * 1024, classes = 2;  // 600 chunks; 256 + 1 is 256 in bf16
   const Tensor targets = zeros({rows}, {.dtype = DType::i64});
   for (const DType dtype : {DType::bf16, DType::f16}) {

@@ -6,7 +6,7 @@
 namespace poolgrad {
 namespace {
 
-TEST(Linking, GradientsWorkInAProgramThatCallsNoOperator) {
+TEST(Linking, GradientsWorkInAProgramWithoutOperatorCalls) {
   Tensor x = ones({3}).set_requires_grad();
   x.backward(full({3}, 2.0));
   EXPECT_EQ(x.grad().to_vector<float>(), (std::vector<float>{2, 2, 2}));

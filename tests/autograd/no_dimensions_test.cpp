@@ -51,7 +51,7 @@ const std::vector<std::pair<std::string, CallAlong>> calls_along = {
      }},
 };
 
-TEST(NoDimensions, AreDimensionsZeroAndMinusOneOfAVectorOfOne) {
+TEST(ZeroDimensional, TensorActsAsAVectorOfOneAlongDimensionsZeroAndMinusOne) {
   for (const auto& [name, call] : calls_along)
     for (const std::int64_t dim : {0, -1}) {
       const Tensor x = scalar(1.5, {.dtype = DType::f64}).set_requires_grad();
@@ -65,7 +65,7 @@ TEST(NoDimensions, AreDimensionsZeroAndMinusOneOfAVectorOfOne) {
     }
 }
 
-TEST(NoDimensions, HaveNoOther) {
+TEST(ZeroDimensional, TensorRejectsOtherDimensions) {
   const Tensor x = scalar(1.5, {.dtype = DType::f64});
   for (const auto& [name, call] : calls_along) {
     EXPECT_THROW(call(x, 1), IndexError) << name;
@@ -73,7 +73,7 @@ TEST(NoDimensions, HaveNoOther) {
   }
 }
 
-TEST(NoDimensions, GiveIndicesAndTruthWithoutDimensions) {
+TEST(ZeroDimensional, TensorGivesZeroDimensionalIndicesAndTruth) {
   const Tensor x = scalar(1.5);
   for (const Tensor& result : {argmax(x, 0), argmax(x, -1, true), argmin(x), argsort(x), sort(x, 0).indices,
                                topk(x, 1).indices, any(x, 0), all(x, -1), squeeze(x, 0), unsqueeze(x, 0)[0]})
@@ -81,7 +81,7 @@ TEST(NoDimensions, GiveIndicesAndTruthWithoutDimensions) {
   EXPECT_EQ(argmax(x, 0).item(), 0.0);
 }
 
-TEST(NoDimensions, TakeAnIndexThatIsAVectorOfOne) {
+TEST(ZeroDimensional, TensorAcceptsAnIndexVectorOfOne) {
   const Tensor x = scalar(1.5, {.dtype = DType::f64}).set_requires_grad();
   const Tensor index = zeros({1}, {.dtype = DType::i64}), source = full({1}, 2.0, {.dtype = DType::f64});
   const struct {
@@ -103,7 +103,7 @@ TEST(NoDimensions, TakeAnIndexThatIsAVectorOfOne) {
   EXPECT_THROW(index_select(x, 0, zeros({2}, {.dtype = DType::i64})), ShapeError);
 }
 
-TEST(NoDimensions, AreNotCut) {
+TEST(ZeroDimensional, TensorCannotBeSlicedOrSplit) {
   const Tensor x = scalar(1.5);
   EXPECT_THROW(slice(x, 0, 0, 1), IndexError);
   EXPECT_THROW(select(x, 0, 0), IndexError);

@@ -72,7 +72,7 @@ TEST(Rope, FitsLongerContexts) {
       << "a single pair turns by 1";
 }
 
-TEST(Rope, OfAPartOfASequenceTurnsByThePositionsOfTheMap) {
+TEST(Rope, RotatesPartOfASequenceByItsPositionMap) {
   Generator generator(4);
   const Tensor whole = randn({2, 12, 3, 4}, {.dtype = DType::f64}, generator), want = rope(whole);
   for (const kernels::PositionMap& map : {kernels::PositionMap{4, 4, 2, 2, 3}, kernels::PositionMap{4, 1, 3, 8, 1}}) {
@@ -88,7 +88,7 @@ TEST(Rope, OfAPartOfASequenceTurnsByThePositionsOfTheMap) {
   EXPECT_THROW(rope(whole, kernels::PositionMap::contiguous(5)), ShapeError);
 }
 
-TEST(Kinks, HaveTheGradientsTheHeadersPromise) {
+TEST(Kinks, HaveTheDocumentedGradients) {
   EXPECT_EQ(slopes(abs, {0.0, -0.0}), (Doubles{0, 0}));
   EXPECT_EQ(slopes(relu, {0.0}), (Doubles{0}));
   EXPECT_EQ(slopes([](const Tensor& x) { return clamp(x, -1.0, 1.0); }, {-1, 1, 1.5}), (Doubles{1, 1, 0}));
@@ -101,7 +101,7 @@ TEST(Kinks, HaveTheGradientsTheHeadersPromise) {
   EXPECT_EQ(slopes([](const Tensor& b) { return pow(f64({0, 0, 0}), b); }, {2, 0, -1}), (Doubles{0, 0, 0}));
 }
 
-TEST(FullyMaskedRows, GiveNumbersAndNoNan) {
+TEST(FullyMaskedRows, GiveNoNan) {
   const Tensor x = full({2, 3}, -infinity, {.dtype = DType::f64}).set_requires_grad();
   for (const bool create_graph : {false, true}) {
     const Tensor y = softmax(x);
@@ -126,7 +126,7 @@ TEST(EmptyReductions, GiveTheNeutralElement) {
   EXPECT_EQ(all(x).item(), 1.0);
 }
 
-TEST(HalfTypes, HaveTheirGradientsWhereSquaresAndProductsOverflow) {
+TEST(HalfTypes, HaveGradientsWhereSquaresAndProductsOverflow) {
   const auto check = [](const char* name, const auto& function, const Tensor& at) {
     const auto gradients = [&](DType dtype, bool create_graph) {
       const Tensor x = to(at, dtype).detach().set_requires_grad();
@@ -167,7 +167,7 @@ TEST(HalfTypes, HaveTheirGradientsWhereSquaresAndProductsOverflow) {
       "div", [](const Tensor& x) { return full({4}, 0x1p-19, x.options()) / x; }, f64({0x1p-15, 0x1p-15, 0.5, 2}));
 }
 
-TEST(Variance, OfHalfTypesHasSquaresThatTheyCannotHold) {
+TEST(Variance, SurvivesSquaresBeyondF16) {
   for (const double spread : {3.0, 300.0}) {  // one variance fits f16, the other does not
     const Tensor signs = repeat(f64({1, -1}), 40'000, 0), x = to(signs * spread, DType::f16).set_requires_grad();
     const double deviation = stddev(x, {}, false, 0.0).item();
@@ -178,14 +178,14 @@ TEST(Variance, OfHalfTypesHasSquaresThatTheyCannotHold) {
   }
 }
 
-TEST(Variance, WithoutDegreesOfFreedomIsNoNumber) {
+TEST(Variance, IsNanWithoutDegreesOfFreedom) {
   for (const double correction : {2.0, 3.0}) {
     EXPECT_EQ(variance(f64({1, 2}), {}, false, correction).item(), infinity);
     EXPECT_TRUE(std::isnan(variance(f64({1, 1}), {}, false, correction).item()));
   }
 }
 
-TEST(LogSumExp, OfInfinityIsInfinity) {
+TEST(LogSumExp, IsInfinityForAnInfiniteElement) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   const Tensor rows = from_data({0.0, infinity, 1.0, infinity, -infinity, infinity, infinity, nan, 0.0}, {3, 3});
   for (const DType dtype : {DType::f64, DType::f32, DType::f16, DType::bf16})
@@ -211,7 +211,7 @@ TEST(RunningProduct, IsExactForIntegersAndZeros) {
   EXPECT_FALSE(product.shares_storage_with(one));
 }
 
-TEST(RunningLogSumExp, IsStableAndStartsFromNothing) {
+TEST(RunningLogSumExp, IsStableAndAcceptsMinusInfinity) {
   const double infinity = std::numeric_limits<double>::infinity();
   const Tensor x = from_data({-infinity, -1000.0, 0.0, 1000.0, -1000.0}, {5}).set_requires_grad();
   const Tensor y = logcumsumexp(x, 0);
@@ -227,7 +227,7 @@ TEST(RunningLogSumExp, IsStableAndStartsFromNothing) {
   EXPECT_NEAR(to(logcumsumexp(ramp, 0), DType::f64).to_vector<double>()[19], 19.458675, 0.01);
 }
 
-TEST(Sort, GivesValuesAndPlacesAlongAnyDimensionOfAnyDtype) {
+TEST(Sort, GivesValuesAndIndicesAlongAnyDimensionOfAnyDtype) {
   using Integers = std::vector<std::int64_t>;
   const Tensor x = from_data<std::int32_t>({3, 1, 2, 1, 5, 0}, {2, 3});
   const auto [rows, of_rows] = sort(x);
@@ -242,7 +242,7 @@ TEST(Sort, GivesValuesAndPlacesAlongAnyDimensionOfAnyDtype) {
   EXPECT_EQ(sort(zeros({2, 0, 3}), 1).values.shape(), (Shape{2, 0, 3}));
 }
 
-TEST(TopK, TakesTheBestAndGivesThemTheGradient) {
+TEST(TopK, SelectsTheLargestAndGivesThemTheGradient) {
   using Integers = std::vector<std::int64_t>;
   const Tensor x = from_data<double>({1.0, NAN, 4.0, 4.0, -2.0}, {5}).set_requires_grad();
   const auto [largest, places] = topk(x, 3);
@@ -254,7 +254,7 @@ TEST(TopK, TakesTheBestAndGivesThemTheGradient) {
   EXPECT_TRUE(std::isnan(topk(x, 5).values.to_vector<double>()[4]));
 }
 
-TEST(Norm, TakesSquaresThatTheDtypeCannotHold) {
+TEST(Norm, SurvivesSquaresBeyondTheDtype) {
   for (const double value : {1e20, 1e-30}) {
     const Tensor x = full({4}, value).set_requires_grad();
     const Tensor length = norm(x);
@@ -263,7 +263,7 @@ TEST(Norm, TakesSquaresThatTheDtypeCannotHold) {
   }
 }
 
-TEST(Norm, OfRowsTakesSquaresThatTheDtypeCannotHold) {
+TEST(Norm, AlongADimensionSurvivesSquaresBeyondTheDtype) {
   for (const double value : {1e20, 1e-30}) {
     const Tensor x = full({2, 4}, value).set_requires_grad();
     const Tensor lengths = norm(x, 2.0, 1);
@@ -300,7 +300,7 @@ TEST(Embedding, GivesNoGradientToThePaddingRow) {
   }
 }
 
-TEST(CrossEntropy, OfNothingButIgnoredTargetsIsZero) {
+TEST(CrossEntropy, IsZeroWhenEveryTargetIsIgnored) {
   const Tensor logits = ones({2, 3}).set_requires_grad(), weight = ones({3, 3}).set_requires_grad();
   const Tensor targets = full({2}, -100, {.dtype = DType::i64});
   EXPECT_EQ(cross_entropy(logits, targets).item(), 0.0);
@@ -324,7 +324,7 @@ TEST(LinearCrossEntropy, IsCrossEntropyOfALinearLayerOverManyChunks) {
   EXPECT_TRUE(all_close(found[1], expected[1], 1e-10, 1e-14));
 }
 
-TEST(Losses, NoticeThatTheirTargetsWereWritten) {
+TEST(Losses, DetectWritesToTheirTargets) {
   const Tensor x = ones({4, 3}).set_requires_grad(), weight = ones({5, 3}).set_requires_grad();
   for (const bool create_graph : {false, true})
     for (const bool fused : {false, true})
@@ -338,7 +338,7 @@ TEST(Losses, NoticeThatTheirTargetsWereWritten) {
       }
 }
 
-TEST(Losses, OfLogProbabilitiesAndOfDifferencesKeepWhatTheyNeedOfTheirTargets) {
+TEST(Losses, NllAndMseSurviveWritesToTheirTargets) {
   const Tensor scores = arange(0.0, 12.0).set_requires_grad();
   const auto gradient = [&](bool written, const auto& loss_of, const Tensor& like) {
     Tensor targets = like.copy();
@@ -353,7 +353,7 @@ TEST(Losses, OfLogProbabilitiesAndOfDifferencesKeepWhatTheyNeedOfTheirTargets) {
   EXPECT_TRUE(bit_equal(gradient(true, mse, numbers), gradient(false, mse, numbers)));
 }
 
-TEST(Losses, TakeTargetsOfAnyLayout) {
+TEST(Losses, AcceptTargetsOfAnyLayout) {
   Generator generator(8);
   const Tensor x = randn({3, 2, 4}, {.dtype = DType::f64}, generator).set_requires_grad();
   const Tensor weight = randn({5, 4}, {.dtype = DType::f64}, generator).set_requires_grad();
@@ -370,7 +370,7 @@ TEST(Losses, TakeTargetsOfAnyLayout) {
   }
 }
 
-TEST(LinearCrossEntropy, TagsTheGradientsThatItMakesInTheForwardPass) {
+TEST(LinearCrossEntropy, TagsItsForwardPassGradients) {
   const auto bytes = [](Category category) {
     return allocator_for(cpu).statistics().category_bytes[static_cast<std::size_t>(category)].current;
   };
@@ -394,13 +394,13 @@ double peak_of_backward(const Tensor& loss, std::int64_t count) {
   return static_cast<double>(pool.statistics().requested_bytes.peak - before) / static_cast<double>(4 * count);
 }
 
-TEST(GradientPlaces, AreThoseOfGradientsThatNobodyElseHolds) {
+TEST(GradientBuffers, AreReusedWhenUnshared) {
   const std::int64_t count = 1 << 16;
   const Tensor x = full({1, 64, 16, 64}, 0.5, {}).set_requires_grad();
   EXPECT_LT(peak_of_backward(sum(exp(rope(gelu(x)) * 2.0)), count), 1.1) << "one, of which the leaf's is made";
 }
 
-TEST(GradientPlaces, AreNewWhereAHookACallerOrAnotherPathHoldsTheGradient) {
+TEST(GradientBuffers, AreNotReusedWhileAHookACallerOrAPathHoldsThem) {
   Generator generator(7);
   const Tensor start = randn({1, 3, 2, 4}, {.dtype = DType::f64}, generator);
   const auto run = [&](bool hold) {
@@ -421,7 +421,7 @@ TEST(GradientPlaces, AreNewWhereAHookACallerOrAnotherPathHoldsTheGradient) {
   EXPECT_TRUE(bit_equal(run(true), run(false)));
 }
 
-TEST(LinearCrossEntropy, NeverHoldsMoreLogitsThanOneChunk) {
+TEST(LinearCrossEntropy, HoldsOneChunkOfLogits) {
   const std::int64_t rows = 4096, classes = 4096, width = 8;
   const Tensor x = zeros({rows, width}).set_requires_grad(), weight = zeros({classes, width}).set_requires_grad();
   const Tensor targets = zeros({rows}, {.dtype = DType::i64});
@@ -433,7 +433,7 @@ TEST(LinearCrossEntropy, NeverHoldsMoreLogitsThanOneChunk) {
   EXPECT_LT(peak, rows * classes * 4 / 2);
 }
 
-TEST(LinearCrossEntropy, GivesItsGradientsAwayOnceAndComputesThemAgain) {
+TEST(LinearCrossEntropy, ReturnsStoredGradientsOnceAndThenRecomputes) {
   Generator generator(4);
   const Tensor x = randn({5, 3}, {}, generator).set_requires_grad();
   const Tensor weight = randn({4, 3}, {}, generator).set_requires_grad();
@@ -447,7 +447,7 @@ TEST(LinearCrossEntropy, GivesItsGradientsAwayOnceAndComputesThemAgain) {
   }
 }
 
-TEST(LinearCrossEntropy, GivesItsGradientsToOneOfTheThreadsThatAsk) {
+TEST(LinearCrossEntropy, GivesStoredGradientsToOneOfTwoThreads) {
   Generator generator(5);
   const Tensor x = randn({8, 3}, {}, generator).set_requires_grad();
   const Tensor weight = randn({4, 3}, {}, generator).set_requires_grad();
@@ -488,7 +488,7 @@ std::uint64_t bytes_asked_for(const Call& call) {
   return asked() - before;
 }
 
-TEST(Linear, CopiesNothingForwardsOrBackwards) {
+TEST(Linear, CopiesNothingInForwardOrBackward) {
   const std::int64_t batch = 2, length = 16, in = 8, out = 12;
   const Tensor x = ones({batch, length, in}).set_requires_grad(), weight = ones({out, in}).set_requires_grad();
   const Tensor bias = ones({out}).set_requires_grad(), seed = ones({batch, length, out});
@@ -501,14 +501,14 @@ TEST(Linear, CopiesNothingForwardsOrBackwards) {
             4u * (batch * length * in + out * in + out));
 }
 
-TEST(Matmul, UsesTransposedSlicedAndBroadcastOperandsWhereTheyLie) {
+TEST(Matmul, ReadsTransposedSlicedAndBroadcastOperandsInPlace) {
   const Tensor packed = ones({4, 16, 3, 8}), table = ones({8, 16});
   const Tensor q = transpose(select(packed, 2, 0), 1, 2), k = select(packed, 2, 1);
   EXPECT_EQ(bytes_asked_for([&] { matmul(k, q); }), 4u * 4 * 16 * 16);
   EXPECT_EQ(bytes_asked_for([&] { matmul(k, expand(table, {4, 8, 16})); }), 4u * 4 * 16 * 16);
 }
 
-TEST(Split, GathersTheGradientsOfAllPartsInOneTensor) {
+TEST(Split, CollectsTheGradientsOfAllPartsInOneTensor) {
   const Tensor packed = ones({4, 30}).set_requires_grad();
   const std::vector<Tensor> parts = split(packed, 3, 1);
   const Tensor loss = sum(parts[0] * parts[2]);
@@ -545,7 +545,7 @@ TEST(Operators, GiveTheSameBitsForOneThreadAndTwo) {
   for (std::size_t i = 0; i < one.size(); ++i) EXPECT_TRUE(bit_equal(one[i], two[i])) << i;
 }
 
-TEST(Operators, LeaveNothingBehind) {
+TEST(Operators, LeakNoMemory) {
   const auto live = [] { return allocator_for(cpu).statistics().requested_bytes.current; };
   const Tensor x = ones({6, 5}).set_requires_grad(), weight = ones({4, 5}).set_requires_grad();
   const std::uint64_t before = live();
@@ -556,7 +556,7 @@ TEST(Operators, LeaveNothingBehind) {
   EXPECT_EQ(live(), before);
 }
 
-TEST(Operators, KeepNothingWhereNoGradientIsWanted) {
+TEST(Operators, SaveNothingWithoutRequiresGrad) {
   const Tensor x = ones({64, 64}).set_requires_grad();
   const NoGradGuard guard;
   const Tensor y = tanh(x) * x;
@@ -564,7 +564,7 @@ TEST(Operators, KeepNothingWhereNoGradientIsWanted) {
   EXPECT_FALSE(y.requires_grad());
 }
 
-TEST(LinearCrossEntropy, TakesViewsThatBeginInsideTheirMemory) {
+TEST(LinearCrossEntropy, AcceptsViewsWithAnOffset) {
   Generator generator(3);
   const Tensor x = randn({1, 10, 4}, {.dtype = DType::f64}, generator), w = randn({6, 4}, x.options(), generator);
   const Tensor targets = randint(0, 6, {1, 10}, {.dtype = DType::i64}, generator);
@@ -592,7 +592,7 @@ TEST(Dropout, DropsTheSameElementsForTheSameGeneratorState) {
   EXPECT_TRUE(dropout(x, 0.0, generator).is_same(x));
 }
 
-TEST(Dropout, OfAPartOfASequenceDropsWhatTheWholeDrops) {
+TEST(Dropout, DropsTheSameElementsForPartOfASequence) {
   const Tensor whole = ones({3, 10, 4}).set_requires_grad();
   Generator generator(9), again = generator;
   const Tensor want = dropout(whole, 0.4, generator);
@@ -634,7 +634,7 @@ TEST(Casting, MovesGradientsBackToTheDeviceAndDtypeOfTheInput) {
   EXPECT_TRUE(to(x, DType::f16).is_same(x));
 }
 
-TEST(Arithmetic, KeepsTheSignOfZeroTimesANumber) {
+TEST(Arithmetic, KeepsTheSignOfZeroInProducts) {
   Tensor x = f64({-0.0, 0.0});
   const auto signs = [](const Tensor& y) {
     const Doubles values = y.to_vector<double>();
@@ -648,7 +648,7 @@ TEST(Arithmetic, KeepsTheSignOfZeroTimesANumber) {
   EXPECT_EQ(signs(x), kept);
 }
 
-TEST(Power, OfZeroHasNoSlopeHoweverSmallItsBase) {
+TEST(Power, HasZeroSlopeForExponentZero) {
   for (const DType dtype : {DType::f64, DType::f32}) {
     const Tensor tiny = full({2}, dtype == DType::f64 ? 1e-309 : 1e-39, {.dtype = dtype}).set_requires_grad();
     EXPECT_EQ(grad({sum(pow(tiny, zeros({2}, {.dtype = dtype})))}, {tiny})[0].to_vector<double>(), (Doubles{0, 0}));
@@ -658,7 +658,7 @@ TEST(Power, OfZeroHasNoSlopeHoweverSmallItsBase) {
     EXPECT_THROW(pow(from_data<std::int64_t>({2, 3}, {2}), exponent), ValueError);
 }
 
-TEST(Relu, HasOneSlopeOfWhatIsNoNumber) {
+TEST(Relu, HasSlopeOneAtNan) {
   const Tensor x = f64({std::nan("")}).set_requires_grad();
   for (const bool create_graph : {false, true})
     EXPECT_EQ(grad({relu(x)}, {x}, {ones({1}, x.options())}, {.create_graph = create_graph})[0].item(), 1.0);
@@ -675,7 +675,7 @@ TEST(Views, ShareTheirStorage) {
 }
 
 // bf16 cannot represent 256 + 1.
-TEST(OperatorEdges, SumsOfHalfTypesLoseNoSmallNumber) {
+TEST(OperatorEdges, HalfTypeSumsKeepSmallNumbers) {
   for (const DType dtype : {DType::bf16, DType::f16}) {
     const Tensor many = ones({5000}, {.dtype = dtype}), nowhere = zeros({5000}, {.dtype = DType::i64});
     EXPECT_NEAR(scatter_add(zeros({1}, {.dtype = dtype}), 0, nowhere, many).item(), 5000, 8) << to_string(dtype);

@@ -61,7 +61,7 @@ TEST(OperatorErrors, AreTheSameOnASimulatedDevice) {
             "weight (4,) f32 on sim:0");
 }
 
-TEST(OperatorErrors, OfProducts) {
+TEST(OperatorErrors, NameBadProducts) {
   EXPECT_EQ(text_of<ShapeError>([] {
               matmul(f32({2, 3, 4}), f32({5, 4, 2}));
             }),
@@ -84,7 +84,7 @@ TEST(OperatorErrors, OfProducts) {
             "[linear] bias is not (out): x (2, 4) f32 on cpu, weight (5, 4) f32 on cpu, bias (4,) f32 on cpu");
 }
 
-TEST(OperatorErrors, OfIndicesNameTheFirstOneAndItsPosition) {
+TEST(OperatorErrors, NameTheFirstBadIndexAndItsPosition) {
   const Tensor targets = i64({1, 20});
   targets.data<std::int64_t>()[17] = 300;
   EXPECT_EQ(text_of<IndexError>([&] {
@@ -114,7 +114,7 @@ TEST(OperatorErrors, OfIndicesNameTheFirstOneAndItsPosition) {
   EXPECT_EQ(text_of<IndexError>([&] { softmax(f32({2, 2}), 2); }).substr(0, 9), "[softmax]");
 }
 
-TEST(OperatorErrors, OfIndicesInATransposedTensor) {
+TEST(OperatorErrors, NameAnIndexInATransposedTensor) {
   const Tensor index = transpose(from_data<std::int64_t>({0, 1, 9, 8, 2, 3}, {3, 2}), 0, 1);
   EXPECT_EQ(text_of<IndexError>([&] {
               embedding(f32({5, 3}), index);
@@ -122,7 +122,7 @@ TEST(OperatorErrors, OfIndicesInATransposedTensor) {
             "[embedding] index 9 at position (0, 1) is outside [0, 5)");
 }
 
-TEST(OperatorErrors, OfTargetsSpareThoseThatAreIgnored) {
+TEST(OperatorErrors, IgnoreTargetsAtIgnoreIndex) {
   const Tensor targets = from_data<std::int64_t>({1, -100, 2}, {3});
   EXPECT_NO_THROW(cross_entropy(f32({3, 4}), targets));
   EXPECT_EQ(text_of<IndexError>([&] {
@@ -131,7 +131,7 @@ TEST(OperatorErrors, OfTargetsSpareThoseThatAreIgnored) {
             "[cross_entropy] target -100 at position (1,) is outside [0, 4)");
 }
 
-TEST(OperatorErrors, OfLosses) {
+TEST(OperatorErrors, NameBadLossOperands) {
   EXPECT_EQ(
       text_of<ShapeError>([] {
         cross_entropy(f32({3, 4}), i64({4}));
@@ -157,7 +157,7 @@ TEST(OperatorErrors, OfLosses) {
             "[mse_loss] shapes differ: a (3, 4) f32 on cpu, b (4,) f32 on cpu");
 }
 
-TEST(OperatorErrors, OfJoining) {
+TEST(OperatorErrors, NameBadCatAndStackOperands) {
   EXPECT_EQ(text_of<ShapeError>([] {
               cat({f32({2, 3}), f32({3, 3})}, 1);
             }),
@@ -184,7 +184,7 @@ TEST(OperatorErrors, OfJoining) {
             "[split] dimension 1 does not divide into 3 equal parts: x (2, 7) f32 on cpu");
 }
 
-TEST(OperatorErrors, OfDtypesAndOptions) {
+TEST(OperatorErrors, NameBadDtypesAndOptions) {
   EXPECT_EQ(text_of<DTypeError>([] { boolean({2}) + boolean({2}); }),
             "[add] bool is not a numeric dtype: lhs (2,) bool on cpu, rhs (2,) bool on cpu");
   EXPECT_EQ(text_of<DTypeError>([] { where(f32({2}), f32({2}), f32({2})); }),
@@ -246,7 +246,7 @@ TEST(OperatorErrors, OfDtypesAndOptions) {
             "[sum] dimension 1 is named twice: x (2, 3) f32 on cpu");
 }
 
-TEST(OperatorErrors, LeaveThePoolAsItWas) {
+TEST(OperatorErrors, LeaveThePoolUnchanged) {
   const Tensor a = f32({4, 8}), b = f32({9, 2}), logits = f32({3, 4}),
                targets = from_data<std::int64_t>({0, 9, 1}, {3});
   const auto live = [] { return allocator_for(cpu).statistics().requested_bytes.current; };
@@ -257,7 +257,7 @@ TEST(OperatorErrors, LeaveThePoolAsItWas) {
   EXPECT_EQ(matmul(a, f32({8, 1})).shape(), (Shape{4, 1}));
 }
 
-TEST(OperatorErrors, OfOrders) {
+TEST(OperatorErrors, NameBadSortOperands) {
   EXPECT_EQ(text_of<ValueError>([] {
               topk(f32({3, 2}), 4, 0);
             }),
@@ -270,7 +270,7 @@ TEST(OperatorErrors, OfOrders) {
             "[logcumsumexp] needs a floating dtype: x (3,) i64 on cpu");
 }
 
-TEST(ClassLosses, CompareWithAnIgnoredIndexThatNoDoubleHolds) {
+TEST(ClassLosses, AcceptAnIgnoreIndexBeyondDoublePrecision) {
   constexpr std::int64_t even = std::int64_t{1} << 53;
   const Tensor scores = ones({2, 3});
   const auto loss = [&](std::int64_t target, std::int64_t ignored) {

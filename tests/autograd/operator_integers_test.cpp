@@ -24,13 +24,13 @@ TEST(Integers, AddMultiplyAndReduceExactly) {
   EXPECT_EQ(argmin(a, 0, true).shape(), (Shape{1}));
 }
 
-TEST(Integers, AreI64WhereBroadcastingIsSummedAndWhereNothingIs) {
+TEST(Integers, SumToI64WithAndWithoutBroadcasting) {
   for (const DType dtype : {DType::u8, DType::i32, DType::boolean, DType::i64})
     for (const Shape& shape : {Shape{2, 3}, Shape{3}})
       EXPECT_EQ(sum_to(ones({2, 3}, {.dtype = dtype}), shape).dtype(), DType::i64) << to_string(dtype);
 }
 
-TEST(Integers, RunningSumsAreI64WhateverIsAdded) {
+TEST(Integers, RunningSumsAreI64ForEveryIntegerDtype) {
   using Integers = std::vector<std::int64_t>;
   const Tensor flags = less(arange(0, 5), full({}, 3));
   EXPECT_EQ(cumsum(flags, 0).dtype(), DType::i64);
@@ -42,7 +42,7 @@ TEST(Integers, RunningSumsAreI64WhateverIsAdded) {
   EXPECT_EQ(cumsum(large, 0).to_vector<std::int64_t>(), (Integers{2'000'000'000, 4'000'000'000}));
 }
 
-TEST(Clamp, OfIntegersMayHaveASideWithoutABound) {
+TEST(Clamp, AcceptsInfiniteBoundsForIntegers) {
   constexpr double infinity = std::numeric_limits<double>::infinity();
   using Integers = std::vector<std::int64_t>;
   for (const DType dtype : {DType::i64, DType::i32, DType::u8}) {

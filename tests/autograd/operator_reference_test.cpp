@@ -59,7 +59,7 @@ std::set<std::string> without(const std::set<std::string>& some, const std::set<
 
 const std::filesystem::path root = POOLGRAD_SOURCE_DIR;
 
-TEST(OperatorReference, HasARowForEveryPublicOperatorAndNoOther) {
+TEST(OperatorReference, HasExactlyOneRowForEveryPublicOperator) {
   const std::string umbrella = text_of_file(root / "autograd/operators.h");
   std::set<std::string> declared = functions_in(text_of_file(root / "tensor/creation.h"));
   for (const auto& entry : std::filesystem::directory_iterator(root / "autograd/operators"))
@@ -92,7 +92,7 @@ std::string dtypes_of(const std::string& page, const std::string& name) {
   return line.substr(1, line.find(" |") - 1);
 }
 
-TEST(OperatorReference, SaysWhichDtypesAnOperatorTakes) {
+TEST(OperatorReference, ListsTheDtypesOfAnOperator) {
   const Tensor places = from_data<std::int64_t>({0, 1}, 2), grid = from_data<std::int64_t>({0, 1, 1, 0}, {2, 2});
   const std::vector<std::pair<std::string, Call>> calls = {
       {"zeros", [](const Tensor& x) { return full({2}, 1.0, x.options()); }},
@@ -180,7 +180,7 @@ TEST(OperatorReference, SaysWhichDtypesAnOperatorTakes) {
   }
 }
 
-TEST(OperatorReference, EveryRowThatTakesIntegersOrBoolsHasACallOfThem) {
+TEST(OperatorReference, HasATestedCallForEveryIntegerAndBoolRow) {
   const std::string whole = text_of_file(root / "docs/reference/operators.md"),
                     page = whole.substr(whole.find("## All operators"));
   const auto takes = [&](const std::string& name) {

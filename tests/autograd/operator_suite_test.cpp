@@ -79,14 +79,14 @@ std::uint64_t bytes_apart(const Tensors& tensors, const Tensors& others) {
   return bytes;
 }
 
-TEST_P(OperatorTest, HasTheGradientThatDifferencesGive) {
+TEST_P(OperatorTest, PassesGradcheck) {
   for (const OperatorCase& example : entry().cases) {
     const GradcheckReport report = gradcheck(there_and_back(), leaves_of(example.inputs), checks_of(example));
     EXPECT_TRUE(report) << where(example);
   }
 }
 
-TEST_P(OperatorTest, HasTheSecondDerivativeThatDifferencesGiveOrRefusesIt) {
+TEST_P(OperatorTest, PassesGradgradcheckOrRejectsIt) {
   for (const OperatorCase& example : some_cases()) {
     if (!entry().no_second_derivative.empty()) {
       EXPECT_THAT(testing_support::error_of<poolgrad::Error>(
@@ -99,7 +99,7 @@ TEST_P(OperatorTest, HasTheSecondDerivativeThatDifferencesGiveOrRefusesIt) {
   }
 }
 
-TEST_P(OperatorTest, KeepsNothingThatAPolicyCannotTake) {
+TEST_P(OperatorTest, LetsAPolicyTakeEverySavedTensor) {
   for (const OperatorCase& example : some_cases()) {
     const Tensors inputs = on_device(example.inputs, suite.device);
     const Results expected = run(entry(), inputs);  // also fills the program caches
@@ -147,7 +147,7 @@ const std::set<std::string> operations_without_recipe{
     "expand",   "split",  "split_heads",  "cross_entropy", "ring_attend", "ring_attend_all", "linear_cross_entropy",
     "leaf",     "tiles",  "joined_tiles", "checkpoint"};
 
-TEST_P(OperatorTest, IsComputedAgainByItsRecipeBitForBit) {
+TEST_P(OperatorTest, IsRecomputedByItsRecipeBitForBit) {
   for (const OperatorCase& example : some_cases())
     for (const DType dtype : {DType::f64, DType::bf16}) {
       SCOPED_TRACE(where(example) + ", " + std::string(to_string(dtype)));
@@ -174,7 +174,7 @@ Tensor with_gaps(const Tensor& x) {
   return view.copy_from(x);
 }
 
-TEST_P(OperatorTest, DoesNotCareHowItsInputsLieInMemory) {
+TEST_P(OperatorTest, AcceptsInputsOfAnyLayout) {
   for (const OperatorCase& example : some_cases()) {
     const Tensors dense = on_device(example.inputs, suite.device);
     const Results expected = run(entry(), dense);
@@ -191,7 +191,7 @@ TEST_P(OperatorTest, DoesNotCareHowItsInputsLieInMemory) {
   }
 }
 
-TEST_P(OperatorTest, GivesInEveryFloatingDtypeWhatF64GivesOnTheCpu) {
+TEST_P(OperatorTest, AgreesWithF64OnTheCpuInEveryFloatingDtype) {
   const struct {
     DType dtype;
     double epsilon;

@@ -44,7 +44,7 @@ Trace traced(const Operator& entry, const Tensors& inputs, Device device) {
   return trace;
 }
 
-TEST_P(OperatorTest, AsksASimulatedDeviceForTheSameMemoryInTheSameOrder) {
+TEST_P(OperatorTest, MatchesTheRequestSequenceOnASimulatedDevice) {
   constexpr auto workspace = static_cast<std::size_t>(Category::workspace);
   constexpr Device like_cpu{DeviceType::sim, 100};
   configure_simulated_device(like_cpu.index, std::size_t{64} << 30, "cpu");
@@ -82,7 +82,7 @@ std::set<std::string> names_behind(const Tensors& outputs) {
 
 class OperatorNamesTest : public OperatorTest {};
 
-TEST_P(OperatorNamesTest, PutsTheNamesItClaimsOnTheTape) {
+TEST_P(OperatorNamesTest, RecordsItsClaimedNames) {
   std::set<std::string> found;
   for (const OperatorCase& example : entry().cases) {
     const Tensors leaves = leaves_of(example.inputs), outputs = entry().run(leaves);
@@ -109,21 +109,21 @@ INSTANTIATE_TEST_SUITE_P(Table, OperatorNamesTest, ::testing::Range<std::size_t>
 const std::vector<std::string> floors = {POOLGRAD_SOURCE_DIR "/autograd", POOLGRAD_SOURCE_DIR "/nn",
                                          POOLGRAD_SOURCE_DIR "/attention"};
 
-TEST(OperatorTable, HasEveryOperatorThatTheSourcesRecord) {
+TEST(OperatorTable, HasEveryOperatorOfTheSources) {
   EXPECT_EQ(missing_from(operator_table(), recorded_names(floors)), std::set<std::string>{});
 }
 
-TEST(OperatorTable, ClaimsNothingThatTheSourcesDoNotRecord) {
+TEST(OperatorTable, ClaimsNoOperatorAbsentFromTheSources) {
   EXPECT_EQ(unknown_in(operator_table(), recorded_names(floors)), std::set<std::string>{});
 }
 
-TEST(OperatorTable, NoticesWhenAnOperatorIsTakenOut) {
+TEST(OperatorTable, DetectsAMissingOperator) {
   std::vector<Operator> table = operator_table();
   std::erase_if(table, [](const Operator& entry) { return entry.records.contains("rope"); });
   EXPECT_EQ(missing_from(table, recorded_names(floors)), std::set<std::string>{"rope"});
 }
 
-TEST(OperatorTable, NoticesAnOperatorThatIsGone) {
+TEST(OperatorTable, DetectsAnUnknownOperator) {
   std::vector<Operator> table = operator_table();
   table[0].records.insert("transmogrify");
   EXPECT_EQ(unknown_in(table, recorded_names(floors)), std::set<std::string>{"transmogrify"});

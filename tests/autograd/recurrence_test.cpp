@@ -167,7 +167,7 @@ TEST(GatedDeltaRule, PassesGradcheckAndASecondDerivative) {
   }
 }
 
-TEST(GatedDeltaRule, OfHalfTypesIsThatOfTheirValuesInF32) {
+TEST(GatedDeltaRule, ComputesHalfTypesInF32) {
   const std::uint64_t seed = test_seed();
   Generator generator(seed);
   const Operands exact = drawn(2, 150, 2, 16, 24, generator);
@@ -202,7 +202,7 @@ TEST(GatedDeltaRule, ContinuesFromTheStateOfAnyPrefix) {
   }
 }
 
-TEST(GatedDeltaRule, OfNoPositionsReturnsItsState) {
+TEST(GatedDeltaRule, ReturnsItsStateWithoutPositions) {
   Generator generator(test_seed());
   const Operands x = drawn(2, 0, 2, 3, 4, generator).as(DType::f64);
   const RecurrentResult result = x.run({});
@@ -260,7 +260,7 @@ TEST(GatedDeltaRule, KeepsOnlyItsOperandsForTheBackwardPass) {
   EXPECT_EQ(live() - before, result.out.count() * 4 + result.state.count() * 4);
 }
 
-TEST(GatedDeltaRule, SaysInOneSentenceWhatIsWrong) {
+TEST(GatedDeltaRule, RefusesBadArgumentsInOneSentence) {
   const Tensor x = ones({1, 4, 2, 3}), numbers = ones({1, 4, 2});
   EXPECT_THAT(
       error_of<ShapeError>([&] {
@@ -324,7 +324,7 @@ TEST(ShortConvolution, PassesGradcheck) {
   EXPECT_TRUE(gradgradcheck(function, leaf({2, 5, 3}), leaf({3, 4}), leaf({2, 3, 3})));
 }
 
-TEST(ShortConvolution, SaysInOneSentenceWhatIsWrong) {
+TEST(ShortConvolution, RefusesBadArgumentsInOneSentence) {
   EXPECT_THAT(error_of<ShapeError>([&] {
                 short_convolution(ones({1, 4, 2}), ones({3, 4}));
               }),

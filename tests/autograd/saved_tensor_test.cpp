@@ -18,7 +18,7 @@ using namespace local;
 using testing::DoubleNear;
 using testing::ElementsAre;
 
-TEST(SavedTensor, ReturnsTheDataItselfAndItsPlaceInTheGraph) {
+TEST(SavedTensor, ReturnsTheSameDataAndGraphEdge) {
   Tensor x = leaf({1, 2}), y = scaled(x, 2);
   for (const Tensor& kept : {x, y}) {
     const Tensor back = SavedTensor(kept).unpack();
@@ -32,7 +32,7 @@ TEST(SavedTensor, ReturnsTheDataItselfAndItsPlaceInTheGraph) {
   EXPECT_FALSE(SavedTensor(Tensor()).unpack().defined());
 }
 
-TEST(SavedTensor, SaysThatItWasWrittenInPlace) {
+TEST(SavedTensor, ReportsAnInPlaceWrite) {
   Tensor x = leaf({1, 2}), weight = from_data<double>({3, 4}, {2});
   Tensor y = total(times(x, weight));
   weight.fill(0.0);
@@ -40,14 +40,14 @@ TEST(SavedTensor, SaysThatItWasWrittenInPlace) {
             "[times] a saved tensor (2,) f64 on cpu was written in place: saved at version 0, now at version 1");
 }
 
-TEST(SavedTensor, NoticesAWriteThroughAView) {
+TEST(SavedTensor, DetectsAWriteThroughAView) {
   Tensor x = leaf({1, 2}), weight = from_data<double>({3, 4}, {2});
   Tensor y = total(times(x, weight));
   weight.alias(selected(weight.geometry(), 0, 1)).fill(9.0);
   EXPECT_THROW(y.backward(), Error);
 }
 
-TEST(SavedTensor, NoticesThatASavedOutputWasWritten) {
+TEST(SavedTensor, DetectsAWriteToASavedOutput) {
   Tensor x = leaf({1, 2});
   Tensor y = exponential(x), z = total(y);
   {
@@ -58,7 +58,7 @@ TEST(SavedTensor, NoticesThatASavedOutputWasWritten) {
             "[exponential] a saved tensor (2,) f64 on cpu was written in place: saved at version 0, now at version 1");
 }
 
-TEST(SavedTensor, NoticesThatAnAccumulatedGradientWasAddedToSince) {
+TEST(SavedTensor, DetectsALaterAccumulation) {
   Tensor x = leaf({1, 2}), weight = leaf({3, 4});
   total(times(x, x)).backward();
   const Tensor penalty = total(times(x.grad(), weight));
@@ -67,7 +67,7 @@ TEST(SavedTensor, NoticesThatAnAccumulatedGradientWasAddedToSince) {
             "[times] a saved tensor (2,) f64 on cpu was written in place: saved at version 0, now at version 1");
 }
 
-TEST(SavedTensor, AllowsWritesBeforeSavingAndToWhatIsNotSaved) {
+TEST(SavedTensor, AllowsWritesBeforeSavingAndToUnsavedTensors) {
   Tensor x = leaf({1, 2}), weight = from_data<double>({3, 4}, {2});
   weight.fill(5.0);
   Tensor product = times(x, weight);
@@ -80,7 +80,7 @@ TEST(SavedTensor, AllowsWritesBeforeSavingAndToWhatIsNotSaved) {
   EXPECT_THAT(values(x.grad()), ElementsAre(5, 5));
 }
 
-TEST(SavedTensor, AnOptimiserStepBetweenForwardAndBackwardIsAnError) {
+TEST(SavedTensor, DetectsAnOptimizerStepBetweenForwardAndBackward) {
   Tensor x = leaf({1, 2}), weight = leaf({3, 4});
   Tensor y = total(times(x, weight));
   {
@@ -90,7 +90,7 @@ TEST(SavedTensor, AnOptimiserStepBetweenForwardAndBackwardIsAnError) {
   EXPECT_THROW(y.backward(), Error);
 }
 
-TEST(SavedTensor, ASavedOutputDoesNotKeepItsOwnGraphAlive) {
+TEST(SavedTensor, DoesNotKeepTheGraphOfAnOutputAlive) {
   const std::int64_t nodes = live_node_count();
   Tensor x = leaf({1, 2});
   { Tensor y = exponential(x); }
@@ -100,7 +100,7 @@ TEST(SavedTensor, ASavedOutputDoesNotKeepItsOwnGraphAlive) {
   EXPECT_THAT(values(x.grad()), ElementsAre(DoubleNear(std::exp(1.0), 1e-12), DoubleNear(std::exp(2.0), 1e-12)));
 }
 
-TEST(SavedTensor, IsLetGoAsSoonAsItsNodeHasRun) {
+TEST(SavedTensor, IsReleasedAfterItsNodeRuns) {
   constexpr std::int64_t n = 1 << 16;
   const auto live = [] { return allocator_for(cpu).statistics().requested_bytes.current; };
   Tensor x = ones({n}).set_requires_grad();
@@ -170,7 +170,7 @@ TEST(SavedTensorPolicy, SeesEverySavedTensorOfItsThreadWhileAlive) {
   EXPECT_EQ(outer.tensors, 2);
 }
 
-TEST(SavedTensorPolicy, IsToldWhichOperationKeepsWhat) {
+TEST(SavedTensorPolicy, ReceivesTheOperationOfEverySavedTensor) {
   Tensor x = leaf({1, 2}), y = scaled(x, 2);
   CountingPolicy policy;
   const Tensor product = times(x, y), power = exponential(product);
@@ -183,7 +183,7 @@ TEST(SavedTensorPolicy, IsToldWhichOperationKeepsWhat) {
   EXPECT_FALSE(policy.uses[2].is_leaf);
 }
 
-TEST(SavedTensorPolicy, SeesWhatANodeKeepsAndNothingElse) {
+TEST(SavedTensorPolicy, SeesOnlyTensorsSavedByNodes) {
   Tensor x = leaf({1, 2});
   CountingPolicy policy;
   { const SavedTensor kept_by_nobody(x); }
@@ -191,7 +191,7 @@ TEST(SavedTensorPolicy, SeesWhatANodeKeepsAndNothingElse) {
   EXPECT_EQ(policy.tensors, 1);
 }
 
-TEST(SavedTensorPolicy, PacksAStorageOnceForAllNodesAndViewsThatKeepIt) {
+TEST(SavedTensorPolicy, PacksAStorageOnceForAllItsNodesAndViews) {
   Tensor x = leaf({1, 2, 3, 4});
   const Tensor doubled = scaled(x, 2), head = slice(doubled, 0, 0, 2), tail = slice(doubled, 0, 2, 4);
   CountingPolicy policy;
@@ -200,7 +200,7 @@ TEST(SavedTensorPolicy, PacksAStorageOnceForAllNodesAndViewsThatKeepIt) {
   EXPECT_EQ(policy.bytes, 32);  // the whole storage, though no node keeps more than a half
 }
 
-TEST(SavedTensorPolicy, PacksAStorageAnewOnceItWasWrittenOrItsMemoryUsedAgain) {
+TEST(SavedTensorPolicy, RepacksAWrittenOrReallocatedStorage) {
   Tensor x = leaf({1, 2});
   Tensor weight = from_data<double>({3, 4}, {2});
   CountingPolicy policy;
@@ -213,7 +213,7 @@ TEST(SavedTensorPolicy, PacksAStorageAnewOnceItWasWrittenOrItsMemoryUsedAgain) {
   EXPECT_EQ(policy.tensors, 1003);
 }
 
-TEST(SavedTensorPolicy, ViewsOfWhatWasPackedAreWhereTheyWere) {
+TEST(SavedTensorPolicy, RestoresViewsAtTheirOffsets) {
   const auto loss = [](const Tensor& x) {
     const Tensor doubled = scaled(x, 2), head = slice(doubled, 0, 0, 2), odd = slice(doubled, 0, 1, 4, 2);
     return total(times(head, odd));
@@ -227,7 +227,7 @@ TEST(SavedTensorPolicy, ViewsOfWhatWasPackedAreWhereTheyWere) {
   EXPECT_TRUE(bit_equal(x.grad(), expected));
 }
 
-TEST(SavedTensorPolicy, APackedTensorThatWasWrittenInPlaceIsAnErrorAllTheSame) {
+TEST(SavedTensorPolicy, DetectsAnInPlaceWriteToAPackedTensor) {
   Tensor x = leaf({1, 2}), weight = from_data<double>({3, 4}, {2});
   Tensor y;
   {
@@ -239,7 +239,7 @@ TEST(SavedTensorPolicy, APackedTensorThatWasWrittenInPlaceIsAnErrorAllTheSame) {
             "[times] a saved tensor (2,) f64 on cpu was written in place: saved at version 0, now at version 1");
 }
 
-TEST(SavedTensorPolicy, OffloadedTensorsGiveTheSameGradients) {
+TEST(SavedTensorPolicy, GivesTheSameGradientsWithOffloading) {
   const auto loss = [](const Tensor& x) { return total(times(exponential(times(x, x)), x)); };
   Tensor x = leaf({0.5, -1, 2});
   loss(x).backward();
@@ -254,7 +254,7 @@ TEST(SavedTensorPolicy, OffloadedTensorsGiveTheSameGradients) {
   EXPECT_TRUE(bit_equal(x.grad(), expected));
 }
 
-TEST(SavedTensorPolicy, OffloadedTensorsAreStillPartOfTheGraph) {
+TEST(SavedTensorPolicy, KeepsOffloadedTensorsInTheGraph) {
   Tensor x = leaf({0.5, -1, 2});
   const auto second = [&x] {
     Tensor first = grad({total(times(exponential(x), times(x, x)))}, {x}, {}, {.create_graph = true})[0];
@@ -265,7 +265,7 @@ TEST(SavedTensorPolicy, OffloadedTensorsAreStillPartOfTheGraph) {
   EXPECT_TRUE(bit_equal(second(), expected));
 }
 
-TEST(SavedTensorPolicy, OffloadedMemoryReallyLeavesThePool) {
+TEST(SavedTensorPolicy, FreesOffloadedMemoryInThePool) {
   const auto live = [] { return allocator_for(cpu).statistics().requested_bytes.current; };
   Tensor x = ones({1024}, {.dtype = DType::f64}).set_requires_grad();
   const std::uint64_t before = live();

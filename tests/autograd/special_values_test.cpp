@@ -49,7 +49,7 @@ void expect_gradient(const std::function<Tensor(const Tensor&)>& function, const
     }
 }
 
-TEST(SpecialValues, LaterElementsOfScansDoNotReachEarlierOutputs) {
+TEST(SpecialValues, ScansIgnoreLaterElements) {
   for (const double later : {inf, -inf, nan_value})
     for (const std::int64_t before : {1, 2, 5}) {
       Doubles x(static_cast<std::size_t>(before), 1.0), first(x.size(), 0.0);
@@ -72,7 +72,7 @@ TEST(SpecialValues, LaterElementsOfScansDoNotReachEarlierOutputs) {
   expect_gradient(product, {2, 3, 4}, {1, 1, 1}, {16, 10, 6}, "ordinary numbers");
 }
 
-TEST(SpecialValues, RowsWithoutWeightHaveNoGradientInReductions) {
+TEST(SpecialValues, RowsOfZeroWeightHaveNoGradientInReductions) {
   using Function = std::function<Tensor(const Tensor&)>;
   const std::pair<const char*, Function> functions[] = {{"log_sum_exp", [](const Tensor& x) { return log_sum_exp(x); }},
                                                         {"sum", [](const Tensor& x) { return sum(x, -1); }},
@@ -103,7 +103,7 @@ TEST(SpecialValues, RowsWithoutWeightHaveNoGradientInReductions) {
     }
 }
 
-TEST(SpecialValues, LogSumExpSharesItsGradientAmongInfinities) {
+TEST(SpecialValues, LogSumExpSplitsItsGradientAmongInfinities) {
   const auto function = [](const Tensor& x) { return log_sum_exp(x); };
   expect_gradient(function, {1, inf, -inf}, {2}, {0, 2, 0}, "one infinity");
   expect_gradient(function, {inf, 1, inf}, {1}, {0.5, 0, 0.5}, "two");
@@ -112,7 +112,7 @@ TEST(SpecialValues, LogSumExpSharesItsGradientAmongInfinities) {
 }
 
 // The table of docs/reference/operators.md.
-TEST(SpecialValues, PiecewiseOperatorsFollowTheTableOfThePage) {
+TEST(SpecialValues, PiecewiseOperatorsFollowTheDocumentedTable) {
   using Function = std::function<Tensor(const Tensor&)>;
   const Doubles at = {nan_value, -inf, -1, -0.0, 0, 1, inf};
   const struct {
@@ -190,7 +190,7 @@ TEST(SpecialValues, PiecewiseOperatorsFollowTheTableOfThePage) {
   EXPECT_EQ(argmin(leaf({1, nan_value, 2})).item(), 1.0);
 }
 
-TEST(SpecialValues, NormsNeitherOverflowNorVanish) {
+TEST(SpecialValues, NormsNeitherOverflowNorUnderflow) {
   const auto check = [](DType dtype, double scale) {
     for (const double p : {0.5, 1.0, 1.5, 2.0, 3.0, 40.0, inf})
       for (const Dims& dims : {Dims{}, Dims{1}})
@@ -251,7 +251,7 @@ TEST(SpecialValues, TheHessianOfANormIsZeroAtZeroAndExactElsewhere) {
                   {0.128 / scale, -0.096 / scale, -0.096 / scale, 0.072 / scale}, 1e-14, "3, 4");
 }
 
-TEST(SpecialValues, DeviationsNeitherOverflowNorVanish) {
+TEST(SpecialValues, DeviationsNeitherOverflowNorUnderflow) {
   for (const auto& [dtype, exponent] : {std::pair{DType::f64, 660},
                                         {DType::f64, -560},
                                         {DType::f32, 70},
@@ -285,7 +285,7 @@ TEST(SpecialValues, GradientsOfNormalizedRowsDoNotDependOnTheirScale) {
       }
 }
 
-TEST(SpecialValues, ProductsOfAWeightOfZeroKeepTheirSecondDerivatives) {
+TEST(SpecialValues, ZeroWeightsKeepTheirSecondDerivatives) {
   // d2 <w, lse(x)> / dw dx is softmax(x), at w = 0 too.
   const Tensor x = leaf({1, 2}), w = leaf({0});
   const Tensor first = grad({log_sum_exp(x)}, {x}, {reshape(w, {})}, {.create_graph = true})[0];

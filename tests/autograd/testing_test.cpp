@@ -46,7 +46,7 @@ Tensor product(const Tensor& a, const Tensor& b) { return a * b; }
 Tensor wrong_product(const Tensor& a, const Tensor& b) { return a * b * 0.5 + a.detach() * b * 0.5; }
 Tensor a_leaf() { return local::leaf({1.0, 2.0}); }
 
-TEST(TestingForms, ExpectTruePrintsTheWholeReport) {
+TEST(TestingAssertions, ExpectTruePrintsTheFullReport) {
   const Tensor a = a_leaf(), b = a_leaf();
   EXPECT_TRUE(gradcheck(product, a, b));
   const auto failures = failures_in([&] { EXPECT_TRUE(gradcheck(wrong_product, a, b)) << "as it must"; });
@@ -58,7 +58,7 @@ TEST(TestingForms, ExpectTruePrintsTheWholeReport) {
                     HasSubstr("\n  ratio           1/2: a factor of 2 is missing\n"), EndsWith("as it must")));
 }
 
-TEST(TestingForms, AVerdictIsABoolAndATextForOtherFrameworks) {
+TEST(TestingAssertions, AVerdictConvertsToBoolAndHoldsText) {
   const GradcheckReport report = gradcheck(wrong_product, a_leaf(), a_leaf());
   EXPECT_FALSE(static_cast<bool>(report));
   std::ostringstream printed;
@@ -67,13 +67,13 @@ TEST(TestingForms, AVerdictIsABoolAndATextForOtherFrameworks) {
   EXPECT_EQ(testing::PrintToString(report), report.text);
 }
 
-TEST(TestingForms, FunctionsOfTensorsMayGiveSeveral) {
+TEST(TestingAssertions, FunctionsMayReturnSeveralTensors) {
   EXPECT_GRADCHECK([](const Tensor& a, const Tensor& b) { return std::vector{a * b, exp(a)}; }, a_leaf(), a_leaf());
   EXPECT_GRADCHECK(poolgrad::sin, a_leaf());
   EXPECT_GRADGRADCHECK(product, a_leaf(), a_leaf());
 }
 
-TEST(TestingForms, ExpectGradcheckShowsItsOperandsAndTheReport) {
+TEST(TestingAssertions, ExpectGradcheckShowsItsOperandsAndTheReport) {
   const Tensor x = a_leaf();
   EXPECT_THAT(failures_in([&] { EXPECT_GRADCHECK(wrong_product, x, x.detach()) << "of this size"; }),
               ElementsAre(AllOf(StartsWith("Failed\ngradcheck(wrong_product, x, x.detach())\n"
@@ -83,7 +83,7 @@ TEST(TestingForms, ExpectGradcheckShowsItsOperandsAndTheReport) {
               ElementsAre(HasSubstr("gradgradcheck failed: no output depends on input 0 (2,) f64 on cpu")));
 }
 
-TEST(TestingForms, ExpectGradcheckTakesOptions) {
+TEST(TestingAssertions, ExpectGradcheckTakesOptions) {
   const TensorFunction function = [](const std::vector<Tensor>& x) { return std::vector{exp(x[0])}; };
   const Tensor x = a_leaf();
   EXPECT_GRADCHECK(function, {x}, {.epsilon = 1e-4});
@@ -92,7 +92,7 @@ TEST(TestingForms, ExpectGradcheckTakesOptions) {
               ElementsAre(HasSubstr(" of x (2,) f64 on cpu")));
 }
 
-TEST(TestingForms, AssertionsEndTheTestAndExpectationsDoNot) {
+TEST(TestingAssertions, AssertionsEndTheTestAndExpectationsDoNot) {
   bool went_on = false;
   const auto expected = failures_in([&] {
     EXPECT_GRADCHECK(wrong_product, a_leaf(), a_leaf());
@@ -110,7 +110,7 @@ TEST(TestingForms, AssertionsEndTheTestAndExpectationsDoNot) {
   EXPECT_FALSE(went_on);
 }
 
-TEST(TestingForms, AnElseBelongsToTheUsersIf) {
+TEST(TestingAssertions, LeaveADanglingElseToTheCaller) {
   bool otherwise = false;
   if (a_leaf().count() == 0)
     EXPECT_TENSOR_NEAR(a_leaf(), zeros({2}));
@@ -119,7 +119,7 @@ TEST(TestingForms, AnElseBelongsToTheUsersIf) {
   EXPECT_TRUE(otherwise);
 }
 
-TEST(TestingForms, ExpectTensorNearShowsTheWorstElement) {
+TEST(TestingAssertions, ExpectTensorNearShowsTheWorstElement) {
   const Tensor found = local::leaf({1.0, 2.5, 3.0}), expected = local::leaf({1.0, 2.0, 3.001});
   EXPECT_TENSOR_NEAR(found, found.copy());
   EXPECT_TENSOR_NEAR(found, expected, 0.5);
@@ -132,7 +132,7 @@ TEST(TestingForms, ExpectTensorNearShowsTheWorstElement) {
                                      "  difference  0.5  (allowed: 1e-07 + 1e-07 |rhs|)")));
 }
 
-TEST(Property, HoldsForARightOperator) {
+TEST(Property, HoldsForACorrectOperator) {
   const Verdict verdict = check_property(
       [](Draw& draw) {
         const Shape shape = draw.shape(0, 2);
@@ -143,7 +143,7 @@ TEST(Property, HoldsForARightOperator) {
   EXPECT_THAT(verdict.text, StartsWith("property held in 30 cases, seeds "));
 }
 
-TEST(Property, HoldsForRightOperatorsOfAnyKindOfNumber) {
+TEST(Property, HoldsForCorrectOperatorsOnEveryKindOfNumber) {
   EXPECT_TRUE(check_property(
       [](Draw& draw) {
         const std::int64_t inner = draw.size();
@@ -159,7 +159,7 @@ TEST(Property, HoldsForRightOperatorsOfAnyKindOfNumber) {
       {.seed = 1}));
 }
 
-TEST(Property, MakesANumberAsSmallAsItFails) {
+TEST(Property, ShrinksANumberToTheSmallestFailure) {
   const Property property = [](Draw& draw) {
     draw.integer(-5, 5);
     const std::int64_t n = draw.integer(0, 1000000);
@@ -179,7 +179,7 @@ Tensor doubled_as_if_dense(const Tensor& x) {
   return out;
 }
 
-TEST(Property, FindsAnOperatorThatForgetsStridesAndShowsTheSmallestInput) {
+TEST(Property, FindsIgnoredStridesAndShowsTheSmallestInput) {
   const Verdict verdict = check_property(
       [](Draw& draw) {
         const Tensor x = draw.tensor(draw.shape(), {.layouts = {LayoutKind::contiguous, LayoutKind::transposed}});
@@ -193,7 +193,7 @@ TEST(Property, FindsAnOperatorThatForgetsStridesAndShowsTheSmallestInput) {
                                       "tensors differ in 2 of 4 elements"));
 }
 
-TEST(Property, FindsAGradientThatIsWrongWhereNumbersTie) {
+TEST(Property, FindsAWrongGradientAtTies) {
   // The larger of two; on a tie, both get the whole gradient.
   const auto larger = [](const Tensor& a, const Tensor& b) {
     const Tensor of_a = to(greater_equal(a, b), DType::f64), of_b = to(greater_equal(b, a), DType::f64);
@@ -211,7 +211,7 @@ TEST(Property, FindsAGradientThatIsWrongWhereNumbersTie) {
                                       "tensors differ in 1 of 1 elements"));
 }
 
-TEST(Property, TakesAnExceptionForAFailure) {
+TEST(Property, TreatsAnExceptionAsAFailure) {
   const Verdict verdict = check_property([](Draw& draw) {
     const Tensor x = draw.tensor(draw.shape(1, 3));
     return Verdict{sum(matmul(x, x)).item() < 1e300, "large"};
@@ -220,7 +220,7 @@ TEST(Property, TakesAnExceptionForAFailure) {
   EXPECT_THAT(verdict.text, HasSubstr("\nthe property threw [matmul] "));
 }
 
-TEST(Property, IsRepeatedByTheSeedThatItPrints) {
+TEST(Property, RepeatsWithThePrintedSeed) {
   const Property property = [](Draw& draw) {
     const Tensor x = draw.tensor({4}, {.values = {ValueKind::random}});
     return Verdict{sum(x).item() < 4.5, "too much"};
@@ -245,12 +245,12 @@ TEST(Property, IsRepeatedByTheSeedThatItPrints) {
   EXPECT_EQ(again.substr(again.find('\n')), text.substr(text.find('\n')));
 }
 
-TEST(Property, NeedsCases) {
+TEST(Property, RejectsZeroCases) {
   EXPECT_EQ(local::message_of<ValueError>([] { check_property([](Draw&) { return Verdict{}; }, {.cases = 0}); }),
             "[check_property] cases must be at least 1: 0");
 }
 
-TEST(Draw, GivesTheSameForTheSameChoices) {
+TEST(Draw, GivesTheSameTensorForTheSameChoices) {
   for (std::uint64_t seed = 0; seed < 20; ++seed) {
     Draw draw(seed), again(seed);
     const auto one = [](Draw& from) { return from.tensor(from.shape(), {.dtypes = {from.dtype()}}); };
@@ -284,7 +284,7 @@ TEST(Draw, GivesIndicesBelowTheLimit) {
   EXPECT_THAT(seen, ElementsAre(0, 1, 2, 3, 4, 5, 6));
 }
 
-TEST(Draw, PutsNanBetweenTheNumbersOfASlice) {
+TEST(Draw, PutsNanBetweenTheElementsOfASlice) {
   Draw draw(1);
   const Tensor x = draw.tensor({2}, {.layouts = {LayoutKind::sliced}}).detach();
   EXPECT_EQ(x.strides()[0], 2);
@@ -293,7 +293,7 @@ TEST(Draw, PutsNanBetweenTheNumbersOfASlice) {
   EXPECT_EQ(draw.tensor({}, {.layouts = {LayoutKind::sliced}}).rank(), 0) << "what does not apply is left out";
 }
 
-TEST(Draw, SaysWhatThereIsNot) {
+TEST(Draw, RejectsEmptyRanges) {
   Draw draw(1);
   EXPECT_EQ(local::message_of<ValueError>([&] { draw.integer(2, 1); }), "[Draw] there is no whole number in [2, 1]");
   EXPECT_EQ(local::message_of<ValueError>([&] { draw.shape(2, 1); }), "[Draw] there is no rank in [2, 1]");

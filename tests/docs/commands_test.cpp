@@ -200,7 +200,7 @@ std::string help() {
   return captured.text();
 }
 
-TEST(CommandLines, EndWhereTheirDescriptionBegins) {
+TEST(CommandLines, EndBeforeTheirDescription) {
   const Page page{"a.md",
                   "`./run train --text 'a b' \"c\"`\n\n    ./run lab list --json    all\n    $ ./run test   # not -x\n"
                   "\nThe option `--save`, `plan --memory 8GiB`, `lab record`, `./run plan --size a|b`.\n"};
@@ -211,7 +211,7 @@ TEST(CommandLines, EndWhereTheirDescriptionBegins) {
                                                    Words{"plan", "--size", "a"}, Words{"plan", "--size", "b"}));
 }
 
-TEST(CommandLines, AreRefusedForWhatNoProgramTakes) {
+TEST(CommandLines, UnknownCommandsAndValuesAreRefused) {
   Captured captured;
   EXPECT_EQ(parse({"train", "--steps", "N"}), -1);
   EXPECT_GT(parse({"train", "--step", "3"}), 0);
@@ -229,7 +229,7 @@ TEST(CommandLines, NameCommandsOfRun) {
   EXPECT_THAT(unknown, IsEmpty());
 }
 
-TEST(CommandLines, AreRightForTheirPrograms) {
+TEST(CommandLines, AreAcceptedByTheirPrograms) {
   const std::string options = help();
   std::vector<std::string> wrong;
   int read = 0;
@@ -250,7 +250,7 @@ TEST(CommandLines, AreRightForTheirPrograms) {
   EXPECT_GE(read, 40);
 }
 
-TEST(CommandLines, HaveOptionsThatSomeProgramKnows) {
+TEST(CommandLines, NameKnownOptions) {
   const std::string known =
       help() + script() +
       // Options of other programs: CMake, ctest, GoogleTest, Google Benchmark, mpirun, srun, valgrind, peers,
@@ -293,7 +293,7 @@ class CommandRuns : public testing::Test {
   fs::path home_ = fs::current_path(), folder_;
 };
 
-TEST_F(CommandRuns, OfTheLaboratoryFollowEachOther) {
+TEST_F(CommandRuns, LaboratoryCommandsRunInPageOrder) {
   int run = 0;
   for (Words words : lines("docs/guides/laboratory.md", "lab")) {
     if (words.size() < 2 || words[1] == "compare") continue;
@@ -309,7 +309,7 @@ TEST_F(CommandRuns, OfTheLaboratoryFollowEachOther) {
   for (const char* file : {"train.pgt", "report.html", "snapshot.pickle"}) EXPECT_TRUE(fs::exists(file)) << file;
 }
 
-TEST_F(CommandRuns, OfPlansSayWhatFits) {
+TEST_F(CommandRuns, PlanCommandsReportTheFit) {
   int run = 0;
   for (Words words : lines("docs/guides/memory.md", "plan")) {
     const bool trains = std::ranges::any_of(words, [](const auto& word) { return word.starts_with("--measure"); });
@@ -326,7 +326,7 @@ TEST_F(CommandRuns, OfPlansSayWhatFits) {
   EXPECT_TRUE(fs::exists("plan.html"));
 }
 
-TEST_F(CommandRuns, OfTrainingGoThroughTheSameAllocations) {
+TEST_F(CommandRuns, SimulatedTrainingCommandRuns) {
   for (Words words : lines("docs/guides/training.md", "train")) {
     if (std::ranges::count(words, "sim:8GiB") == 0) continue;
     examples::TrainOptions options;
@@ -352,7 +352,7 @@ Words quoted_words(const std::string& text) {
   return words;
 }
 
-TEST_F(CommandRuns, OfTrainingReportInJsonWhatThePageSays) {
+TEST_F(CommandRuns, TrainingReportHasTheDocumentedJsonFields) {
   for (const char* name : {"a", "b"}) std::ofstream(name) << std::string(2000, *name);
   examples::TrainOptions options;
   options.text = {"a=1", "b=2"};
@@ -398,7 +398,7 @@ std::string without_numbers(const std::string& text) {
   return out;
 }
 
-TEST(Transcripts, OfTheCustomGradientAreWhatItPrints) {
+TEST(Transcripts, MatchTheOutputOfTheCustomGradient) {
   std::string printed;
   FILE* const program = popen(POOLGRAD_CUSTOM_GRADIENT, "r");
   for (int c = 0; (c = std::fgetc(program)) != EOF;) printed += static_cast<char>(c);

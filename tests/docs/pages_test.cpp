@@ -45,7 +45,7 @@ const std::vector<std::string>& tree() {
   return paths;
 }
 
-TEST(Pages, HaveNoCppThatNoTestRuns) {
+TEST(Pages, HaveATestForEveryCppBlock) {
   const std::vector<std::string> lines = lines_of(read(POOLGRAD_SNIPPETS "/run.txt"));
   const std::set<std::string> run(lines.begin(), lines.end());
   std::vector<std::string> idle;
@@ -61,9 +61,9 @@ TEST(Pages, HaveNoCppThatNoTestRuns) {
   EXPECT_GE(run.size(), 15u);
 }
 
-TEST(Pages, HaveNoCppThatCannotRun) { EXPECT_EQ(read(POOLGRAD_SNIPPETS "/not_run.txt"), ""); }
+TEST(Pages, HaveNoUnrunnableCpp) { EXPECT_EQ(read(POOLGRAD_SNIPPETS "/not_run.txt"), ""); }
 
-TEST(Pages, LinkToWhatIsThere) {
+TEST(Pages, HaveNoBrokenLinks) {
   std::vector<std::string> broken;
   for (const Page& page : pages())
     for (const auto& [line, target] : links(page)) {
@@ -81,7 +81,7 @@ TEST(Pages, LinkToWhatIsThere) {
   EXPECT_THAT(broken, IsEmpty());
 }
 
-TEST(Pages, NameFilesThatAreThere) {
+TEST(Pages, NameExistingFiles) {
   std::vector<std::string> missing;
   for (const Page& page : pages())
     for (const auto& [line, span] : code_spans(page)) {
@@ -107,7 +107,7 @@ bool names_a_test(const std::string& span) {
          std::ranges::all_of(span, [](unsigned char c) { return std::isalnum(c) || c == '.' || c == '*'; });
 }
 
-TEST(Pages, NameTestsThatAreThere) {
+TEST(Pages, NameExistingTests) {
   std::string tests;
   for (const std::string& path : tree())
     if (path.starts_with("tests/") && path.ends_with("_test.cpp") && !path.starts_with("tests/docs/"))
@@ -125,7 +125,7 @@ TEST(Pages, NameTestsThatAreThere) {
   EXPECT_THAT(missing, IsEmpty());
 }
 
-TEST(Pages, NameSettingsThatAreRead) {
+TEST(Pages, NameExistingSettings) {
   std::string sources;
   for (const std::string& path : tree())
     if (!path.ends_with(".md") && !path.starts_with("tests/docs/") && !path.ends_with(".png") &&

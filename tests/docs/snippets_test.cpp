@@ -33,7 +33,7 @@ std::string words(const std::string& text) {
   return joined;
 }
 
-TEST(PageSnippets, OfOnePageRunInOneTestAndErrorsPointToThePage) {
+TEST(PageSnippets, FormOneTestPerPageWithPageLineNumbers) {
   const Snippets snippets = of_page("# A\n\n```cpp\nint x = 1;\n```\nand\n```cpp\nint x = 2;\n```\n");
   EXPECT_THAT(words(snippets.unit), HasSubstr("TEST_F(Snippets, docs_a) { { #line 4 \"docs/a.md\" int x = 1; "
                                               "{ #line 8 \"docs/a.md\" int x = 2; }} } } // namespace docs_a"));
@@ -41,7 +41,7 @@ TEST(PageSnippets, OfOnePageRunInOneTestAndErrorsPointToThePage) {
   EXPECT_THAT(snippets.not_run, IsEmpty());
 }
 
-TEST(PageSnippets, TakeWhatTheyAreGivenFromComments) {
+TEST(PageSnippets, TakeSetupCodeFromComments) {
   const std::string unit =
       of_page("<!-- cpp int x = 1; -->\n<!-- cpp outside\nint f();\n-->\n```cpp\nf(x);\n```\n").unit;
   EXPECT_THAT(words(unit), HasSubstr("#line 2 \"docs/a.md\" int f(); TEST_F"));
@@ -64,7 +64,7 @@ TEST(PageSnippets, MayBeDeclarationsOrProgramsOrRunWithOtherNumbers) {
   EXPECT_THAT(snippets.run, ElementsAre("docs/a.md:1", "docs/a.md:4", "docs/a.md:10"));
 }
 
-TEST(PageSnippets, KeepTheirWord) {
+TEST(PageSnippets, TurnCommentsIntoChecks) {
   const std::string unit = of_page(
                                "```cpp\nstd::cout << x << \"\\n\";  // [1.\n                       // 2.]\nf();\n"
                                "g();  // throws ShapeError: [g] no\n```\n")
@@ -73,7 +73,7 @@ TEST(PageSnippets, KeepTheirWord) {
   EXPECT_THAT(unit, HasSubstr("expect_throw<ShapeError>([&] { g(); }, R\"claim([g] no)claim\");"));
 }
 
-TEST(PageSnippets, AreWhatTheLastColumnOfATableSays) {
+TEST(PageSnippets, ComeFromTheLastColumnOfATable) {
   const std::string unit = of_page(
                                "<!-- cpp table -->\n\n| a | b |\n|---|---|\n| `no` | `f(1)`, `nn::EMA` and `#include` "
                                "|\n| `no` | `int y;` |\n")
@@ -83,19 +83,19 @@ TEST(PageSnippets, AreWhatTheLastColumnOfATableSays) {
   EXPECT_THAT(unit, testing::Not(HasSubstr("no")));
 }
 
-TEST(PageSnippets, KnowTheTextOfABlock) {
+TEST(PageSnippets, TakeATextBlockAsAString) {
   const std::string unit = of_page("<!-- cpp text said -->\n```\none\n two\n```\n```\nthree\n```\n").unit;
   EXPECT_THAT(unit, HasSubstr("const std::string said = R\"claim(one\n two)claim\";"));
   EXPECT_THAT(unit, testing::Not(HasSubstr("three")));
 }
 
-TEST(PageSnippets, ThatAreNotRunSayWhy) {
+TEST(PageSnippets, NotRunGiveAReason) {
   const Snippets snippets = of_page("```cpp not run: a sketch\n...\n```\n");
   EXPECT_THAT(snippets.not_run, ElementsAre("docs/a.md:1: a sketch"));
   EXPECT_THAT(snippets.unit, testing::Not(HasSubstr("...")));
 }
 
-TEST(PageSnippets, AreRefusedWithPageAndLine) {
+TEST(PageSnippets, RefusalsNamePageAndLine) {
   EXPECT_EQ(refusal("\n```c++\n```\n"), "docs/a.md:2: what is ```c++?");
   EXPECT_EQ(refusal("```cpp, 500 is 2\n```\n"), "docs/a.md:1: what is ```cpp, 500 is 2?");
   EXPECT_EQ(refusal("```cpp, 5 as 2\n55\n```\n"), "docs/a.md:1: 5 does not occur once");

@@ -34,7 +34,7 @@ struct Recorder {
   CachingAllocator pool{std::make_unique<RecordedMemory>(0), AllocatorConfig{}};
 };
 
-TEST(StreamCapture, NobodyAsksAboutAnEventOrWaitsForOneInTheThreadThatRecords) {
+TEST(StreamCapture, ForbidsEventQueriesAndWaitsInItsThread) {
   Recorder recorder;
   CudaMemory memory(0);
   const EventId before = memory.record_event(recorder.stream), other = memory.record_event(recorder.stream);
@@ -53,7 +53,7 @@ TEST(StreamCapture, NobodyAsksAboutAnEventOrWaitsForOneInTheThreadThatRecords) {
   EXPECT_TRUE(memory.event_finished(before));
 }
 
-TEST(StreamCapture, NobodyRecordsAnEventOnItsStreamButItsOwnPool) {
+TEST(StreamCapture, LetsOnlyItsOwnPoolRecordEventsOnItsStream) {
   Recorder recorder;
   CudaMemory memory(0);
   const Stream beside{recorder.stream.device, 77};

@@ -76,7 +76,7 @@ TEST(PoolOnTheEmulatedDevice, AgreesWithTheShadowOfTheFuzzer) {
   fuzz_pool_on(make, 3, 500);
 }
 
-TEST(EmulatedDevice, LeavesCurrentWhatWasThoughTheCallThrows) {
+TEST(EmulatedDevice, RestoresTheCurrentDeviceWhenACallThrows) {
   emulation::Device outer(0, emulation::Device::page, 1), inner(1, emulation::Device::page, 1);
   const auto outer_driver = outer.driver(), inner_driver = inner.driver();
   const int before = emulation::current;
@@ -110,9 +110,9 @@ bool first_owner_can_write_last(bool order) {
   return false;
 }
 
-TEST(StreamMutants, ReuseBeforeCompletionIsSeen) { EXPECT_TRUE(first_owner_can_write_last(false)); }
+TEST(StreamMutants, ReuseBeforeCompletionIsFound) { EXPECT_TRUE(first_owner_can_write_last(false)); }
 
-TEST(StreamMutants, ReuseThatAnEventOrdersIsRight) { EXPECT_FALSE(first_owner_can_write_last(true)); }
+TEST(StreamMutants, ReuseAfterAnEventIsCorrect) { EXPECT_FALSE(first_owner_can_write_last(true)); }
 
 TEST(EmulatedDevice, NewMemoryIsPoisoned) {
   EmulatedMemory memory(std::size_t{8} << 20);
@@ -127,7 +127,7 @@ TEST(EmulatedDevice, NewMemoryIsPoisoned) {
   memory.unreserve(address, emulation::Device::page);
 }
 
-TEST(EmulatedDevice, AllocatesWhatItsDriverIsAskedForAndCanBeCalibrated) {
+TEST(EmulatedDevice, AllocatesThroughItsDriverAndCanBeCalibrated) {
   emulation::Device device(0, std::size_t{8} << 20, test_seed());
   const auto driver = device.driver();
   const std::uintptr_t address = driver->malloc(5'000'000);
@@ -145,7 +145,7 @@ TEST(EmulatedDevice, AllocatesWhatItsDriverIsAskedForAndCanBeCalibrated) {
   EXPECT_EQ(driver->memory_info().free, std::size_t{8} << 20);
 }
 
-TEST(EmulatedDevice, KeepsTheFirstFailureForTheNextWhoAsks) {
+TEST(EmulatedDevice, KeepsTheFirstFailureForTheNextQuery) {
   emulation::Device device(0, std::size_t{8} << 20, test_seed());
   device.enqueue("one", 0, [] { throw CudaError("[one] failed"); });
   device.enqueue("two", 0, [] { throw CudaError("[two] failed"); });
@@ -159,7 +159,7 @@ TEST(EmulatedDevice, KeepsTheFirstFailureForTheNextWhoAsks) {
   EXPECT_NO_THROW(device.synchronize(0));
 }
 
-TEST(EmulatedDevice, EachThreadHasAPerThreadStreamOfItsOwn) {
+TEST(EmulatedDevice, GivesEachThreadItsOwnPerThreadStream) {
   emulation::Device device(0, std::size_t{8} << 20, test_seed());
   int here = 0, there = 0;
   device.enqueue("here", per_thread_stream, [&] { ++here; });
@@ -172,7 +172,7 @@ TEST(EmulatedDevice, EachThreadHasAPerThreadStreamOfItsOwn) {
   EXPECT_EQ(here, 1);
 }
 
-TEST(EmulatedDevice, AnEventOfTheDefaultStreamIsBehindThePerThreadStreamsOfAllThreads) {
+TEST(EmulatedDevice, DefaultStreamEventsFollowAllPerThreadStreams) {
   for (std::uint64_t seed = 0; seed < 20; ++seed) {
     emulation::Device device(0, std::size_t{8} << 20, seed);
     const std::unique_ptr<CudaDriver> driver = device.driver();
@@ -186,7 +186,7 @@ TEST(EmulatedDevice, AnEventOfTheDefaultStreamIsBehindThePerThreadStreamsOfAllTh
   }
 }
 
-TEST(EmulatedDevice, AStreamThatIsDestroyedFinishesItsWorkAndTakesNothingMore) {
+TEST(EmulatedDevice, ADestroyedStreamFinishesItsWorkAndTakesNoMore) {
   emulation::Device device(0, std::size_t{8} << 20, test_seed());
   const std::unique_ptr<CudaDriver> driver = device.driver();
   const std::uint64_t stream = driver->stream_create(), event = driver->event_create();
@@ -236,12 +236,12 @@ int overtaken(bool ordered) {
   return count;
 }
 
-TEST(EmulatedDevices, AnEventOfOneOrdersAStreamOfTheOther) {
+TEST(EmulatedDevices, AnEventOrdersAStreamOfAnotherDevice) {
   EXPECT_GT(overtaken(false), 10);
   EXPECT_EQ(overtaken(true), 0);
 }
 
-TEST(EmulatedDevices, TheSameStreamOfTwoDevicesIsTwoStreams) {
+TEST(EmulatedDevices, StreamsOfTwoDevicesWithOneIdAreTwoStreams) {
   TwoDevices two(test_seed());
   int first = 0, second = 0;
   for (const std::uint64_t stream : {std::uint64_t{0}, per_thread_stream}) {
@@ -268,7 +268,7 @@ TEST(EmulatedDevices, AnEventIsRecordedOnItsOwnDevice) {
 
 using EmulatedDevicesDeathTest = ::testing::Test;
 
-TEST(EmulatedDevicesDeathTest, AKernelOfOneCannotUseMemoryOfTheOther) {
+TEST(EmulatedDevicesDeathTest, AKernelCannotUseMemoryOfAnotherDevice) {
   const auto use = [](const emulation::Device* (*also)(TwoDevices&)) {
     TwoDevices two(1);
     CudaMemory memory(1, two.second.driver());
@@ -289,7 +289,7 @@ TEST(EmulatedDevicesDeathTest, AKernelOfOneCannotUseMemoryOfTheOther) {
 
 // Memory of the host.
 
-TEST(EmulatedCopies, OfPinnedMemoryAreLateAndOfPageableMemoryAreNot) {
+TEST(EmulatedCopies, AreAsynchronousForPinnedMemoryOnly) {
   EmulatedMemory memory(std::size_t{8} << 20);
   emulation::Device& device = *memory.own;
   auto* const there = static_cast<unsigned char*>(memory.reserve(emulation::Device::page));
@@ -341,9 +341,9 @@ bool host_overtakes_copy(bool told) {
   return wrong;
 }
 
-TEST(StreamMutants, APinnedBlockThatThePoolDoesNotKnowACopyOfIsOvertaken) { EXPECT_TRUE(host_overtakes_copy(false)); }
+TEST(StreamMutants, APinnedBlockWithAnUnrecordedCopyIsReusedTooEarly) { EXPECT_TRUE(host_overtakes_copy(false)); }
 
-TEST(StreamMutants, APinnedBlockWaitsForTheCopyThatThePoolWasToldOf) { EXPECT_FALSE(host_overtakes_copy(true)); }
+TEST(StreamMutants, APinnedBlockWaitsForItsRecordedCopy) { EXPECT_FALSE(host_overtakes_copy(true)); }
 
 TEST(EmulatedDevice, RefusesADeviceThatDoesNotExist) {
   try {

@@ -37,7 +37,7 @@ char read_and_wait(emulation::Device& device, const char* address) {
   return value;
 }
 
-TEST(PeerMemory, WorkOfAPeerUsesWhatIsThereAndWhatComesLater) {
+TEST(PeerMemory, IsOpenToThePeerForPresentAndLaterPages) {
   SharingDevices machine;
   CudaMemory memory(1, machine.second.driver());
   auto* const range = static_cast<char*>(memory.reserve(8 * page_size));
@@ -60,7 +60,7 @@ TEST(PeerMemory, WorkOfAPeerUsesWhatIsThereAndWhatComesLater) {
   memory.unreserve(range, 8 * page_size);
 }
 
-TEST(PeerMemory, WhatWasNotSharedEndsTheProgramWithASentence) {
+TEST(PeerMemory, EndsTheProgramWhenItWasNotShared) {
   SharingDevices machine;
   CudaMemory memory(1, machine.second.driver());
   auto* const range = static_cast<char*>(memory.reserve(page_size));
@@ -76,7 +76,7 @@ void close_all(const ExportedMemory& exported) {
 }
 
 // The two devices represent one GPU in two processes.
-TEST(ExportedMemory, IsTheSameBytesInAnotherProcess) {
+TEST(ExportedMemory, HasTheSameBytesInAnotherProcess) {
   emulation::Device here(0, machine_memory, test_seed()), there(0, machine_memory, test_seed() + 1);
   CachingAllocator pool(std::make_unique<RaceDetector>(std::make_unique<CudaMemory>(0, here.driver())));
   const std::size_t bytes = 10 * page_size;
@@ -100,7 +100,7 @@ TEST(ExportedMemory, IsTheSameBytesInAnotherProcess) {
   pool.deallocate(block, bytes, 64, {on(0), 0});
 }
 
-TEST(ExportedMemory, OutlivesWhatItWasExportedFrom) {
+TEST(ExportedMemory, OutlivesItsSource) {
   emulation::Device here(0, machine_memory, test_seed()), there(0, machine_memory, test_seed() + 1);
   CudaMemory memory(0, here.driver());
   auto* const range = static_cast<char*>(memory.reserve(4 * page_size));
@@ -129,7 +129,7 @@ std::string error_of_export(const std::function<void()>& action) {
   return "no error";
 }
 
-TEST(ExportedMemory, WhatIsNoneIsRefusedAndLeavesNothing) {
+TEST(ExportedMemory, RefusesBadHandlesWithoutALeak) {
   emulation::Device device(0, machine_memory, test_seed());
   CudaMemory memory(0, device.driver());
   auto* const range = static_cast<char*>(memory.reserve(2 * page_size));

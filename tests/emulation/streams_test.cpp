@@ -12,7 +12,7 @@
 namespace poolgrad::emulation {
 namespace {
 
-TEST(EmulatedStreams, NothingRunsBeforeSomebodyWaits) {
+TEST(EmulatedStreams, RunWorkOnlyWhenACallWaits) {
   Streams streams(1);
   int done = 0;
   for (int i = 0; i < 100; ++i) streams.enqueue(7, [&] { ++done; });
@@ -22,7 +22,7 @@ TEST(EmulatedStreams, NothingRunsBeforeSomebodyWaits) {
   EXPECT_EQ(streams.queued(), 0u);
 }
 
-TEST(EmulatedStreams, AStreamKeepsItsOrderAndOthersComeInEveryOrder) {
+TEST(EmulatedStreams, KeepOrderWithinAStreamAndNoneBetweenStreams) {
   std::set<std::string> orders;
   for (std::uint64_t seed = 0; seed < 200; ++seed) {
     Streams streams(seed);
@@ -35,7 +35,7 @@ TEST(EmulatedStreams, AStreamKeepsItsOrderAndOthersComeInEveryOrder) {
   EXPECT_EQ(orders, (std::set<std::string>{"abxy", "axby", "axyb", "xaby", "xayb", "xyab"}));
 }
 
-TEST(EmulatedStreams, WhoWaitsForOneStreamMayFindTheOtherAnywhere) {
+TEST(EmulatedStreams, AWaitForOneStreamLeavesTheOtherAnywhere) {
   std::set<int> found;
   for (std::uint64_t seed = 0; seed < 100; ++seed) {
     Streams streams(seed);
@@ -48,7 +48,7 @@ TEST(EmulatedStreams, WhoWaitsForOneStreamMayFindTheOtherAnywhere) {
   EXPECT_EQ(found, (std::set<int>{0, 1, 2, 3}));
 }
 
-TEST(EmulatedStreams, AStreamThatIsHeldGoesOnWhenItIsLetGo) {
+TEST(EmulatedStreams, AHeldStreamContinuesAfterItsRelease) {
   for (std::uint64_t seed = 0; seed < 50; ++seed) {
     Streams streams(test_seed() + seed);
     std::string order;
@@ -82,7 +82,7 @@ TEST(EmulatedStreams, AnEventOrdersTwoStreams) {
   }
 }
 
-TEST(EmulatedStreams, AnEventIsDoneWhenWhatItMarksIs) {
+TEST(EmulatedStreams, AnEventIsDoneWithTheWorkBeforeIt) {
   Streams streams(3);
   bool done = false;
   const std::uint64_t event = streams.create_event();
@@ -99,7 +99,7 @@ TEST(EmulatedStreams, AnEventIsDoneWhenWhatItMarksIs) {
   EXPECT_THROW(streams.query(event), CudaError);
 }
 
-TEST(EmulatedStreams, AnEventThatIsRecordedAnewElsewhereKeepsNobodyWaiting) {
+TEST(EmulatedStreams, AnEventRecordedAgainElsewhereCausesNoDeadlock) {
   for (std::uint64_t seed = 0; seed < 100; ++seed) {
     Streams streams(test_seed() + seed);
     bool done = false;
@@ -114,7 +114,7 @@ TEST(EmulatedStreams, AnEventThatIsRecordedAnewElsewhereKeepsNobodyWaiting) {
   }
 }
 
-TEST(EmulatedStreams, TooMuchWorkIsNotKept) {
+TEST(EmulatedStreams, AFullQueueRunsSomeOfItsWork) {
   Streams streams(5);
   int done = 0;
   for (int i = 0; i < 5000; ++i) streams.enqueue(static_cast<std::uint64_t>(i % 3), [&] { ++done; });
@@ -134,7 +134,7 @@ std::string refusal(const Action& action) {
   return "no error";
 }
 
-TEST(EmulatedCapture, RecordsInPlaceOfRunningAndRunsAsOftenAsItIsLaunched) {
+TEST(EmulatedCapture, RecordsWorkAndRunsItAtEachLaunch) {
   Streams streams(test_seed());
   std::string order;
   streams.begin_capture(1);
@@ -150,7 +150,7 @@ TEST(EmulatedCapture, RecordsInPlaceOfRunningAndRunsAsOftenAsItIsLaunched) {
   EXPECT_EQ(order, "abxab");
 }
 
-TEST(EmulatedCapture, StreamsThatAnEventJoinsAreRecordedAndReplayedInEveryOrderThatIsAllowed) {
+TEST(EmulatedCapture, RecordsJoinedStreamsAndReplaysThemInEveryAllowedOrder) {
   std::set<std::string> orders;
   for (std::uint64_t seed = 0; seed < 100; ++seed) {
     Streams streams(seed);
@@ -175,7 +175,7 @@ TEST(EmulatedCapture, StreamsThatAnEventJoinsAreRecordedAndReplayedInEveryOrderT
   EXPECT_EQ(orders, (std::set<std::string>{"<ax>", "<xa>"}));
 }
 
-TEST(EmulatedCapture, ABrokenRuleIsASentenceAndBreaksTheRecordingAlone) {
+TEST(EmulatedCapture, ReportsABrokenRuleAndBreaksOnlyTheRecording) {
   Streams streams(test_seed());
   int done = 0;
   const std::uint64_t outside = streams.create_event();
@@ -197,7 +197,7 @@ TEST(EmulatedCapture, ABrokenRuleIsASentenceAndBreaksTheRecordingAlone) {
   EXPECT_EQ(done, 1);
 }
 
-TEST(EmulatedCapture, TwoRecordingsDoNotMeet) {
+TEST(EmulatedCapture, TwoRecordingsCannotShareAnEvent) {
   Streams streams(test_seed());
   const std::uint64_t event = streams.create_event();
   streams.begin_capture(1);
@@ -208,7 +208,7 @@ TEST(EmulatedCapture, TwoRecordingsDoNotMeet) {
   EXPECT_EQ(refusal([&] { streams.end_capture(1); }), "no error");
 }
 
-TEST(EmulatedCapture, AnEventThatWasRecordedNeverHappensUntilItIsRecordedAnew) {
+TEST(EmulatedCapture, ARecordedEventNeverFinishesUntilRecordedAgain) {
   Streams streams(test_seed());
   const std::uint64_t event = streams.create_event(), unused = streams.create_event();
   streams.begin_capture(1);
@@ -224,7 +224,7 @@ TEST(EmulatedCapture, AnEventThatWasRecordedNeverHappensUntilItIsRecordedAnew) {
   EXPECT_NO_THROW(streams.synchronize(event));
 }
 
-TEST(EmulatedCapture, WorkThatIsNotJoinedAgainIsRefused) {
+TEST(EmulatedCapture, RefusesUnjoinedWorkAtItsEnd) {
   Streams streams(test_seed());
   const std::uint64_t fork = streams.create_event();
   streams.begin_capture(1);

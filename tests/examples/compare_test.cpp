@@ -37,7 +37,7 @@ CompareOptions tiny_comparison(const TemporaryFolder& folder) {
   return o;
 }
 
-TEST(Compare, TrainsEachKindAndSaysWhatItLearned) {
+TEST(Compare, TrainsEachKindAndReportsItsLoss) {
   const TemporaryFolder folder;
   CompareOptions o = tiny_comparison(folder);
   o.json = folder.file("report.json");
@@ -98,7 +98,7 @@ TEST(Compare, TrainsEachListOfLayers) {
   EXPECT_THAT(read_bytes(o.html), HasSubstr("window,causal+nope<small>window of 8; causal, no positions</small>"));
 }
 
-TEST(Compare, GivesEachTheSameTime) {
+TEST(Compare, TrainsEachKindForTheGivenTime) {
   const TemporaryFolder folder;
   CompareOptions o = tiny_comparison(folder);
   o.train.given.clear();
@@ -114,7 +114,7 @@ TEST(Compare, GivesEachTheSameTime) {
   EXPECT_LT(seconds, 2.0) << all[0].steps << " steps";
 }
 
-TEST(Compare, RefusesInOneSentence) {
+TEST(Compare, RefusesBadOptionsInOneSentence) {
   const TemporaryFolder folder;
   const auto refused = [&](const std::function<void(CompareOptions&)>& change) {
     CompareOptions o = tiny_comparison(folder);
@@ -143,7 +143,7 @@ TEST(Compare, RefusesInOneSentence) {
   EXPECT_EQ(refused([](auto& o) { o.train.steps = 0; }), "[compare] --steps must be at least 1: 0");
 }
 
-TEST(Compare, GoesOnAfterAKindThatFails) {
+TEST(Compare, ContinuesAfterAFailedKind) {
   const TemporaryFolder folder;
   CompareOptions o = tiny_comparison(folder);
   o.train.context = 1024;
@@ -182,7 +182,7 @@ CompareOptions parsed(std::vector<const char*> arguments) {
   return o;
 }
 
-TEST(Compare, LastsForStepsOrForATime) {
+TEST(Compare, RefusesBothStepsAndATime) {
   for (const auto& time : {std::vector<const char*>{"--time", "2s"}, {"--budget", "2s"}}) {
     std::vector<const char*> arguments{"compare", "--steps", "5"};
     arguments.insert(arguments.end(), time.begin(), time.end());
@@ -194,7 +194,7 @@ TEST(Compare, LastsForStepsOrForATime) {
   EXPECT_EQ(parsed({"--steps", "5", "--budget", "1GiB"}).train.budget, "1GiB");
 }
 
-TEST(Compare, ABudgetIsOfTimeOrOfMemoryByItsUnit) {
+TEST(Compare, TheUnitOfABudgetTellsTimeFromMemory) {
   const CompareOptions timed = parsed({"--attention", "causal,window,dilated", "--budget", "90s"});
   EXPECT_EQ(timed.seconds(), 90);
   EXPECT_EQ(timed.train.budget, "");
@@ -216,7 +216,7 @@ TEST(Compare, ABudgetIsOfTimeOrOfMemoryByItsUnit) {
   EXPECT_EQ(refused({"--budget", "1GiB,512MiB"}), "[compare] the budget of memory is given twice: --budget 512MiB");
 }
 
-TEST(Compare, HasNoOptionOfTheSampleThatItDoesNotWrite) {
+TEST(Compare, HasNoSampleOption) {
   const std::vector<const char*> arguments{"compare", "--sample", "100"};
   CompareOptions o;
   ::testing::internal::CaptureStderr();
@@ -239,7 +239,7 @@ class Removing : public std::stringbuf {
   bool removed_ = false;
 };
 
-TEST(Compare, ReadsItsTextAndLearnsItsTokensOnce) {
+TEST(Compare, ReadsTheTextAndLearnsTheTokenizerOnce) {
   const TemporaryFolder folder;
   CompareOptions o = tiny_comparison(folder);
   o.train.tokenizer = "bpe:260";

@@ -10,7 +10,7 @@
 namespace poolgrad::examples {
 namespace {
 
-TEST(TrainOnTheEmulatedDevice, IsReadOnceAStep) {
+TEST(TrainOnTheEmulatedDevice, ReadsFromTheDeviceOncePerStep) {
   const testing_support::TemporaryFolder folder;
   std::string text;
   for (int i = 0; i < 120; ++i) text += "int f" + std::to_string(i * i % 97) + "() { return 1; }\n";

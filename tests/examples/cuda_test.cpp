@@ -76,7 +76,7 @@ class TrainOnCuda : public ::testing::Test {
   std::ostringstream out_;
 };
 
-TEST_F(TrainOnCuda, LearnsWhatTheCpuLearnsWithEveryKindOfAttention) {
+TEST_F(TrainOnCuda, MatchesTheCpuForEveryKindOfAttention) {
   options_.steps = 2;
   for (const std::string& name : attention_names()) {
     options_.attention.attention = name;
@@ -84,7 +84,7 @@ TEST_F(TrainOnCuda, LearnsWhatTheCpuLearnsWithEveryKindOfAttention) {
   }
 }
 
-TEST_F(TrainOnCuda, LearnsWhatTheCpuLearnsInEveryDType) {
+TEST_F(TrainOnCuda, MatchesTheCpuInEveryDType) {
   const std::pair<const char*, double> tolerances[] = {{"f64", 1e-9}, {"f32", 1e-4}, {"bf16", 0.05}, {"f16", 0.01}};
   for (const auto& [dtype, tolerance] : tolerances) {
     options_.dtype = dtype;
@@ -98,7 +98,7 @@ TEST_F(TrainOnCuda, RepeatsItsBits) {
   EXPECT_EQ(first.sample, second.sample);
 }
 
-TEST_F(TrainOnCuda, AsksThePoolForWhatASimulatedGpuDoes) {
+TEST_F(TrainOnCuda, MakesTheSameRequestsAsASimulatedGpu) {
   for (const char* policy : {"none", "block"}) {
     options_.checkpoint = policy;
     options_.kv_heads = options_.kv_heads == 2 ? 4 : 2;
@@ -110,7 +110,7 @@ TEST_F(TrainOnCuda, AsksThePoolForWhatASimulatedGpuDoes) {
   }
 }
 
-TEST_F(TrainOnCuda, LearnsByTensorCoresWhatTheCpuLearnsAndAsksForWhatASimulatedGpuDoes) {
+TEST_F(TrainOnCuda, ByTensorCoresMatchesTheCpuAndASimulatedGpu) {
   options_.dtype = "bf16";
   options_.width = 64;  // 16 a head, the least of these kernels
   options_.steps = 2;
@@ -134,7 +134,7 @@ TEST_F(TrainOnCuda, LearnsByTensorCoresWhatTheCpuLearnsAndAsksForWhatASimulatedG
   }
 }
 
-TEST_F(TrainOnCuda, NeedsToTheByteWhatIsPlanned) {
+TEST_F(TrainOnCuda, UsesExactlyThePlannedBytes) {
   options_.budget = "1GiB";
   options_.checkpoint = "none";
   for (const char* pattern : {"window", "dilated"}) {
@@ -146,7 +146,7 @@ TEST_F(TrainOnCuda, NeedsToTheByteWhatIsPlanned) {
   }
 }
 
-TEST_F(TrainOnCuda, HasTheSameBitsHoweverMemoryIsSaved) {
+TEST_F(TrainOnCuda, HasTheSameBitsUnderEveryMemoryPolicy) {
   options_.layers = 2;
   options_.steps = 2;
   const std::vector<double> kept = numbers(run("cuda"));
@@ -170,7 +170,7 @@ TEST_F(TrainOnCuda, TrainsInChunksAndTiles) {
   expect_alike(run("cuda"), whole, 1e-4, "chunk");
 }
 
-TEST_F(TrainOnCuda, HasTheSameBitsWhenItsStepsAreRecorded) {
+TEST_F(TrainOnCuda, RecordedStepsHaveTheSameBits) {
   options_.steps = 3;  // eager, recorded, replayed
   const auto expect_same = [&](const std::string& what) {
     options_.graph = false;
@@ -206,7 +206,7 @@ TEST_F(TrainOnCuda, HasTheSameBitsWhenItsStepsAreRecorded) {
   expect_same("chunks");
 }
 
-TEST_F(TrainOnCuda, SaysWhereStepsCannotBeRecorded) {
+TEST_F(TrainOnCuda, RefusesToRecordUnsupportedSteps) {
   options_.graph = true;
   EXPECT_EQ(error_of<ValueError>([&] { run("cpu"); }),
             "[train] steps can be recorded only on CUDA devices, but the model is on cpu");
@@ -225,7 +225,7 @@ TEST_F(TrainOnCuda, SaysWhereStepsCannotBeRecorded) {
             "[train] --profile times each kernel of a step, but --graph launches a step as a whole");
 }
 
-TEST_F(TrainOnCuda, GoesOnFromItsCheckpointBitForBitAndOnTheCpuToo) {
+TEST_F(TrainOnCuda, ResumesBitForBitAndAlsoOnTheCpu) {
   const TrainResult whole = run("cuda");
   options_.save = folder_.file("half.safetensors");
   options_.stop_after = 1;
@@ -243,14 +243,14 @@ TEST_F(TrainOnCuda, GoesOnFromItsCheckpointBitForBitAndOnTheCpuToo) {
   }
 }
 
-TEST_F(TrainOnCuda, SaysWhereItRunsAndWithWhat) {
+TEST_F(TrainOnCuda, PrintsItsDeviceAndEngines) {
   options_.steps = 1;
   run("auto");
   EXPECT_THAT(out_.str(), HasSubstr("device   cuda:0, f32, " + engines_of({DeviceType::cuda, 0}).machine +
                                     ", products by cuBLASLt, attention by cuda cores"));
 }
 
-TEST_F(TrainOnCuda, EndsWithTheReportOfABudgetThatIsTooSmallAndTrainsOn) {
+TEST_F(TrainOnCuda, RunsOutOfBudgetAndThenTrainsASmallerBatch) {
   options_.steps = 1;
   const std::vector<double> before = numbers(run("cuda"));
   options_.batch = 64;
@@ -262,13 +262,13 @@ TEST_F(TrainOnCuda, EndsWithTheReportOfABudgetThatIsTooSmallAndTrainsOn) {
   EXPECT_EQ(numbers(run("cuda")), before);
 }
 
-TEST_F(TrainOnCuda, RefusesDevicesThatAreNotThere) {
+TEST_F(TrainOnCuda, RefusesMissingDevices) {
   EXPECT_THAT(error_of<DeviceError>([&] { run("cuda:99"); }), HasSubstr("cuda:99 cannot be used"));
   EXPECT_THAT(error_of<ValueError>([&] { run("cuda:x"); }), HasSubstr("[train] --device must be cpu, cuda:N, auto"));
   EXPECT_THAT(error_of<ValueError>([&] { run("gpu"); }), HasSubstr("but is gpu"));
 }
 
-TEST(RecallOnCuda, AnswersAsOnTheCpu) {
+TEST(RecallOnCuda, MatchesTheAnswersOfTheCpu) {
   RecallOptions options;
   options.distance = 24;
   options.pairs = options.keys = options.values = 4;
@@ -305,7 +305,7 @@ TEST(HeadlineOnCuda, MeasuresARow) {
   EXPECT_GE(outcome.peak_bytes.value_or(0), formula_bytes(work, bench.dtype));
 }
 
-TEST(LabOnCuda, RecordsTheRequestsOfASimulatedGpu) {
+TEST(LabOnCuda, RecordsTheSameRequestsAsASimulatedGpu) {
   const TemporaryFolder folder;
   const auto record = [&](const std::string& device, const char* workload) {
     const std::string file = folder.file("trace.pgt");

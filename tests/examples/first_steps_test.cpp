@@ -19,7 +19,7 @@ std::set<std::string> first_steps() {
   return names;
 }
 
-TEST(FirstStepsSources, AreAPerceptronARecurrentNetworkATransformerAGradientAndAClientOfThePool) {
+TEST(FirstStepsSources, ListTheFivePrograms) {
   EXPECT_THAT(first_steps(), testing::ElementsAre("char_rnn.cpp", "custom_gradient.cpp", "mlp.cpp", "pool_client.cpp",
                                                   "transformer.cpp"));
 }
@@ -31,7 +31,7 @@ TEST(FirstStepsSources, HaveFewerThanSixtyLinesEach) {
   }
 }
 
-TEST(FirstStepsSources, IncludeTheLibraryAndTheStandardOneAlone) {
+TEST(FirstStepsSources, IncludeOnlyPoolgradAndTheStandardLibrary) {
   for (const std::string& name : first_steps()) {
     std::istringstream lines(testing_support::read_bytes(POOLGRAD_FIRST_STEPS "/" + name));
     for (std::string line; std::getline(lines, line);) {

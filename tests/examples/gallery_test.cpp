@@ -14,7 +14,7 @@ using attention::Pattern;
 using ::testing::HasSubstr;
 using testing_support::read_bytes;
 
-TEST(Gallery, RectanglesCoverEveryPairThatIsSeenOnceAndNoOther) {
+TEST(Gallery, RectanglesCoverEachVisiblePairExactlyOnce) {
   for (const PatternPicture& picture : pattern_pictures())
     for (std::int64_t head = 0; head < picture.heads; ++head)
       for (const std::int64_t least : {1, 2}) {
@@ -37,7 +37,7 @@ TEST(Gallery, AFullMatrixIsOneRectangleAndAnEmptyOneNone) {
   EXPECT_EQ(pattern_rectangles(Pattern::dense(), 0, 1, 0).size(), 0u);
 }
 
-TEST(Gallery, PicturesAreSmallNamedDifferentlyAndWellFormed) {
+TEST(Gallery, PicturesAreSmallUniquelyNamedAndWellFormed) {
   std::set<std::string> names;
   for (const PatternPicture& picture : pattern_pictures()) {
     EXPECT_TRUE(names.insert(picture.name).second) << picture.name;
@@ -49,12 +49,12 @@ TEST(Gallery, PicturesAreSmallNamedDifferentlyAndWellFormed) {
   }
 }
 
-TEST(Gallery, TheLegendIsThereWherePairsCountMoreThanOnce) {
+TEST(Gallery, TheLegendAppearsOnlyForPairsCountedTwice) {
   for (const PatternPicture& picture : pattern_pictures())
     EXPECT_EQ(pattern_svg(picture).find(">twice<") != std::string::npos, picture.name == "dilated") << picture.name;
 }
 
-TEST(Gallery, TheDocumentationShowsWhatIsDrawn) {
+TEST(Gallery, TheDocumentationHasTheCurrentPictures) {
   for (const PatternPicture& picture : pattern_pictures())
     EXPECT_EQ(read_bytes(POOLGRAD_PATTERN_FOLDER "/" + picture.name + ".svg"), pattern_svg(picture))
         << "draw again: pattern_gallery --output docs/patterns";

@@ -33,19 +33,19 @@ nlohmann::json row_of(HeadlineOptions options) {
   return answer["groups"][0]["rows"][0];
 }
 
-TEST(Headline, GivesEveryRowANameOfItsOwn) {
+TEST(Headline, GivesEveryRowAUniqueName) {
   std::set<std::string> names;
   for (const Group& group : headline_groups())
     for (const Row& row : group.rows) EXPECT_TRUE(names.insert(row.id).second) << row.id;
   EXPECT_THAT(names, testing::Contains("bsr-786432"));
 }
 
-TEST(Headline, ListsWhatItCouldRun) {
+TEST(Headline, ListsItsRows) {
   EXPECT_THAT(run({.rows = {"extreme"}, .list = true}),
               AllOf(HasSubstr("extreme: "), HasSubstr("bsr-1150000-training")));
 }
 
-TEST(Headline, CountsTheBytesOfRowsThatTheMachineCannotHold) {
+TEST(Headline, CountsTheBytesOfRowsThatExceedMemory) {
   const auto row = row_of({.rows = {"bsr-1048576"}, .memory = "64MiB"});
   EXPECT_TRUE(row["simulated"]);
   EXPECT_TRUE(row["milliseconds"].is_null());
@@ -88,7 +88,7 @@ TEST(Headline, WritesAPage) {
                           testing::EndsWith("</body></html>\n")));
 }
 
-TEST(Headline, RefusesWhatItCannotRun) {
+TEST(Headline, RefusesBadOptions) {
   EXPECT_THAT(error_of<ValueError>([] { run({.rows = {"nothing"}}); }), HasSubstr("--rows matches no row: nothing"));
   EXPECT_THAT(error_of<ValueError>([] { run({.seconds = 0}); }), HasSubstr("--seconds must be positive, but is 0"));
   EXPECT_THAT(error_of<ValueError>([] { run({.device = "sim:1GiB"}); }),

@@ -32,20 +32,20 @@ TEST(History, FollowsABlockFromItsAllocationToItsFree) {
   EXPECT_FALSE(block.before || block.after);
 }
 
-TEST(History, KeepsWhatWaitsForAnotherStreamApart) {
+TEST(History, KeepsPendingFreesSeparate) {
   TraceBuilder trace;
   trace.allocate(0, 64).request_free(0, 64).step().step().complete_free(0, 64);
   EXPECT_EQ(life_of(*trace), (std::vector<Moment>{1, 2, 5}));
 }
 
-TEST(History, BlocksThatAreFreedButWereNeverAllocatedExistedBefore) {
+TEST(History, BlocksFreedWithoutAnAllocationExistFromTheStart) {
   TraceBuilder trace;
   trace.step().free(128, 64);
   EXPECT_EQ(life_of(*trace), (std::vector<Moment>{0, 2, 3}));
   EXPECT_TRUE(history_of(*trace).blocks[0].before);
 }
 
-TEST(History, BlocksThatNoEventKnowsExistAllTheTime) {
+TEST(History, BlocksWithoutEventsExistThroughout) {
   TraceBuilder trace;
   trace.step().remains(0, 4096, BlockState::live, 7);
   EXPECT_EQ(life_of(*trace), (std::vector<Moment>{0, 2, 2}));
@@ -54,13 +54,13 @@ TEST(History, BlocksThatNoEventKnowsExistAllTheTime) {
   EXPECT_EQ(block.number, 7u);
 }
 
-TEST(History, PendingBlocksOfTheEndHaveBeenGivenBack) {
+TEST(History, BlocksPendingAtTheEndCountAsFreed) {
   TraceBuilder trace;
   trace.allocate(0, 64).request_free(0, 64).remains(0, 64, BlockState::pending);
   EXPECT_EQ(life_of(*trace), (std::vector<Moment>{1, 2, 3}));
 }
 
-TEST(History, FindsThePagesOfTheBeginningByGoingBack) {
+TEST(History, FindsTheInitialPagesByReversingEvents) {
   TraceBuilder trace;  // one page stays, one is released, one is committed
   trace.unmap(lab_page, lab_page).map(4 * lab_page, lab_page);
   trace.remains(0, lab_page, BlockState::free).remains(4 * lab_page, lab_page, BlockState::live);
@@ -84,7 +84,7 @@ TEST(History, UnmapsPartsOfARange) {
   EXPECT_EQ(stays, 3 * lab_page);
 }
 
-TEST(History, SurvivesTracesThatContradictThemselves) {
+TEST(History, SurvivesContradictoryTraces) {
   constexpr std::uint64_t most = std::numeric_limits<std::uint64_t>::max();
   TraceBuilder trace;
   trace.allocate(0, 64).allocate(0, 128).free(0, 128).free(0, 128);             // over a live one, twice
@@ -102,7 +102,7 @@ TEST(History, SurvivesTracesThatContradictThemselves) {
   EXPECT_FALSE(used_addresses(history).empty());
 }
 
-TEST(History, OfNothingIsEmpty) {
+TEST(History, IsEmptyForAnEmptyTrace) {
   const History history = history_of(Trace());
   EXPECT_TRUE(history.blocks.empty() && history.pages.empty());
   EXPECT_EQ(samples_of(history, 0, 10).size(), 1u);
@@ -139,7 +139,7 @@ TEST(Samples, KnowTheLargestRunOfCachedAddresses) {
   EXPECT_THAT(runs, ElementsAre(0, lab_page, 2 * lab_page, lab_page / 2, lab_page / 2, 2 * lab_page, lab_page));
 }
 
-TEST(Samples, OfLongTracesKeepThePeak) {
+TEST(Samples, KeepThePeakOfLongTraces) {
   TraceBuilder trace;
   for (int i = 0; i < 500; ++i) trace.allocate(0, 64).free(0, 64);
   trace.allocate(0, 9999).free(0, 9999);

@@ -66,7 +66,7 @@ Json embedded(const std::string& page) {
   return Json::parse(page.substr(begin, page.find("</script>", begin) - begin));
 }
 
-TEST(PackedColumns, ComeBack) {
+TEST(PackedColumns, RoundTrip) {
   std::vector<std::uint64_t> values{0, 1, 127, 128, 5, 0x7f0000000000, 0, (std::uint64_t{1} << 52) - 1, 3};
   for (std::size_t length = 0; length <= values.size(); ++length) {
     const std::vector<std::uint64_t> part(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(length));
@@ -74,7 +74,7 @@ TEST(PackedColumns, ComeBack) {
   }
 }
 
-TEST(PackedColumns, AreSmallWhereValuesChangeSlowly) {
+TEST(PackedColumns, AreSmallForSlowlyChangingValues) {
   std::vector<std::uint64_t> values;
   for (std::uint64_t i = 0; i < 3000; ++i) values.push_back(0x7f0000000000 + 40 * i);
   EXPECT_LT(pack_column(values).size(), 4100u);  // a byte each, in base 64
@@ -102,7 +102,7 @@ TEST(PageData, HoldsBlocksPagesAndSamples) {
   EXPECT_TRUE(data["notes"].empty());
 }
 
-TEST(PageData, MarksRungsAndFailures) {
+TEST(PageData, MarksReclaimStagesAndFailures) {
   TraceBuilder trace = two_steps();
   const Json marks = data_of(*trace)["marks"];
   ASSERT_EQ(marks.size(), 2u);
@@ -112,7 +112,7 @@ TEST(PageData, MarksRungsAndFailures) {
   EXPECT_THAT(marks[1]["rows"].dump(), HasSubstr("1.00 TiB"));
 }
 
-TEST(PageData, SaysWhoHoldsMemoryAtThePeak) {
+TEST(PageData, ListsTheHoldersOfMemoryAtThePeak) {
   TraceBuilder trace;
   trace->scopes = {"", "block0.mlp", "block11.mlp", "head"};
   trace->locations = {{}, {"tensor/creation.cpp", "zeros", 41}};
@@ -130,7 +130,7 @@ TEST(PageData, SaysWhoHoldsMemoryAtThePeak) {
   EXPECT_EQ(peak[1]["location"], "tensor/creation.cpp:41 zeros");
 }
 
-TEST(PageData, CountsWhatAPolicyRoundsUpAsWaste) {
+TEST(PageData, CountsRoundingAsWaste) {
   TraceBuilder trace;
   trace.map(0, 2 * lab_page).allocate(0, lab_page / 2, Category::activation).free(0, lab_page / 2);
   for (TraceEvent& event : trace->events)
@@ -141,7 +141,7 @@ TEST(PageData, CountsWhatAPolicyRoundsUpAsWaste) {
   EXPECT_EQ((*utilisation)[1], format_percent(0.5));
 }
 
-TEST(PageData, LeavesOutTheLeastAndSaysSo) {
+TEST(PageData, OmitsTheSmallestBlocksAndNotesIt) {
   TraceBuilder trace;
   for (std::uint64_t i = 0; i < 50; ++i) trace.allocate(8192 * i, 64 + i).rung(4, 1, 1);
   const Json data = data_of(*trace, {.blocks = 10, .samples = 20, .marks = 5});
@@ -155,14 +155,14 @@ TEST(PageData, LeavesOutTheLeastAndSaysSo) {
   EXPECT_THAT(notes, HasSubstr("The last 45 rungs"));
 }
 
-TEST(PageData, ShowsOnlyNumbersThatAScriptCanCountTo) {
+TEST(PageData, ShowsOnlyNumbersExactInJavaScript) {
   TraceBuilder trace;
   trace.allocate(0, 64).allocate(64, 64);
   trace->events[1].allocation = (std::uint64_t{1} << 62) + 1;  // scratch of kernels is counted separately
   EXPECT_THAT(unpack(data_of(*trace)["blocks"]["number"]), ElementsAre(1, 0));
 }
 
-TEST(PageData, SaysWhereTheTraceIsSilent) {
+TEST(PageData, NotesMissingPartsOfTheTrace) {
   TraceBuilder trace;
   trace.allocate(0, 64);
   trace->lost = 7;
@@ -172,14 +172,14 @@ TEST(PageData, SaysWhereTheTraceIsSilent) {
   EXPECT_THAT(data["notes"].dump(), HasSubstr("7 older events"));
 }
 
-TEST(Page, OfAnEmptyTraceIsAPage) {
+TEST(Page, IsCompleteForAnEmptyTrace) {
   const Trace empty;
   const std::string page = page_html({.trace = empty, .title = "empty", .source = "nowhere"});
   EXPECT_EQ(embedded(page)["events"], 0);
   EXPECT_THAT(page, HasSubstr("</html>"));
 }
 
-TEST(Page, HasNothingLeftOfItsTemplate) {
+TEST(Page, HasNoPlaceholderLeft) {
   TraceBuilder trace = two_steps();
   const std::string page = page_html({.trace = *trace, .title = "@DATA@ @STYLE@ @SCRIPT@", .source = "a.pgt"});
   EXPECT_EQ(embedded(page)["title"], "@DATA@ @STYLE@ @SCRIPT@");
@@ -188,7 +188,7 @@ TEST(Page, HasNothingLeftOfItsTemplate) {
   EXPECT_THAT(page, HasSubstr("prefers-color-scheme"));
 }
 
-TEST(Page, KeepsHostileNamesInsideItsData) {
+TEST(Page, EscapesHostileNames) {
   const std::string hostile = "</script><script>alert(1)</script><!-- & ]]> \" \\ http://evil.example/ \x01\xff";
   TraceBuilder trace = two_steps();
   trace->scopes.push_back(hostile);
@@ -203,7 +203,7 @@ TEST(Page, KeepsHostileNamesInsideItsData) {
   EXPECT_EQ(std::distance(std::sregex_iterator(page.begin(), page.end(), script), {}), 2) << "the data and the program";
 }
 
-TEST(Page, RefersToNothingOutside) {
+TEST(Page, HasNoExternalReference) {
   TraceBuilder trace = two_steps();
   trace->scopes.push_back("https://evil.example/");
   const std::string page = page_html({.trace = *trace, .title = "http://evil.example", .source = "a.pgt"});

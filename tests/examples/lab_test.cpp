@@ -73,7 +73,7 @@ class Lab : public ::testing::Test {
   TemporaryFolder folder_;
 };
 
-TEST_F(Lab, ExplainsItselfAndItsCommands) {
+TEST_F(Lab, PrintsHelpForItselfAndEveryCommand) {
   EXPECT_THAT(lab({"--help"}).out, AllOf(HasSubstr("record"), HasSubstr("demo-oom"), HasSubstr("zoo:NAME")));
   for (const char* command : {"record", "replay", "compare", "report", "demo-oom", "export", "list"}) {
     const Answer answer = lab({command, "--help"});
@@ -82,7 +82,7 @@ TEST_F(Lab, ExplainsItselfAndItsCommands) {
   }
 }
 
-TEST_F(Lab, ExplainsTheParametersOfPoliciesWhereItTakesThem) {
+TEST_F(Lab, PrintsThePolicyParametersInHelp) {
   for (const char* command : {"replay", "compare"}) {
     const std::string help = lab({command, "--help"}).out;
     for (const PolicyEntry& policy : policies()) {
@@ -93,7 +93,7 @@ TEST_F(Lab, ExplainsTheParametersOfPoliciesWhereItTakesThem) {
   }
 }
 
-TEST_F(Lab, AnswersFaultsOfTheCommandLineWithCode2) {
+TEST_F(Lab, EndsWithCode2OnABadCommandLine) {
   for (const std::vector<std::string>& arguments :
        std::vector<std::vector<std::string>>{{},
                                              {"frobnicate"},
@@ -141,7 +141,7 @@ TEST_F(Lab, RecordsTrainingWithStepsCategoriesAndCallSites) {
   EXPECT_GT(backwards, 10u);
 }
 
-TEST_F(Lab, RecordsAttentionAndGenerationOnASimulatedDeviceToo) {
+TEST_F(Lab, RecordsAttentionAndGenerationOnASimulatedDevice) {
   for (const char* workload : {"attention", "generate"}) {
     const std::string file = folder_.file("a.pgt");
     const json answer = answer_of(
@@ -152,7 +152,7 @@ TEST_F(Lab, RecordsAttentionAndGenerationOnASimulatedDeviceToo) {
   }
 }
 
-TEST_F(Lab, RecordsWhatLedToRunningOutOfMemory) {
+TEST_F(Lab, RecordsARunThatRunsOutOfMemory) {
   const std::string file = folder_.file("oom.pgt");
   const json answer = answer_of(
       {"record", "--size", "default", "--steps", "1", "--device", "sim:1GiB", "--budget", "16MiB", "-o", file}, 3);
@@ -162,7 +162,7 @@ TEST_F(Lab, RecordsWhatLedToRunningOutOfMemory) {
                           [](const TraceEvent& event) { return event.kind == TraceKind::out_of_memory; }));
 }
 
-TEST_F(Lab, ReplaysARecordingAndAWorkloadOfTheZoo) {
+TEST_F(Lab, ReplaysARecordingAndAZooWorkload) {
   for (const std::string& source : {recording(), std::string("zoo:checkerboard")}) {
     const json answer = answer_of({"replay", source, "--policy", "lower-bound", "--find-min-capacity"});
     EXPECT_EQ(answer["policy"], "lower-bound");
@@ -176,7 +176,7 @@ TEST_F(Lab, ReplaysARecordingAndAWorkloadOfTheZoo) {
   }
 }
 
-TEST_F(Lab, ReplayEndsWithCode3WhereMemoryRunsOut) {
+TEST_F(Lab, ReplayEndsWithCode3WhenMemoryRunsOut) {
   const Answer answer = lab({"replay", "zoo:checkerboard", "--policy", "pytorch", "--capacity", "0.5x"});
   EXPECT_EQ(answer.code, 3);
   EXPECT_THAT(answer.out, HasSubstr("out of memory at"));
@@ -184,7 +184,7 @@ TEST_F(Lab, ReplayEndsWithCode3WhereMemoryRunsOut) {
             nullptr);
 }
 
-TEST_F(Lab, ComparesTheSameOnAnyNumberOfThreads) {
+TEST_F(Lab, ComparesIdenticallyOnAnyNumberOfThreads) {
   std::vector<std::string> arguments{"compare",     recording(), "zoo:example-training", "--policy", "pytorch",
                                      "lower-bound", "planned"};
   json one = answer_of(arguments), three;
@@ -215,7 +215,7 @@ TEST_F(Lab, CompareEndsWithAveragesAndGoals) {
   EXPECT_TRUE(answer.out.find(" met\n") != std::string::npos || answer.out.find("MISSED") != std::string::npos);
 }
 
-TEST_F(Lab, DoesNotPraiseAPolicyThatServesNoWorkload) {
+TEST_F(Lab, GivesNoScoreToAPolicyThatServesNoWorkload) {
   const std::string limited = "rmm-arena:arena_size=2MiB", source = "zoo:checkerboard";
   const json answer = answer_of({"compare", source, "--policy", "pytorch", limited});
   const json& result = answer["workloads"][0]["results"][1];
@@ -232,7 +232,7 @@ TEST_F(Lab, DoesNotPraiseAPolicyThatServesNoWorkload) {
   EXPECT_THAT(lab(alone).out, HasSubstr("smallest  capacity: none suffices"));
 }
 
-TEST_F(Lab, ComparesDeviceTimeByTheTableOfADeviceAtSeveralCapacities) {
+TEST_F(Lab, ComparesDeviceTimeAtSeveralCapacities) {
   const std::vector<std::string> arguments{"compare",  "zoo:optimizer-start", "--policy",
                                            "poolgrad", "pytorch-expandable",  "lower-bound",
                                            "--curve",  "0.5x,1.05x",          "--no-min-capacity"};
@@ -252,7 +252,7 @@ TEST_F(Lab, ComparesDeviceTimeByTheTableOfADeviceAtSeveralCapacities) {
   EXPECT_THAT(lab(arguments).out, AllOf(HasSubstr("device time at"), HasSubstr("0.5x"), HasSubstr("no limit")));
 }
 
-TEST_F(Lab, ReportsOnARecordingAndOnAWorkloadOfTheZoo) {
+TEST_F(Lab, ReportsOnARecordingAndAZooWorkload) {
   const std::string page = folder_.file("page.html");
   EXPECT_EQ(lab({"report", recording(), "-o", page, "--no-policies", "--title", "mine"}).code, 0);
   EXPECT_THAT(read_bytes(page), AllOf(StartsWith("<!DOCTYPE html>"), HasSubstr("\"mine\""), EndsWith("</html>\n")));
@@ -268,7 +268,7 @@ TEST_F(Lab, ReportsWithTheTableOfPolicies) {
   for (const PolicyEntry& policy : policies()) EXPECT_THAT(text, HasSubstr("\"name\":\"" + std::string(policy.name)));
 }
 
-TEST_F(Lab, ExportsToEveryFormatAndReadsBackWhatCanBe) {
+TEST_F(Lab, ExportsEveryFormatAndReadsThemBack) {
   const std::size_t events = load_trace(recording()).events.size();
   for (const char* format : {"pytorch", "pytorch-json", "rmm-csv", "pgt", "chrome"}) {
     const std::string file = folder_.file(format);
@@ -291,7 +291,7 @@ TEST_F(Lab, ExportsPartsOfATrace) {
   EXPECT_LT(load_trace(file).events.size(), load_trace(recording()).events.size());
 }
 
-TEST_F(Lab, DemonstratesTheLadderDownToItsReport) {
+TEST_F(Lab, DemoOomShowsEveryReclaimStage) {
   const json answer = answer_of({"demo-oom"});
   std::set<std::string> rungs;
   for (const json& act : answer["acts"]) {
@@ -325,7 +325,7 @@ TEST_F(Lab, RefusesBadInputInOneSentence) {
   EXPECT_THAT(folder_.names(), IsEmpty());
 }
 
-TEST_F(Lab, RefusesOutputThatCannotBeWritten) {
+TEST_F(Lab, RefusesUnwritableOutput) {
   const std::string nowhere = folder_.file("no/such/folder/file");
   EXPECT_THAT(lab({"report", recording(), "-o", nowhere, "--no-policies"}).sentence(), HasSubstr(nowhere));
   EXPECT_THAT(lab({"export", recording(), "-o", nowhere}).sentence(), HasSubstr(nowhere));
@@ -334,7 +334,7 @@ TEST_F(Lab, RefusesOutputThatCannotBeWritten) {
       << "before anything is recorded";
 }
 
-TEST_F(Lab, WritesNoOutputOverWhatItReadsOrBetweenItsAnswers) {
+TEST_F(Lab, RefusesToOverwriteItsInputOrMixOutputs) {
   const std::string trace = folder_.file("trace.pgt"), alias = folder_.file("alias"), whole = read_bytes(recording());
   write_bytes(trace, whole);
   std::filesystem::create_hard_link(trace, alias);
@@ -348,7 +348,7 @@ TEST_F(Lab, WritesNoOutputOverWhatItReadsOrBetweenItsAnswers) {
   EXPECT_EQ(read_bytes(trace), whole);
 }
 
-TEST_F(Lab, HasNothingToSayOfATraceOrGoalsThatAreNotThere) {
+TEST_F(Lab, RefusesEmptyTracesAndMissingGoals) {
   const std::string empty = folder_.file("empty.csv"), page = folder_.file("page");
   write_bytes(empty, "Thread,Time,Action,Pointer,Size,Stream\n");
   for (const char* command : {"replay", "compare"})

@@ -86,7 +86,7 @@ class MemoryPolicies : public ::testing::Test {
   std::mt19937_64 random_{test_seed()};
 };
 
-TEST_F(MemoryPolicies, GiveTheSameNumbersWithinTheBudgetOnTheCpu) {
+TEST_F(MemoryPolicies, GiveTheSameResultsWithinTheBudget) {
   int fitted = 0;
   for (int round = 0; round < 8; ++round) {
     TrainOptions options = any_model();
@@ -114,7 +114,7 @@ TEST_F(MemoryPolicies, GiveTheSameNumbersWithinTheBudgetOnTheCpu) {
   EXPECT_GT(fitted, 15);
 }
 
-TEST_F(MemoryPolicies, NeedOnASimulatedDeviceWhatTheyDoOnTheCpu) {
+TEST_F(MemoryPolicies, NeedTheSameBytesOnASimulatedDevice) {
   for (int round = 0; round < 8; ++round) {
     TrainOptions options = any_model();
     options.attention.attention = one_of<std::string>({"causal", "window", "dilated", "block_sparse"});

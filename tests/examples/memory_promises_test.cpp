@@ -115,7 +115,7 @@ class MemoryPromises : public ::testing::Test {
   std::mt19937_64 random_;
 };
 
-TEST_F(MemoryPromises, OfPlansBudgetsAndLongestContextsHoldForEveryStep) {
+TEST_F(MemoryPromises, HoldForPlansBudgetsAndLongestContexts) {
   constexpr std::size_t roomy = std::size_t{1} << 30;
   const std::uint64_t first = test_seed();
   for (int i = 0; i < draws(); ++i) {

@@ -35,7 +35,7 @@ std::string refusal(const std::string& name, const Change& change) {
   return error_of<ValueError>([&] { options.pattern(1024, "train"); });
 }
 
-TEST(AttentionOptions, EveryNameIsAPatternThatOnlyLooksBackAndSeesItself) {
+TEST(AttentionOptions, EveryNameIsACausalPatternWithItsDiagonal) {
   for (const std::string& name : attention_names()) {
     const Pattern pattern = named(name).pattern(256, "train");
     for (std::int64_t h = 0; h < 4; ++h)
@@ -62,7 +62,7 @@ TEST(AttentionOptions, MakeTheirPatterns) {
   EXPECT_EQ(dilated.pattern(64, "train"), Pattern::dilated({64, 256}, {1, 4}) & causal);
 }
 
-TEST(AttentionOptions, DilatedSegmentsReachOverTheContextUnlessGiven) {
+TEST(AttentionOptions, DilatedSegmentsSpanTheContextByDefault) {
   AttentionOptions options = named("dilated");
   for (const std::int64_t context : {1, 255, 256, 257, 4256, 8192, 100000}) {
     const auto segments = options.segments_for(context);
@@ -75,7 +75,7 @@ TEST(AttentionOptions, DilatedSegmentsReachOverTheContextUnlessGiven) {
   EXPECT_EQ(options.segments_for(4096), options.segments);
 }
 
-TEST(AttentionOptions, DilatedBranchesOfLongContextsHaveNoMoreKeysThanShortOnes) {
+TEST(AttentionOptions, DilatedRatesGrowWithTheContext) {
   AttentionOptions options = named("dilated");
   EXPECT_EQ(options.rates_for(32768), (std::vector<std::int64_t>{1, 2, 4}));
   EXPECT_EQ(options.rates_for(32769), (std::vector<std::int64_t>{1, 2, 8}));
@@ -85,7 +85,7 @@ TEST(AttentionOptions, DilatedBranchesOfLongContextsHaveNoMoreKeysThanShortOnes)
   EXPECT_EQ(options.rates_for(1000000), options.rates);
 }
 
-TEST(AttentionOptions, RefuseInOneSentence) {
+TEST(AttentionOptions, RefuseBadValuesInOneSentence) {
   EXPECT_EQ(refusal("sliding", [](auto&) {}),
             "[train] --attention must be one of causal, dense, window, dilated, block_sparse, global_local, strided, "
             "random, ring, delta, gla, but is sliding");
@@ -103,7 +103,7 @@ TEST(AttentionOptions, RefuseInOneSentence) {
   EXPECT_THAT(refusal("ring", [](auto& o) { o.layout = "spiral"; }), HasSubstr("spiral"));
 }
 
-TEST(AttentionOptions, OfOtherKindsAreRefused) {
+TEST(AttentionOptions, OptionsOfOtherKindsAreRefused) {
   const auto refused = [](const std::string& option, const std::vector<std::string>& kinds) {
     return error_of<ValueError>([&] { check_attention_options({option}, kinds); });
   };
@@ -128,7 +128,7 @@ std::string entry_refusal(const std::string& list) {
   });
 }
 
-TEST(LayerList, ANumberIsSoManyLayersOfTheUsualKind) {
+TEST(LayerList, ANumberRepeatsTheDefaultKind) {
   AttentionOptions usual = named("strided");
   usual.stride = 9;
   const auto runs = LayerList(3).runs(usual);
@@ -140,7 +140,7 @@ TEST(LayerList, ANumberIsSoManyLayersOfTheUsualKind) {
   EXPECT_EQ(LayerList("3").count(), 3);
 }
 
-TEST(LayerList, HasAnEntryForEachLayerOrForSeveral) {
+TEST(LayerList, AnEntryDescribesOneOrSeveralLayers) {
   const LayerList list("5*window:512+rope,nope:causal,block_sparse:32:0/3+sinks+qk-norm+softcap:30.5");
   EXPECT_FALSE(list.is_number());
   EXPECT_EQ(list.count(), 7);
@@ -160,7 +160,7 @@ TEST(LayerList, HasAnEntryForEachLayerOrForSeveral) {
   EXPECT_EQ(kinds_of(runs), (std::vector<std::string>{"window", "causal", "block_sparse"}));
 }
 
-TEST(LayerList, TakesWhatAnEntryDoesNotSayFromTheOptions) {
+TEST(LayerList, FillsEntriesFromTheOptions) {
   AttentionOptions usual;
   usual.window = 40;
   usual.rope = RopeOptions(1e6);
@@ -198,7 +198,7 @@ TEST(LayerList, MixesRecurrentLayersWithAttention) {
   EXPECT_EQ(entry_refusal("delta+nope+heads:64"), "no exception");
 }
 
-TEST(LayerList, RefusesInOneSentenceWithTheEntryAndItsPlace) {
+TEST(LayerList, NamesTheBadEntryAndItsPlace) {
   const std::pair<const char*, const char*> wrong[] = {
       {"window,windw:9", "entry 2, windw:9: it has an unknown part windw: did you mean window?"},
       {"", "entry 1, : it has an unknown part "},
@@ -243,7 +243,7 @@ TEST(LayerList, RefusesInOneSentenceWithTheEntryAndItsPlace) {
   EXPECT_NO_THROW(check_one_source(LayerList(2), {"attention"}));
 }
 
-TEST(LayerList, SaysWhatIsCompared) {
+TEST(LayerList, ListsTheCompared) {
   const auto by_kind = contenders_of(3, "causal,window", "compare");
   ASSERT_EQ(by_kind.size(), 2u);
   EXPECT_EQ(by_kind[1].name, "window");
@@ -270,7 +270,7 @@ TEST(Options, SuggestTheNearestName) {
   EXPECT_EQ(nearest("x", {}), "");
 }
 
-TEST(Options, NameThemselvesInErrorsOfTheirValues) {
+TEST(Options, AreNamedInErrorsOfTheirValues) {
   const auto error = [](const std::string& text) {
     return error_of<ValueError>([&] { of_option("--size", [&]() -> int { throw ShapeError(text); }); });
   };
@@ -337,14 +337,14 @@ TEST(TrainOptions, DefaultsAreTheRecipe) {
   EXPECT_EQ(options.learning_rate(), 2e-2);
 }
 
-TEST(TrainOptions, TakeTheRateThatSuitsTheOptimiserUnlessToldOne) {
+TEST(TrainOptions, DefaultToTheRateOfTheOptimizer) {
   EXPECT_EQ(parse({"--optimizer", "adamw"}).learning_rate(), 3e-3);
   EXPECT_EQ(parse({"--optimizer", "sgd"}).learning_rate(), 0.1);
   EXPECT_EQ(parse({"--optimizer", "sgd", "--lr", "0.2"}).learning_rate(), 0.2);
   EXPECT_EQ(parse({"--optimizer", "sgd"}).configuration().at("lr"), "0.1") << "a checkpoint has the rate itself";
 }
 
-TEST(TrainOptions, APresetGoesBeforeWhatIsGivenWhereverItStands) {
+TEST(TrainOptions, GivenOptionsOverrideThePresetInAnyOrder) {
   const TrainOptions tiny = parse({"--preset", "tiny"});
   EXPECT_EQ(tiny.context, 1024);
   EXPECT_EQ(tiny.width, 64);
@@ -362,7 +362,7 @@ TEST(TrainOptions, APresetGoesBeforeWhatIsGivenWhereverItStands) {
       EXPECT_EQ(parse({"--preset", preset.name.c_str()}).configuration().at(name), value) << preset.name;
 }
 
-TEST(TrainOptions, ChooseHalfPrecisionWhereTheCpuMultipliesItAndSayWhy) {
+TEST(TrainOptions, ChooseHalfPrecisionOnlyWithHardwareSupport) {
   EXPECT_EQ(parse({}).dtype, "auto");
   EXPECT_EQ(TrainOptions().dtype, "f32") << "programs choose, the library does not";
   EXPECT_EQ(choose_dtype(true, "amx", "poolgrad, bf16: oneDNN 2.6.3").dtype, DType::bf16);
@@ -386,7 +386,7 @@ TEST(TrainOptions, ChooseHalfPrecisionWhereTheCpuMultipliesItAndSayWhy) {
   EXPECT_EQ(parse({"--dtype", "f64"}).activations().reason, "");
 }
 
-TEST(Engines, NameTheInstructionSetOfTheCpuAndWhyItIsUsed) {
+TEST(Engines, NameTheInstructionSetAndTheReasonForIt) {
   const Engines chosen = engines_of(cpu);
   EXPECT_EQ(chosen.attention, kernels::instruction_set());
   EXPECT_EQ(chosen.reason, kernels::instruction_set_reason());
@@ -447,7 +447,7 @@ TEST(TrainOptions, ReadLayersAsANumberOrAList) {
   EXPECT_EQ(random.configuration().at("attention-seed"), "5");
 }
 
-TEST(TrainOptions, AnswerFaultsOfTheCommandLineWithTheCodeOfUsage) {
+TEST(TrainOptions, EndWithTheUsageCodeOnABadCommandLine) {
   TrainOptions options;
   const auto code = [&](std::vector<const char*> arguments) {
     arguments.insert(arguments.begin(), "train");
@@ -471,7 +471,7 @@ TEST(TrainOptions, AnswerFaultsOfTheCommandLineWithTheCodeOfUsage) {
   EXPECT_THAT(said, HasSubstr("needle is a separate task: ./run recall --preset needle"));
 }
 
-TEST(TrainOptions, AreHelpedWithByRankZeroAlone) {
+TEST(TrainOptions, OnlyRankZeroPrintsHelp) {
   TrainOptions options;
   const char* arguments[] = {"train", "--help"};
   const auto said = [&](const char* rank) {
@@ -504,7 +504,7 @@ TEST(TrainOptions, RandomAttentionFollowsTheSeed) {
   EXPECT_FALSE(parse({}).configuration().contains("attention-seed"));
 }
 
-TEST(TrainOptions, AreNumbersThatTheirTypesHold) {
+TEST(TrainOptions, RefuseNumbersOutsideTheirType) {
   EXPECT_EQ(parse({"--seed", "18446744073709551615"}).seed, ~std::uint64_t{0});
   EXPECT_EQ(parse({"--segments", "16,64"}).attention.segments, (std::vector<std::int64_t>{16, 64}));
   const std::pair<const char*, const char*> wrong[] = {{"--seed", "-1"},
@@ -526,7 +526,7 @@ TEST(TrainOptions, AreNumbersThatTheirTypesHold) {
   }
 }
 
-TEST(TrainOptions, RefuseInOneSentence) {
+TEST(TrainOptions, RefuseBadValuesInOneSentence) {
   EXPECT_EQ(train_refusal([](auto& o) { o.attention.attention = "cross"; }),
             "[train] --attention must be one of causal, dense, window, dilated, block_sparse, global_local, strided, "
             "random, ring, delta, gla, but is cross");
@@ -625,7 +625,7 @@ TEST(TrainOptions, RefuseInOneSentence) {
   EXPECT_NO_THROW(devices.check());
 }
 
-TEST(TrainOptions, HeadsOfThePageAreNamedByBlockAndHead) {
+TEST(TrainOptions, PageHeadsAreNamedByBlockAndHead) {
   const TrainOptions several = parse({"--html", "a", "--html-head", "0:3,1:0", "--html-head", "1:2"});
   EXPECT_EQ(several.html_heads, (std::vector<std::string>{"0:3", "1:0", "1:2"}));
   const std::vector<HeadName> heads = parse_heads(several.html_heads);
@@ -639,7 +639,7 @@ TEST(TrainOptions, HeadsOfThePageAreNamedByBlockAndHead) {
               std::string("[train] --html-head must be BLOCK:HEAD from 0:0 to 1:3, but is ") + wrong);
 }
 
-TEST(TrainOptions, TakeOverACheckpointsConfigurationUnlessToldOtherwise) {
+TEST(TrainOptions, AdoptTheConfigurationOfACheckpoint) {
   const TrainOptions saved = parse({"--width", "64", "--lr", "0.0123456789", "--attention", "causal"});
   TrainOptions resumed = parse({"--attention", "causal"});
   resumed.adopt(saved.configuration());
@@ -688,7 +688,7 @@ TEST(TrainOptions, TakeOverACheckpointsConfigurationUnlessToldOtherwise) {
             "that saved it");
 }
 
-TEST(DefaultText, IsTheSourcesOfEigen) {
+TEST(DefaultText, IsTheSourceOfEigen) {
   const nn::Corpus corpus = nn::read_corpus({default_text()}, 1);
   EXPECT_GT(corpus.files, 100);
   const auto bytes = corpus.texts[0].train.read(0, corpus.texts[0].train.size());

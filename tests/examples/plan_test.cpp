@@ -69,7 +69,7 @@ TEST_F(PlanTest, PlansAndMeasuresListsOfLayers) {
   EXPECT_NE(rows[0]["peak_live_bytes"], rows[2]["peak_live_bytes"]);
 }
 
-TEST_F(PlanTest, FindsTheLeastBudgetThatTrains) {
+TEST_F(PlanTest, FindsTheSmallestTrainableBudget) {
   const Threads two(2);  // their scratch cannot be dropped
   for (std::int64_t context = 1300; context <= 2900; context += 200) {
     options_.train.context = context;
@@ -88,7 +88,7 @@ TEST_F(PlanTest, FindsTheLeastBudgetThatTrains) {
   }
 }
 
-TEST_F(PlanTest, SaysToTheByteWhatTheRunOnTheCpuReserves) {
+TEST_F(PlanTest, PredictsReservedBytesOfTheCpuExactly) {
   std::string text;
   for (int i = 0; i < 800; ++i) text += "int f" + std::to_string(i) + "() { return 1; }\n";
   write_bytes(folder_.file("text"), text);
@@ -133,7 +133,7 @@ TEST_F(PlanTest, SaysToTheByteWhatTheRunOnTheCpuReserves) {
   }
 }
 
-TEST_F(PlanTest, IsOfABudgetOnADeviceThatHasMore) {
+TEST_F(PlanTest, PlansABudgetBelowTheDeviceMemory) {
   write_bytes(folder_.file("text"), std::string(60000, 'a'));
   TrainOptions& options = options_.train;
   options.width = 32;
@@ -154,7 +154,7 @@ TEST_F(PlanTest, IsOfABudgetOnADeviceThatHasMore) {
   }
 }
 
-TEST_F(PlanTest, ShowsWhereTheBytesOfAStepGo) {
+TEST_F(PlanTest, ShowsTheBytesOfAStepByHolder) {
   const auto step = answer()["step"];
   EXPECT_LT(0, step["backward"]);
   EXPECT_LT(step["backward"], step["update"]);
@@ -166,7 +166,7 @@ TEST_F(PlanTest, ShowsWhereTheBytesOfAStepGo) {
                                HasSubstr(": fits in 64.00 MiB"), HasSubstr("optimizer_state"), HasSubstr("█")));
 }
 
-TEST_F(PlanTest, SaysWhatARunNeedsThatDoesNotFit) {
+TEST_F(PlanTest, ReportsTheNeedOfARunThatDoesNotFit) {
   options_.memory = "2MiB";
   const auto row = answer()["rows"][0];
   EXPECT_FALSE(row["fits"]);
@@ -216,7 +216,7 @@ TEST_F(PlanTest, PlansEveryValueOfATrainingOption) {
   EXPECT_LT(rows[2]["peak_live_bytes"], rows[0]["peak_live_bytes"]);
 }
 
-TEST_F(PlanTest, PlansEveryWayToSaveMemoryInHalfOfWhatKeepingEverythingTakes) {
+TEST_F(PlanTest, PlansEveryPolicyWithinHalfOfThePlainPeak) {
   options_.memory = "";
   options_.policies = "all";
   options_.train.layers = 4;
@@ -239,7 +239,7 @@ TEST_F(PlanTest, PlansEveryWayToSaveMemoryInHalfOfWhatKeepingEverythingTakes) {
   }
 }
 
-TEST_F(PlanTest, TakesTheSizesOfAPolicyFromTheOptionsAndLeavesThemToIt) {
+TEST_F(PlanTest, APolicySetsAndClearsTheMemoryOptions) {
   TrainOptions options = options_.train;
   options.tile = 100;
   options.offload = "/some/folder";
@@ -256,7 +256,7 @@ TEST_F(PlanTest, TakesTheSizesOfAPolicyFromTheOptionsAndLeavesThemToIt) {
   EXPECT_NE(with_policy(options_.train, "block+offload").offload, "");
 }
 
-TEST_F(PlanTest, ComparesPoliciesWithTheFirstOfTheirOwnPattern) {
+TEST_F(PlanTest, RelativeTimesReferToTheFirstPolicyOfAPattern) {
   options_.vary = {"attention=window,causal"};
   options_.policies = "none,block";
   options_.train.context = 2000;
@@ -287,7 +287,7 @@ class MeasuredPlanTest : public PlanTest {
   }
 };
 
-TEST_F(MeasuredPlanTest, FindsThePeaksThatItPlannedToTheByte) {
+TEST_F(MeasuredPlanTest, MeasuredPeaksEqualThePlannedBytes) {
   options_.policies = "none,selective,block,budget,budget+tile+offload,none+chunk";
   options_.train.tile = 100;
   options_.train.chunk = 64;
@@ -305,7 +305,7 @@ TEST_F(MeasuredPlanTest, FindsThePeaksThatItPlannedToTheByte) {
   EXPECT_GT(rows[5]["longest"]["context"], rows[0]["longest"]["context"]);
 }
 
-TEST_F(MeasuredPlanTest, ShowsHowFarItIsAndThenOneTable) {
+TEST_F(MeasuredPlanTest, ShowsProgressAndThenOneTable) {
   options_.policies = "none,block";
   std::ostringstream out;
   run_plan(options_, out, true);
@@ -315,7 +315,7 @@ TEST_F(MeasuredPlanTest, ShowsHowFarItIsAndThenOneTable) {
                     Not(HasSubstr("141GB"))));
 }
 
-TEST_F(MeasuredPlanTest, SaysWhatCouldNotBeMeasuredAndMeasuresTheRest) {
+TEST_F(MeasuredPlanTest, NamesUnmeasuredRowsAndMeasuresTheRest) {
   options_.memory = "1MiB";
   options_.policies = "none,budget";
   const auto rows = answer()["rows"];
@@ -332,7 +332,7 @@ TEST_F(MeasuredPlanTest, SaysWhatCouldNotBeMeasuredAndMeasuresTheRest) {
   EXPECT_THAT(error_of<FileError>([&] { printed(); }), HasSubstr("[plan] --measure runs the program train"));
 }
 
-TEST_F(MeasuredPlanTest, RefusesAMissingTextOrFolderBeforeItMeasuresAnything) {
+TEST_F(MeasuredPlanTest, RefusesAMissingTextOrFolderBeforeMeasuring) {
   options_.policies = "none,block+offload";
   options_.train.text = {"/nowhere/text"};
   EXPECT_THAT(error_of<FileError>([&] { printed(); }), HasSubstr("/nowhere/text"));
@@ -371,7 +371,7 @@ TEST_F(PlanTest, DrawsEveryRowOnTheSameAxes) {
   EXPECT_EQ(count_of("<title>activation: ", read_bytes(options_.svg)), 1u);
 }
 
-TEST_F(PlanTest, WritesOnePageThatRefersToNothing) {
+TEST_F(PlanTest, WritesASelfContainedPage) {
   options_.longest = true;
   options_.devices = {"<b>"};
   EXPECT_THAT(refusal(), HasSubstr("'<b>'"));
@@ -386,7 +386,7 @@ TEST_F(PlanTest, WritesOnePageThatRefersToNothing) {
   EXPECT_THAT(html, AllOf(Not(HasSubstr("http")), Not(HasSubstr("<script")), Not(HasSubstr("url("))));
 }
 
-TEST_F(PlanTest, PlansForAGpuWhereThereIsNone) {
+TEST_F(PlanTest, PlansForAGpuWithoutAGpu) {
   EXPECT_THAT(printed(), HasSubstr("like this cpu: "));
   options_.train.device = "cuda";
   EXPECT_THAT(printed(), HasSubstr(" of a GPU\n"));
@@ -395,7 +395,7 @@ TEST_F(PlanTest, PlansForAGpuWhereThereIsNone) {
   EXPECT_EQ(plan["rows"][0]["peak_reserved_bytes"].get<std::uint64_t>() % (std::uint64_t{2} << 20), 0u);
 }
 
-TEST_F(PlanTest, LeavesTheDeviceEmpty) {
+TEST_F(PlanTest, LeaksNothingOnTheDevice) {
   printed();
   options_.memory = "1MiB";
   options_.train.context = 3000;
@@ -403,7 +403,7 @@ TEST_F(PlanTest, LeavesTheDeviceEmpty) {
   EXPECT_EQ(allocator_for(parse_device("sim:1GiB,like=cpu", "plan")).statistics().allocated_bytes.current, 0u);
 }
 
-TEST_F(PlanTest, RefusesWhatItCannotPlanInOneSentence) {
+TEST_F(PlanTest, RefusesBadOptionsInOneSentence) {
   const auto refused = [&](const auto& change) {
     const PlanOptions before = options_;
     change(options_);

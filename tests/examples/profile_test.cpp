@@ -64,7 +64,7 @@ TEST(Profile, CountsTheKernelsOfTheSteps) {
   EXPECT_GT(profile.most_bytes, 1e8);
 }
 
-TEST(Profile, HoldsEachCallAgainstTheCeilingThatBindsIt) {
+TEST(Profile, ComparesEachCallWithItsBindingCeiling) {
   const TemporaryFolder folder;
   const StepProfile profile = profile_steps(profiled_run(folder), 2);
   double least = 0, of_parts = 0;
@@ -81,7 +81,7 @@ TEST(Profile, HoldsEachCallAgainstTheCeilingThatBindsIt) {
   EXPECT_NEAR(least, of_parts, 1e-6 * least);
 }
 
-TEST(Profile, ShowsBytesOfAStepAndTheShareOfTheCeiling) {
+TEST(Profile, PrintsBytesPerStepAndShareOfTheCeiling) {
   StepProfile profile;
   profile.steps = 2;
   profile.nanoseconds = 1e6;
@@ -129,7 +129,7 @@ TEST(Profile, PrintsItsTablesAndWritesKernelsAboveMemory) {
   EXPECT_EQ(within, kernels);
 }
 
-TEST(Profile, TakesNoTimesWhereThereAreNone) {
+TEST(Profile, RefusesASimulatedDevice) {
   const TemporaryFolder folder;
   TrainOptions options = profiled_run(folder);
   options.device = "sim:1GiB";

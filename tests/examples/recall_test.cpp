@@ -66,7 +66,7 @@ std::vector<double> numbers(const std::vector<RecallResult>& results) {
   return all;
 }
 
-TEST_F(Recall, LearnsByAttentionAndGuessesWithoutSight) {
+TEST_F(Recall, AttentionLearnsAndATooShortWindowGuesses) {
   options_.attention.attention = "causal,window";
   options_.attention.window = 1;
   options_.pairs = options_.keys = 2;
@@ -92,7 +92,7 @@ TEST_F(Recall, TwoRunsAndAnyNumberOfThreadsGiveEqualBits) {
   EXPECT_NE(numbers(run()), first);
 }
 
-TEST_F(Recall, ContendersGetTheSameSequencesAndNumberOfSteps) {
+TEST_F(Recall, ContendersTrainOnTheSameSequencesAndSteps) {
   options_.attention.attention = "causal,dense,window";  // two names of one pattern
   const auto results = run();
   ASSERT_EQ(results.size(), 3u);
@@ -112,7 +112,7 @@ TEST_F(Recall, RunsWithEveryKindOfAttention) {
   }
 }
 
-TEST_F(Recall, ALocalLayerBelowAGlobalOneWithoutPositionsReachesFartherThanItsTraining) {
+TEST_F(Recall, ALocalAndAGlobalNopeLayerExtrapolate) {
   options_.layers = LayerList("window:16+rope:100,causal+nope;2*window:16");
   options_.pairs = options_.keys = 2;
   options_.distance = 32;
@@ -127,7 +127,7 @@ TEST_F(Recall, ALocalLayerBelowAGlobalOneWithoutPositionsReachesFartherThanItsTr
   EXPECT_NEAR(results[1].scores.back().accuracy(), options_.task().chance(), 0.15) << "beyond the windows";
 }
 
-TEST_F(Recall, AsksFartherThanItTrainsOfEveryListOfLayers) {
+TEST_F(Recall, TestsDistancesBeyondTrainingForEachLayerList) {
   options_.layers = LayerList("window:16,causal+nope;2*window:4");
   options_.ask = 200;
   options_.svg = folder_.file("recall.svg");
@@ -146,7 +146,7 @@ TEST_F(Recall, AsksFartherThanItTrainsOfEveryListOfLayers) {
   EXPECT_THAT(picture, HasSubstr("window:16,causal+nope"));
 }
 
-TEST_F(Recall, APasskeyIsOfTenDigits) {
+TEST_F(Recall, APasskeyHasTenPossibleDigits) {
   RecallOptions options;
   options.task_name = "passkey";
   EXPECT_EQ(options.task().chance(), 0.1);
@@ -171,7 +171,7 @@ TEST_F(Recall, LearnsEveryKindOfTask) {
   }
 }
 
-TEST_F(Recall, EndsWhenItsSecondsAreOver) {
+TEST_F(Recall, StopsAtItsTimeLimit) {
   options_.steps = 0;
   options_.seconds = 0.05;
   const RecallResult result = run()[0];
@@ -180,7 +180,7 @@ TEST_F(Recall, EndsWhenItsSecondsAreOver) {
   EXPECT_FALSE(result.interrupted);
 }
 
-TEST_F(Recall, StopsTrainingAtCtrlCAndStillAsks) {
+TEST_F(Recall, StopsTrainingAtCtrlCAndStillTests) {
   options_.attention.attention = "window,causal";
   options_.steps = 1000000;
   struct Interrupting : std::stringbuf {
@@ -211,7 +211,7 @@ TEST_F(Recall, PrintsProgressATableAndBars) {
   EXPECT_EQ(out_.str(), "");
 }
 
-TEST_F(Recall, SaysWhenHeadsAreTooFewForThePhasesOfARate) {
+TEST_F(Recall, WarnsWhenARateHasMorePhasesThanHeads) {
   options_.steps = 1;
   run();
   EXPECT_EQ(out_.str().find("note"), std::string::npos);
@@ -239,7 +239,7 @@ TEST_F(Recall, ReportsInJsonAndCsv) {
             "[recall] cannot write /nowhere/report.json: its folder does not exist");
 }
 
-TEST_F(Recall, AContenderThatFailsLeavesTheOthersTheirTurnAndTheReport) {
+TEST_F(Recall, AFailedContenderDoesNotStopTheOthers) {
   options_.attention.attention = "causal,window";
   options_.json = folder_.file("report.json");
   options_.lr = 1e30;  // after one step all numbers are infinite
@@ -251,14 +251,14 @@ TEST_F(Recall, AContenderThatFailsLeavesTheOthersTheirTurnAndTheReport) {
   EXPECT_GE(report["results"][1]["steps"].size(), 1u) << "those before";
 }
 
-TEST_F(Recall, LeavesNothingInThePool) {
+TEST_F(Recall, LeaksNothingInThePool) {
   run();
   const auto live = allocator_for(cpu).statistics().requested_bytes.current;
   run();
   EXPECT_EQ(allocator_for(cpu).statistics().requested_bytes.current, live);
 }
 
-TEST_F(Recall, RefusesInOneSentence) {
+TEST_F(Recall, RefusesBadOptionsInOneSentence) {
   EXPECT_EQ(refusal([](auto& o) { o.attention.attention = "causal,cross"; }),
             "[recall] --attention must be one of causal, dense, window, dilated, block_sparse, global_local, strided, "
             "random, ring, delta, gla, but is cross");

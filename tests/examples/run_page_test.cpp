@@ -68,7 +68,7 @@ class RunPageTest : public ::testing::Test {
   std::string printed_;
 };
 
-TEST_F(RunPageTest, ShowsTheWholeRunInOneFileThatRefersToNothingOutside) {
+TEST_F(RunPageTest, ShowsTheWholeRunInOneSelfContainedFile) {
   const std::vector<std::string> written = pages(false);
   ASSERT_EQ(written.size(), 1u);
   const std::string& page = written[0];
@@ -109,7 +109,7 @@ TEST_F(RunPageTest, ListsEveryOptionOfTheProgram) {
     EXPECT_THAT(page, HasSubstr(part));
 }
 
-TEST_F(RunPageTest, DrawsTheHeadsThatAreAskedForWithTheirTextBesideThem) {
+TEST_F(RunPageTest, DrawsTheRequestedHeadsBesideTheirText) {
   options_.html_heads = {"1:3", "0:2"};
   const std::string page = pages(false).at(0);
   EXPECT_EQ(times_in("class=\"shades\"", page), 2 * 4 + 2u);
@@ -118,7 +118,7 @@ TEST_F(RunPageTest, DrawsTheHeadsThatAreAskedForWithTheirTextBesideThem) {
   EXPECT_LT(page.find("block 0, head 2"), page.find("block 0, head 0"));
 }
 
-TEST_F(RunPageTest, AChosenHeadOfALargeModelIsMappedBeyondTheFirst) {
+TEST_F(RunPageTest, MapsChosenHeadsOfALargeModel) {
   options_.layers = 6;
   options_.width = 80;
   options_.heads = 10;
@@ -151,7 +151,7 @@ TEST_F(RunPageTest, IsWrittenByTheProgram) {
   EXPECT_EQ(read_bytes(folder_.file("errors")), "[train] --html-head must be BLOCK:HEAD from 0:0 to 0:1, but is 0:2\n");
 }
 
-TEST_F(RunPageTest, IsWrittenAtEachLineAndReloadsItselfUntilTheEnd) {
+TEST_F(RunPageTest, IsRewrittenAtEachLineAndReloadsUntilTheEnd) {
   const std::vector<std::string> written = pages(true);
   ASSERT_EQ(written.size(), 1 + 3 + 1u) << "after steps 1, 4, 8, 12 and at the end";
   EXPECT_THAT(written[1],
@@ -161,12 +161,12 @@ TEST_F(RunPageTest, IsWrittenAtEachLineAndReloadsItselfUntilTheEnd) {
   EXPECT_THAT(written.back(), AllOf(Not(HasSubstr("http-equiv")), HasSubstr("Loss by position")));
 }
 
-TEST_F(RunPageTest, HasNoMapsWithoutArithmetic) {
+TEST_F(RunPageTest, HasNoMapsOnASimulatedDevice) {
   options_.device = "sim:1GiB";
   EXPECT_THAT(pages(false).at(0), AllOf(Not(HasSubstr("Attention maps")), HasSubstr("Memory over one step")));
 }
 
-TEST_F(RunPageTest, MapsOfEveryAttentionAreWeightsOfWhatCameBefore) {
+TEST_F(RunPageTest, MapsOfEveryKindAreCausalWeights) {
   options_.steps = 1;
   for (const std::string& name : attention_names()) {
     options_.attention.attention = name;
@@ -187,7 +187,7 @@ TEST_F(RunPageTest, MapsOfEveryAttentionAreWeightsOfWhatCameBefore) {
   }
 }
 
-TEST(Chart, NamesTheValuesAtAPlaceAndLeavesOutWhatIsNoNumber) {
+TEST(Chart, NamesTheValuesAtAPointAndOmitsNaN) {
   Chart chart{
       .x_name = "step", .series = {{"loss", {{1, 4.0}, {2, std::nan("")}, {3, 2.0}}}}, .levels = {{"bigram", 2.5}}};
   const std::string svg = chart_svg(chart);
@@ -199,7 +199,7 @@ TEST(Chart, NamesTheValuesAtAPlaceAndLeavesOutWhatIsNoNumber) {
   EXPECT_THAT(chart_svg(chart), AllOf(HasSubstr("<circle"), Not(HasSubstr("nan")), Not(HasSubstr("inf"))));
 }
 
-TEST(Chart, NamesLevelsThatAreCloseOneAboveTheOther) {
+TEST(Chart, StacksTheNamesOfCloseLevels) {
   const std::string svg = chart_svg({.x_name = "step",
                                      .series = {{"loss", {{1, 4.0}, {3, 0.0}}}},
                                      .levels = {{"unigram", 3}, {"bigram", 0.52}, {"trigram", 0.5}},
@@ -222,14 +222,14 @@ TEST(Chart, PutsEqualRatiosAtEqualDistancesOnALogarithmicAxis) {
   for (const char* tick : {">1</text>", ">10</text>", ">100</text>", ">4</text>"}) EXPECT_THAT(svg, HasSubstr(tick));
 }
 
-TEST(Chart, HasWholeNumbersAtTheAxisOfWholeNumbers) {
+TEST(Chart, LabelsAnIntegerAxisWithIntegers) {
   Chart chart{.x_name = "step", .series = {{"", {{1, 5}, {2, 6}}}}, .width = 560};
   EXPECT_THAT(chart_svg(chart), HasSubstr(">1.2</text>"));
   chart.whole_x = true;
   EXPECT_THAT(chart_svg(chart), AllOf(HasSubstr(">1</text>"), HasSubstr(">2</text>"), Not(HasSubstr(">1.2</text>"))));
 }
 
-TEST(Chart, BreaksALegendThatIsWiderThanItself) {
+TEST(Chart, WrapsAWideLegend) {
   Chart chart{.x_name = "step", .series = {}};
   for (const char* name : {"causal", "block_sparse", "global_local", "dilated", "strided"})
     chart.series.push_back({name, {{1, 5}, {2, 6}}});
@@ -245,7 +245,7 @@ TEST(Chart, BreaksALegendThatIsWiderThanItself) {
     EXPECT_LT(x_of(series.name).first + 7.0 * static_cast<double>(series.name.size()), chart.width) << series.name;
 }
 
-TEST(StepPicture, IsDrawnByTimeWhereItHasTimes) {
+TEST(StepPicture, IsDrawnByTimeWhenTheTraceHasTimes) {
   Trace trace;
   trace.scopes = {"", "backward"};
   for (const std::uint64_t time : {0u, 900u, 1000u})
@@ -277,7 +277,7 @@ TEST(Html, EncodesBytesAsRfc4648Does) {
   EXPECT_EQ(base64("\xff\xfe"), "//4=");
 }
 
-TEST(Html, ImagesAreBitmapsFromTheBottomInLinesOfFours) {
+TEST(Html, ImagesAreBottomUpBitmapsWithPaddedRows) {
   const std::string header("BM\x46\x04\0\0\0\0\0\0\x36\x04\0\0\x28\0\0\0\3\0\0\0\4\0\0\0",
                            26);  // 3 x 4, pixels from 1078
   const std::string url = image_url({1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}, 3);

@@ -84,7 +84,7 @@ class SampleTest : public ::testing::Test {
   std::string notes_;
 };
 
-TEST_F(SampleTest, WritesWhatTheTrainingRunWroteFromTheCheckpointAlone) {
+TEST_F(SampleTest, RepeatsTheTrainingSampleFromTheCheckpointAlone) {
   options_.prompt = trained_->prompt;
   options_.bytes = 40;
   options_.sampler.seed = 5;
@@ -107,7 +107,7 @@ TEST_F(SampleTest, TakesThePromptFromAnOptionAFileOrTheInput) {
   EXPECT_EQ(refusal<ValueError>(options_), "[sample] the prompt is empty: there is nothing to continue");
 }
 
-TEST_F(SampleTest, GoesOnBeyondTheContextWithNoMoreMemory) {
+TEST_F(SampleTest, ContinuesBeyondTheContextInConstantMemory) {
   options_.json = true;
   options_.prompt = std::string(150, 'a');
   options_.bytes = 130;
@@ -120,7 +120,7 @@ TEST_F(SampleTest, GoesOnBeyondTheContextWithNoMoreMemory) {
   EXPECT_GE(answer["cache_bytes"], 2 * 2 * 16 * sizeof(float) * answer["cache_positions"].get<std::size_t>());
 }
 
-TEST_F(SampleTest, AnswersAsJson) {
+TEST_F(SampleTest, PrintsJson) {
   options_.json = true;
   options_.prompt = "int";
   options_.sampler.temperature = 0;
@@ -139,7 +139,7 @@ TEST_F(SampleTest, AnswersAsJson) {
   EXPECT_THAT(refusal<ValueError>(options_, "", true), HasSubstr("--json needs a text to continue"));
 }
 
-TEST_F(SampleTest, CountsTokensWhereTheyAreNotBytes) {
+TEST_F(SampleTest, CountsTokensOfATokenizer) {
   options_.prompt = "int f";
   options_.json = true;
   Json answer = Json::parse(run(options_));
@@ -175,7 +175,7 @@ TEST_F(SampleTest, CountsTokensWhereTheyAreNotBytes) {
   EXPECT_THAT(notes_, HasSubstr(" a second; 40 bytes, "));
 }
 
-TEST_F(SampleTest, GoesOnFromEachLineAndFromItselfAfterAnEmptyOne) {
+TEST_F(SampleTest, ContinuesEachLineAndItselfAfterAnEmptyOne) {
   options_.sampler.temperature = 0;
   const auto text_of = [&](const std::string& prompt, std::int64_t bytes) {
     options_.bytes = bytes;
@@ -189,7 +189,7 @@ TEST_F(SampleTest, GoesOnFromEachLineAndFromItselfAfterAnEmptyOne) {
   EXPECT_EQ(std::count(notes_.begin(), notes_.end(), '\n'), 2 + 3) << "two lines of words, one for each text";
 }
 
-TEST_F(SampleTest, StreamsAndEndsATextAtCtrlC) {
+TEST_F(SampleTest, StreamsAndStopsAtCtrlC) {
   struct Interrupting : std::stringbuf {
     int sync() override {
       if (++flushes == 4) std::raise(SIGINT);
@@ -206,13 +206,13 @@ TEST_F(SampleTest, StreamsAndEndsATextAtCtrlC) {
   EXPECT_THAT(notes.str(), StartsWith("3 bytes"));
 }
 
-TEST_F(SampleTest, KeepsControlCharactersFromATerminal) {
+TEST_F(SampleTest, ReplacesControlCharactersOnATerminal) {
   options_.prompt = "a\x1b[2J\tb\xc3\xa9\x7f\n";
   EXPECT_THAT(run(options_, "", false, true), StartsWith("a?[2J\tb\xc3\xa9?\n"));
   EXPECT_THAT(run(options_), StartsWith(*options_.prompt));
 }
 
-TEST_F(SampleTest, DoesNotBuildAModelThatTheCheckpointCannotHold) {
+TEST_F(SampleTest, RefusesSizesThatContradictTheCheckpoint) {
   const SafetensorsFile whole = load_safetensors(options_.checkpoint);
   const auto refusals_of = [&](const std::string& setting, const std::string& value) {
     SafetensorsFile file = whole;
@@ -245,7 +245,7 @@ TEST_F(SampleTest, DoesNotBuildAModelThatTheCheckpointCannotHold) {
   EXPECT_THAT(refusals_of("kv-heads", "1"), HasSubstr(" is wanted"));
 }
 
-TEST_F(SampleTest, RefusesWhatIsNoCheckpointOrNoWayToDraw) {
+TEST_F(SampleTest, RefusesBadCheckpointsAndBadOptions) {
   options_.prompt = "a";
   options_.sampler.top_p = 2;
   EXPECT_EQ(refusal<ValueError>(options_), "[--top-p] it must be in (0, 1], but is 2");

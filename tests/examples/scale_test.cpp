@@ -203,7 +203,7 @@ const RingShare sizes[] = {
     {.batch = 1, .tokens = 1024, .heads = 4, .kv_heads = 4, .width = 64, .value_width = 64, .dtype = DType::bf16},
     {.batch = 2, .tokens = 256, .heads = 4, .kv_heads = 2, .width = 32, .value_width = 16, .dtype = DType::f32}};
 
-TEST(RingTime, IsThatOfARealRingOnSimulatedDevices) {
+TEST(RingTime, EqualsThatOfARealRingOnSimulatedDevices) {
   for (const RingShare& share : sizes)
     for (const Link& link : links)
       for (const int ranks : {1, 2, 3, 8, 16})
@@ -219,7 +219,7 @@ TEST(RingTime, IsThatOfARealRingOnSimulatedDevices) {
           }
 }
 
-TEST(RingTime, IsNeverLessThanThatOfARealRingWhateverThePattern) {
+TEST(RingTime, IsNeverBelowThatOfARealRing) {
   const Pattern causal = Pattern::causal();
   for (const Pattern& pattern :
        {causal, Pattern::window(300, 0), Pattern::dilated({256, 2048, 16384}, {1, 2, 4}) & causal,
@@ -243,7 +243,7 @@ TEST(RingTime, IsNeverLessThanThatOfARealRingWhateverThePattern) {
         }
 }
 
-TEST(RingTime, HidesMessagesBehindComputingWhereThatTakesLonger) {
+TEST(RingTime, HidesMessagesBehindLongerComputation) {
   const RingShare& share = sizes[0];
   const RingOutline ring(Pattern::dense(), Layout::contiguous, 8, share.heads, 8 * share.tokens);
   const auto waiting = [&](double bytes_per_second, bool overlaps) {
@@ -280,7 +280,7 @@ class ScaleTest : public ::testing::Test {
   ScaleOptions options_;
 };
 
-TEST_F(ScaleTest, HasARowForEachWayToDivideTheWork) {
+TEST_F(ScaleTest, HasARowForEachSplitOfTheWork) {
   const Scale scale = this->scale();
   std::vector<std::string> names;
   for (const ScaleRow& row : scale.rows) names.push_back(row.name);
@@ -300,7 +300,7 @@ TEST_F(ScaleTest, HasARowForEachWayToDivideTheWork) {
                      scale.other_seconds + row.forward.total + row.backward.total + row.reduction.total);
 }
 
-TEST_F(ScaleTest, OneRankTakesTheStepOfTheDryRun) {
+TEST_F(ScaleTest, OneRankTakesTheTimeOfTheDryRun) {
   options_.ranks = 1;
   options_.train.context = 2048;
   options_.train.device = "cpu";
@@ -312,7 +312,7 @@ TEST_F(ScaleTest, OneRankTakesTheStepOfTheDryRun) {
   EXPECT_EQ(scale.rows[0].messages, 0);
 }
 
-TEST_F(ScaleTest, AddsUpLayersThatDiffer) {
+TEST_F(ScaleTest, AddsUpDifferentLayers) {
   options_.ranks = 8;
   options_.train.context = 8 * 1024;
   const auto rows = [&](const char* layers) {
@@ -341,7 +341,7 @@ TEST_F(ScaleTest, FasterDevicesAndLinksTakeLessTime) {
   EXPECT_GT(scale().rows[1].step_seconds, h200);
 }
 
-TEST_F(ScaleTest, SaysItAsTextAsJsonAndAsAPage) {
+TEST_F(ScaleTest, ReportsAsTextJsonAndPage) {
   const Scale scale = this->scale();
   EXPECT_THAT(scale_text(scale),
               AllOf(HasSubstr("64 of 4,096 tokens each, 262,144 in all"), HasSubstr("h200: 4.80 TB/s"),
@@ -353,7 +353,7 @@ TEST_F(ScaleTest, SaysItAsTextAsJsonAndAsAPage) {
   EXPECT_THAT(scale_html(scale), AllOf(HasSubstr("<td>ring, zigzag</td>"), HasSubstr("</html>")));
 }
 
-TEST_F(ScaleTest, RefusesInOneSentence) {
+TEST_F(ScaleTest, RefusesBadOptionsInOneSentence) {
   options_.ranks = 100;
   EXPECT_EQ(refusal(), "[plan] a context of 262144 tokens does not divide among 100 ranks");
   options_.ranks = 129;
@@ -373,7 +373,7 @@ TEST_F(ScaleTest, RefusesInOneSentence) {
   EXPECT_EQ(refusal(), "[plan] --ranks knows the peaks of devices for f32, f16 and bf16, not f64");
 }
 
-TEST(ScaleLink, IsBytesASecondAndALatency) {
+TEST(ScaleLink, HasABandwidthAndALatency) {
   const Link link = parse_link("50GB/s,5us");
   EXPECT_EQ(link.bytes_per_second, 50e9);
   EXPECT_DOUBLE_EQ(link.latency, 5e-6);
@@ -381,7 +381,7 @@ TEST(ScaleLink, IsBytesASecondAndALatency) {
   EXPECT_DOUBLE_EQ(parse_link("1.5GiB/s,0.5ms").bytes_per_second, 1.5 * (1 << 30));
 }
 
-TEST(ScaleProgram, TakesSoManyTokensARankUnlessToldHowManyInAll) {
+TEST(ScaleProgram, DefaultsToFixedTokensPerRank) {
   PlanOptions options;
   const char* const line[] = {"plan", "--ranks", "8", "--link", "1GB/s,1us", "--device", "h100"};
   EXPECT_EQ(parse_plan_options(7, line, options), -1);

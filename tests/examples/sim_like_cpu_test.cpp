@@ -56,7 +56,7 @@ class SimLikeCpu : public ::testing::Test {
   TrainOptions options_;
 };
 
-TEST_F(SimLikeCpu, ReservesToTheByteWhatEveryPatternReserves) {
+TEST_F(SimLikeCpu, ReservesTheSameBytesForEveryPattern) {
   options_.attention.block = 32;
   options_.attention.stride = 16;
   options_.attention.segments = {64, 512};
@@ -67,7 +67,7 @@ TEST_F(SimLikeCpu, ReservesToTheByteWhatEveryPatternReserves) {
   }
 }
 
-TEST_F(SimLikeCpu, ReservesToTheByteWhatEveryDTypeReserves) {
+TEST_F(SimLikeCpu, ReservesTheSameBytesForEveryDType) {
   options_.attention.attention = "dilated";
   for (const char* dtype : {"f64", "f32", "bf16", "f16"}) {
     options_.dtype = dtype;
@@ -92,14 +92,14 @@ TEST_F(SimLikeCpu, ModelsTheInstructionSetOfThisProcess) {
   for (const std::string_view set : kernels::instruction_sets()) expect_same_bytes("POOLGRAD_ISA=" + std::string(set));
 }
 
-TEST_F(SimLikeCpu, ModelsTheBackEndOfProducts) {
+TEST_F(SimLikeCpu, ModelsTheMatmulBackend) {
   for (const std::string name : {"poolgrad", "eigen", "onednn"}) {
     if (name == "onednn" && kernels::gemm_backend().find("oneDNN") == std::string_view::npos) continue;
     expect_same_bytes("POOLGRAD_GEMM=" + name);
   }
 }
 
-TEST_F(SimLikeCpu, ReservesToTheByteWhatTheDefaultRunReserves) {
+TEST_F(SimLikeCpu, ReservesTheSameBytesForTheDefaultRun) {
   TrainOptions options;
   options.steps = 1;
   options.sample = 2;
@@ -107,14 +107,14 @@ TEST_F(SimLikeCpu, ReservesToTheByteWhatTheDefaultRunReserves) {
   expect_same_bytes(options);
 }
 
-TEST_F(SimLikeCpu, GivesPagesBackAsTheCpuDoesWhereTheBudgetIsTight) {
+TEST_F(SimLikeCpu, ReleasesPagesLikeTheCpuUnderATightBudget) {
   // At 5 MiB and less, pages are released and committed again.
   const auto peak = on("cpu", options_)["peak_live_bytes"].get<std::size_t>();
   options_.budget = std::to_string(peak + peak / 64);
   expect_same_bytes();
 }
 
-TEST_F(SimLikeCpu, EndsWithTheSameRequestWhereTheMemoryDoesNotSuffice) {
+TEST_F(SimLikeCpu, RunsOutOfMemoryAtTheSameRequest) {
   options_.budget = "3MiB";
   options_.checkpoint = "none";
   const auto report = [&](const std::string& device) {
@@ -126,7 +126,7 @@ TEST_F(SimLikeCpu, EndsWithTheSameRequestWhereTheMemoryDoesNotSuffice) {
   EXPECT_EQ(report("sim:3MiB,like=cpu"), report("cpu"));
 }
 
-TEST(SimulatedDevices, AreNamedByTheirSizeAndWhatTheyAreLike) {
+TEST(SimulatedDevices, AreNamedBySizeAndModeledDevice) {
   EXPECT_EQ(allocator_for(parse_device("sim:3MiB", "train")).memory().info().total, std::size_t{3} << 20);
   CachingAllocator& like_cpu = allocator_for(parse_device("sim:5MiB,like=cpu", "train"));
   EXPECT_EQ(like_cpu.memory().info().total, std::size_t{5} << 20);

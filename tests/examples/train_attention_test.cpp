@@ -68,7 +68,7 @@ std::vector<double> losses(const TrainResult& result) {
   return all;
 }
 
-TEST_P(TrainAttention, LearnsAndWritesTheSameTextAgain) {
+TEST_P(TrainAttention, LearnsReproducibly) {
   const TrainResult result = run(options_);
   EXPECT_LT(result.validation_loss, std::log(256.0) - 0.1);
   EXPECT_EQ(result.sample.size(), 12u);
@@ -77,7 +77,7 @@ TEST_P(TrainAttention, LearnsAndWritesTheSameTextAgain) {
   EXPECT_EQ(again.sample, result.sample);
 }
 
-TEST_P(TrainAttention, GoesOnFromACheckpointThatKnowsItsAttention) {
+TEST_P(TrainAttention, ResumesWithTheAttentionOfItsCheckpoint) {
   const TrainResult whole = run(options_);
   options_.save = folder_.file("half.safetensors");
   options_.stop_after = 3;
@@ -95,7 +95,7 @@ TEST_P(TrainAttention, GoesOnFromACheckpointThatKnowsItsAttention) {
             "[train] the checkpoint has another configuration: --block is 16 there, 32 here");
 }
 
-TEST_P(TrainAttention, ByteByByteTheModelSaysWhatItSaysOfTheWhole) {
+TEST_P(TrainAttention, StepwiseLogitsEqualThoseOfOnePass) {
   const NoGradGuard no_grad;
   Generator generator(1);
   const nn::LanguageModelConfig config{
@@ -129,7 +129,7 @@ class TrainLayers : public TrainAttention {
   }
 };
 
-TEST_P(TrainLayers, LearnAndGoOnBitForBitFromACheckpoint) {
+TEST_P(TrainLayers, LearnAndResumeBitForBit) {
   const TrainResult whole = run(options_);
   EXPECT_LT(whole.validation_loss, std::log(256.0) - 0.1);
   options_.save = folder_.file("half.safetensors");
@@ -149,7 +149,7 @@ TEST_P(TrainLayers, LearnAndGoOnBitForBitFromACheckpoint) {
                 " there, 7*window:12 here");
 }
 
-TEST_P(TrainLayers, AreEachComparedWithTheTensorsOfACheckpoint) {
+TEST_P(TrainLayers, CheckEachLayerAgainstTheTensorsOfACheckpoint) {
   options_.save = folder_.file("a.safetensors");
   options_.steps = 1;
   run(options_);
@@ -170,7 +170,7 @@ TEST_P(TrainLayers, AreEachComparedWithTheTensorsOfACheckpoint) {
   EXPECT_THAT(with(text.substr(0, text.size() - 1) + "8"), ::testing::HasSubstr("block6.mixer.projection.weight is "));
 }
 
-TEST_P(TrainLayers, SayTokenByTokenWhatTheySayOfTheWhole) {
+TEST_P(TrainLayers, StepwiseLogitsEqualThoseOfOnePass) {
   const NoGradGuard no_grad;
   Generator generator(1);
   options_.dtype = "f64";
@@ -187,7 +187,7 @@ TEST_P(TrainLayers, SayTokenByTokenWhatTheySayOfTheWhole) {
 
 INSTANTIATE_TEST_SUITE_P(Mixed, TrainLayers, ::testing::Values("window"));
 
-TEST_P(TrainAttention, IsTheListWithOneEntryRepeated) {
+TEST_P(TrainAttention, EqualsALayerListWithOneEntryRepeated) {
   const TrainResult by_number = run(options_);
   TrainOptions listed = options_;
   listed.layers = LayerList("2*" + GetParam());
@@ -197,7 +197,7 @@ TEST_P(TrainAttention, IsTheListWithOneEntryRepeated) {
   EXPECT_EQ(by_list.sample, by_number.sample);
 }
 
-TEST(TrainRing, AnyRingTrainsToTheLossOfOneDevice) {
+TEST(TrainRing, EveryRingReachesTheLossOfOneDevice) {
   TemporaryFolder folder;
   std::string text;
   for (int i = 0; i < 500; ++i) text += "g(" + std::to_string(i * 7 % 31) + ");\n";
@@ -221,7 +221,7 @@ TEST(TrainRing, AnyRingTrainsToTheLossOfOneDevice) {
     }
 }
 
-TEST(TrainRing, SimulatedDevicesTakePartWithoutArithmetic) {
+TEST(TrainRing, RunsEveryKindOnASimulatedDevice) {
   TemporaryFolder folder;
   write_bytes(folder.file("text"), std::string(2000, 'a') + std::string(2000, 'b'));
   TrainOptions options;

@@ -31,7 +31,7 @@ class TrainInit : public SmallRun {
   }
 };
 
-TEST_F(TrainInit, WritesTheTextOfTheCheckpointBeforeItsFirstStep) {
+TEST_F(TrainInit, GeneratesTheCheckpointSampleBeforeTraining) {
   for (const double decay : {0.9, 0.0}) {
     options_.ema = decay;
     const nn::TrainResult first = run();
@@ -45,7 +45,7 @@ TEST_F(TrainInit, WritesTheTextOfTheCheckpointBeforeItsFirstStep) {
   }
 }
 
-TEST_F(TrainInit, HasAScheduleOptimizerAndContextOfItsOwn) {
+TEST_F(TrainInit, UsesOwnScheduleOptimizerAndContext) {
   const nn::TrainResult first = run();
   TrainOptions o = start();
   o.steps = 6;
@@ -61,7 +61,7 @@ TEST_F(TrainInit, HasAScheduleOptimizerAndContextOfItsOwn) {
                                 HasSubstr("start    15 tensors"), Not(HasSubstr("not "))));
 }
 
-TEST_F(TrainInit, NamesTheTensorsThatItDoesNotTake) {
+TEST_F(TrainInit, PrintsTensorsNotTaken) {
   run();
   TrainOptions o = start();
   o.kv_heads = 1;
@@ -77,7 +77,7 @@ TEST_F(TrainInit, NamesTheTensorsThatItDoesNotTake) {
   EXPECT_THAT(out_.str(), AllOf(HasSubstr("not block2.norm1.weight: none there, (32,) f32 here"), HasSubstr("nor ")));
 }
 
-TEST_F(TrainInit, RefusesAModelThatTheWeightsDoNotFit) {
+TEST_F(TrainInit, RefusesModelMismatch) {
   run();
   const auto refused = [&](const std::string& option, const auto& change) {
     TrainOptions o = start();
@@ -100,7 +100,7 @@ TEST_F(TrainInit, RefusesAModelThatTheWeightsDoNotFit) {
   EXPECT_EQ(refusal<FileError>(doubles), "[--init] " + options_.save + ": no tensor fits the model");
 }
 
-TEST_F(TrainInit, RefusesAFileWhoseTensorsAreNotThoseOfItsModelBeforeItTakesMemory) {
+TEST_F(TrainInit, RefusesFileMismatchBeforeAllocating) {
   run();
   std::string bytes = testing_support::read_bytes(options_.save);
   const std::size_t width = bytes.find("\"width\":\"32\"");

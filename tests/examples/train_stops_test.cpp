@@ -36,7 +36,7 @@ struct CtrlC : std::stringbuf {
   bool raised = false;
 };
 
-TEST_F(TrainStops, CleanlyAtCtrlC) {
+TEST_F(TrainStops, StopsCleanlyAtCtrlC) {
   options_.save = folder_.file("stopped.safetensors");
   options_.steps = 1000000;
   options_.report = 1;
@@ -48,7 +48,7 @@ TEST_F(TrainStops, CleanlyAtCtrlC) {
   EXPECT_TRUE(load_safetensors(options_.save).contains("model.head.weight"));
 }
 
-TEST_F(TrainStops, WhileTheHeldOutTextIsScored) {
+TEST_F(TrainStops, StopsDuringValidation) {
   options_.save = folder_.file("done.safetensors");
   CtrlC buffer("step 20/20");
   std::ostream out(&buffer);
@@ -61,7 +61,7 @@ TEST_F(TrainStops, WhileTheHeldOutTextIsScored) {
   EXPECT_TRUE(load_safetensors(options_.save).contains("model.head.weight"));
 }
 
-TEST_F(TrainStops, WithoutANameAndReplaceNoCheckpoint) {
+TEST_F(TrainStops, SavesUnderANewNameAndReplacesNoCheckpoint) {
   const testing_support::WorkingFolder here(folder_.file(""));
   write_bytes("poolgrad-train.safetensors", "older");
   options_.report = 1;
@@ -85,7 +85,7 @@ struct Keep : std::stringbuf {
   std::string line, file, content;
 };
 
-TEST_F(TrainStops, ToBeGoneOnWithAfterTheLastStepThatWasSaved) {
+TEST_F(TrainStops, ResumesFromThePeriodicCheckpoint) {
   options_.save = folder_.file("saved.safetensors");
   options_.save_every = 7;
   options_.report = 1;
@@ -103,7 +103,7 @@ TEST_F(TrainStops, ToBeGoneOnWithAfterTheLastStepThatWasSaved) {
 }
 
 /// As a user runs it: the program in its own process.
-TEST_F(TrainStops, WhereNobodyReadsItsOutputAnyMoreWithItsCheckpoint) {
+TEST_F(TrainStops, SavesItsCheckpointWhenItsOutputCloses) {
   const std::string save = folder_.file("saved.safetensors"), status = folder_.file("status"),
                     errors = folder_.file("errors");
   const auto run_program = [&](const std::string& limit, const std::string& reader) {
@@ -122,7 +122,7 @@ TEST_F(TrainStops, WhereNobodyReadsItsOutputAnyMoreWithItsCheckpoint) {
   EXPECT_EQ(read_bytes(save), before);
 }
 
-TEST_F(TrainStops, NotWhereACheckpointBetweenCannotBeWritten) {
+TEST_F(TrainStops, ContinuesAfterAFailedPeriodicCheckpoint) {
   const testing_support::WorkingFolder here(folder_.file(""));
   options_.save = folder_.file("folder") + "/saved.safetensors";
   options_.save_every = 7;
@@ -144,7 +144,7 @@ TEST_F(TrainStops, NotWhereACheckpointBetweenCannotBeWritten) {
   EXPECT_TRUE(std::filesystem::exists("poolgrad-train.safetensors")) << "the last one goes where there is room";
 }
 
-TEST_F(TrainStops, ByAnErrorWithAReportOfWhatWasMeasured) {
+TEST_F(TrainStops, ReportsTheMeasuredStepsAfterAnError) {
   options_.optimizer = "sgd";
   options_.lr = 1e30;
   options_.steps = 1000;
@@ -177,7 +177,7 @@ TEST_F(TrainStops, ByAnErrorWithAReportOfWhatWasMeasured) {
   EXPECT_THAT(out_.str(), HasSubstr("wrote    report " + options_.json));
 }
 
-TEST_F(TrainStops, ByAnErrorWhereTheLastUpdateDiverges) {
+TEST_F(TrainStops, FailsWhenTheLastUpdateDiverges) {
   options_.optimizer = "sgd";
   options_.lr = 1e308;
   options_.steps = 1;
@@ -188,7 +188,7 @@ TEST_F(TrainStops, ByAnErrorWhereTheLastUpdateDiverges) {
   EXPECT_FALSE(std::filesystem::exists(options_.save)) << "no checkpoint of a model that is lost";
 }
 
-TEST_F(TrainStops, WithoutMemoryForTheFirstStepWithAReportThatSaysSo) {
+TEST_F(TrainStops, ReportsRunningOutOfMemoryInTheFirstStep) {
   options_.budget = "8MiB";
   options_.context = 4096;
   options_.width = 128;

@@ -77,7 +77,7 @@ TEST_F(Train, TwoRunsAndAnyNumberOfThreadsGiveEqualBits) {
   EXPECT_NE(numbers(run()), first);
 }
 
-TEST_F(Train, StoppedAndResumedInTheMiddleGivesTheBitsOfAWholeRun) {
+TEST_F(Train, AResumedRunHasTheBitsOfAWholeRun) {
   const TrainResult whole = run();
   options_.save = folder_.file("half.safetensors");
   options_.stop_after = 9;
@@ -96,7 +96,7 @@ TEST_F(Train, StoppedAndResumedInTheMiddleGivesTheBitsOfAWholeRun) {
   EXPECT_EQ(rest.sample, whole.sample);
 }
 
-TEST_F(Train, InChunksLearnsTheSameAndResumesBitForBit) {
+TEST_F(Train, ChunksLearnTheSameAndResumeBitForBit) {
   options_.batch = 1;
   const TrainResult at_once = run();
   options_.chunk = 40;
@@ -113,7 +113,7 @@ TEST_F(Train, InChunksLearnsTheSameAndResumesBitForBit) {
   EXPECT_THAT(refusal<ValueError>(resumed), HasSubstr("another configuration: --chunk is 40 there, 48 here"));
 }
 
-TEST_F(Train, ScoresPositionsInChunksAsAtOnce) {
+TEST_F(Train, ScoresPositionsEquallyInChunks) {
   options_.dropout = 0;
   std::vector<std::vector<double>> losses;
   for (const std::int64_t chunk : {0, 40}) {
@@ -128,7 +128,7 @@ TEST_F(Train, ScoresPositionsInChunksAsAtOnce) {
   EXPECT_GT(std::abs(losses[0][0] - losses[0][90]), 0.01) << "a model that has learned nothing shows nothing";
 }
 
-TEST_F(Train, CheckpointingChangesNoNumberAndMayChangeOnResuming) {
+TEST_F(Train, CheckpointingChangesNoNumberAndMayDifferOnResume) {
   options_.layers = 3;
   const TrainResult whole = run();
   for (const std::string policy : {"block", "sqrt", "revolve:1"}) {
@@ -143,7 +143,7 @@ TEST_F(Train, CheckpointingChangesNoNumberAndMayChangeOnResuming) {
   EXPECT_EQ(numbers(run(resumed)), numbers(whole, 9));
 }
 
-TEST_F(Train, InTilesLearnsTheSameWithLessMemory) {
+TEST_F(Train, TilesLearnTheSameInLessMemory) {
   options_.context = 512;
   options_.steps = 10;
   options_.checkpoint = "block";
@@ -156,7 +156,7 @@ TEST_F(Train, InTilesLearnsTheSameWithLessMemory) {
   EXPECT_EQ(numbers(run()), numbers(tiled));
 }
 
-TEST_F(Train, DropsSavedTensorsForABudgetAndReportsIt) {
+TEST_F(Train, RecomputesWithinABudgetAndReportsIt) {
   options_.layers = 4;
   options_.batch = 4;
   options_.dropout = 0.1;
@@ -195,7 +195,7 @@ TEST_F(Train, SelectiveCheckpointsAndOffloadingChangeNoNumber) {
   }
 }
 
-TEST_F(Train, AResumedRunMayGoOnForLongerAndAtAnotherRate) {
+TEST_F(Train, AResumedRunMayChangeItsStepsAndRate) {
   options_.save = folder_.file("done.safetensors");
   run();
   TrainOptions longer;
@@ -219,7 +219,7 @@ TEST_F(Train, AResumedRunMayGoOnForLongerAndAtAnotherRate) {
             "[train] the checkpoint " + longer.resume + " has done 20 steps, --steps is 19");
 }
 
-TEST_F(Train, OfARunThatIsOverSaysNoSpeedAndRefusesToStopBeforeItGoesOn) {
+TEST_F(Train, ResumingAFinishedRunReportsNoSpeed) {
   options_.save = folder_.file("over.safetensors");
   const double held_out = run().validation_loss;
   TrainOptions over;
@@ -232,7 +232,7 @@ TEST_F(Train, OfARunThatIsOverSaysNoSpeedAndRefusesToStopBeforeItGoesOn) {
                                              " is in the past: the run resumes after step 20");
 }
 
-TEST_F(Train, LearnsByEveryOptimiserAndResumesBitForBit) {
+TEST_F(Train, LearnsWithEveryOptimizerAndResumesBitForBit) {
   for (const char* const name : {"muon", "adamw", "sgd", "lion"}) {
     options_.optimizer = name;
     options_.save.clear();
@@ -247,7 +247,7 @@ TEST_F(Train, LearnsByEveryOptimiserAndResumesBitForBit) {
   }
 }
 
-TEST_F(Train, IsJudgedByTheAverageOfItsWeightsWhichCheckpointsKeepAndUsersGet) {
+TEST_F(Train, ValidatesAndSavesTheAverageOfItsWeights) {
   const double without = run().validation_loss;
   options_.ema = 0.9;
   const TrainResult whole = run();
@@ -264,7 +264,7 @@ TEST_F(Train, IsJudgedByTheAverageOfItsWeightsWhichCheckpointsKeepAndUsersGet) {
   EXPECT_EQ(refusal<ValueError>(options_), "[train] --ema must be in [0, 1), but is 1");
 }
 
-TEST_F(Train, AResumedRunMayHaveAnotherScheduleButNoOtherOptimiser) {
+TEST_F(Train, AResumedRunMayChangeItsScheduleButNotItsOptimizer) {
   TrainOptions other = stopped_after_step_9();
   other.optimizer = "lion";
   other.given = {"optimizer"};
@@ -280,7 +280,7 @@ TEST_F(Train, AResumedRunMayHaveAnotherScheduleButNoOtherOptimiser) {
   EXPECT_EQ(nn::read_training_metadata(other.save)["schedule"], "wsd");
 }
 
-TEST_F(Train, AResumedRunGoesOnWithAnotherTextWhereAsked) {
+TEST_F(Train, AResumedRunMayChangeItsText) {
   options_.save = folder_.file("a.safetensors");
   options_.stop_after = 4;
   run();
@@ -345,7 +345,7 @@ void expect_near(const Tensor& found, const std::vector<double>& expected, const
     ASSERT_NEAR(values[i], expected[i], 1e-9 * std::abs(expected[i]) + 1e-15) << what << " " << i;
 }
 
-TEST_F(Train, TheFirstStepIsTheClippedUpdateOfItsDefinition) {
+TEST_F(Train, TheFirstStepFollowsTheClippedUpdate) {
   options_.context = 16;
   options_.width = 16;
   options_.dropout = 0;
@@ -406,7 +406,7 @@ TEST(SampleText, WritesNoMoreThanThePromptLeavesOfTheContext) {
     }
 }
 
-TEST_F(Train, AsksASimulatedDeviceForTheSameMemory) {
+TEST_F(Train, MakesTheSameRequestsOnASimulatedDevice) {
   const TrainResult real = run();
   options_.device = "sim:1GiB";
   const TrainResult simulated = run();
@@ -416,7 +416,7 @@ TEST_F(Train, AsksASimulatedDeviceForTheSameMemory) {
   EXPECT_EQ(run().steps.back().live_bytes, real.steps.back().live_bytes);
 }
 
-TEST_F(Train, AsksTheDeviceForNothingFromTheThirdStepOnAndReservesLittleMoreThanItsPeak) {
+TEST_F(Train, MakesNoDeviceAllocationFromTheThirdStepOn) {
   options_.context = 1024;
   options_.width = 64;
   options_.json = folder_.file("report.json");
@@ -445,13 +445,13 @@ TEST_F(Train, ReportsInJson) {
   EXPECT_THAT(out_.str(), HasSubstr("wrote    report " + options_.json));
 }
 
-TEST_F(Train, ReportsOnStandardOutputAlone) {
+TEST_F(Train, PrintsOnlyTheReportToStandardOutput) {
   options_.json = "-";
   const TrainResult result = run();
   EXPECT_EQ(nlohmann::json::parse(out_.str())["steps"].size(), result.steps.size());
 }
 
-TEST_F(Train, PrintsALinePerIntervalAndNothingWhenQuiet) {
+TEST_F(Train, PrintsALinePerIntervalUnlessQuiet) {
   run();
   for (const char* part : {"step  1/20  loss 5.5", "step  5/20", "step 20/20", "|g|", "tok/s", "reserved", "ETA 0:00",
                            "held out", "trigram", "sample", "parameter"})
@@ -471,7 +471,7 @@ TEST_F(Train, RunsInEveryFloatingDtype) {
   }
 }
 
-TEST_F(Train, WithProductsInAHalfTypeLearnsWhatF32Learns) {
+TEST_F(Train, AutocastLearnsLikeF32InLessMemory) {
   options_.dropout = 0;
   const TrainResult exact = run();
   for (const char* autocast : {"bf16", "f16"}) {
@@ -483,7 +483,7 @@ TEST_F(Train, WithProductsInAHalfTypeLearnsWhatF32Learns) {
   }
 }
 
-TEST_F(Train, ComputesAgainInTheScopeOfTheFirstTime) {
+TEST_F(Train, RecomputesInTheOriginalScope) {
   for (const char* autocast : {"bf16", "f16"}) {
     options_.autocast = autocast;
     const std::vector<double> kept = numbers(run());
@@ -501,7 +501,7 @@ TEST_F(Train, ComputesAgainInTheScopeOfTheFirstTime) {
   }
 }
 
-TEST_F(Train, OfF16ReportsTheScaleAndTheStepsItSkippedAndResumesThemBitForBit) {
+TEST_F(Train, F16ReportsAndResumesItsLossScale) {
   const TrainOptions base = options_;
   for (const bool scoped : {false, true}) {
     options_ = base;
@@ -531,7 +531,7 @@ TEST_F(Train, OfF16ReportsTheScaleAndTheStepsItSkippedAndResumesThemBitForBit) {
   }
 }
 
-TEST_F(Train, ScalesTheLossOfF16AloneUnlessToldNotTo) {
+TEST_F(Train, ScalesTheLossOnlyForF16ByDefault) {
   const auto scale = [&](const char* dtype, const char* autocast, const char* loss_scale) {
     TrainOptions o = options_;
     o.dtype = dtype, o.autocast = autocast, o.loss_scale = loss_scale;
@@ -547,7 +547,7 @@ TEST_F(Train, ScalesTheLossOfF16AloneUnlessToldNotTo) {
   EXPECT_EQ(scale("f16", "none", "1024"), 1024);
 }
 
-TEST_F(Train, RefusesPrecisionsThatDoNotGoTogether) {
+TEST_F(Train, RefusesIncompatiblePrecisions) {
   const auto refused = [&](const char* dtype, const char* autocast, const char* loss_scale) {
     TrainOptions o = options_;
     o.dtype = dtype, o.autocast = autocast, o.loss_scale = loss_scale;
@@ -562,7 +562,7 @@ TEST_F(Train, RefusesPrecisionsThatDoNotGoTogether) {
               std::string("[train] --loss-scale must be auto, none or a number from 1 to 2^64, but is ") + scale);
 }
 
-TEST_F(Train, SaysWhenTheBudgetIsTooSmallAndASmallerRunWorksAfterwards) {
+TEST_F(Train, RefusesTooSmallABudgetAndASmallerRunWorks) {
   CachingAllocator& pool = allocator_for(cpu);
   const std::size_t budget = pool.budget();
   const auto live = pool.statistics().requested_bytes.current;
@@ -576,7 +576,7 @@ TEST_F(Train, SaysWhenTheBudgetIsTooSmallAndASmallerRunWorksAfterwards) {
   EXPECT_LE(run().peak_reserved_bytes, std::size_t{8} << 20);
 }
 
-TEST_F(Train, RefusesWhatNoRunCanBeMadeOf) {
+TEST_F(Train, RefusesBadTextsContextsAndDevices) {
   TrainOptions o = options_;
   o.text = {folder_.file("missing")};
   EXPECT_EQ(refusal<FileError>(o), "[--text] the text " + o.text[0] + " does not exist");
@@ -608,7 +608,7 @@ TEST_F(Train, RefusesWhatNoRunCanBeMadeOf) {
   EXPECT_THAT(refusal<ValueError>(o), HasSubstr("[--budget] not a number of bytes: 'much'"));
 }
 
-TEST_F(Train, RefusesCheckpointsThatAreNone) {
+TEST_F(Train, RefusesBadCheckpoints) {
   options_.save = folder_.file("a.safetensors");
   options_.stop_after = 1;
   run();

@@ -62,7 +62,7 @@ class TrainText : public TrainRuns {
   }
 };
 
-TEST_F(TrainText, TokensOfSeveralBytesAreLearnedAndLossesAreThoseOfBytes) {
+TEST_F(TrainText, LearnsTokensAndReportsLossesPerByte) {
   options_.json = folder_.file("run.json");
   const nn::TrainResult result = run(options_);
   EXPECT_THAT(out_.str(), AllOf(HasSubstr("tokens   300 of bpe:300: "), HasSubstr(" after 1 token, "),
@@ -79,7 +79,7 @@ TEST_F(TrainText, TokensOfSeveralBytesAreLearnedAndLossesAreThoseOfBytes) {
   EXPECT_EQ(run(options_).baselines.trigram, result.baselines.trigram) << "counted in bytes either way";
 }
 
-TEST_F(TrainText, ARunOfTokensIsGoneOnFromBitForBit) {
+TEST_F(TrainText, ResumesATokenizedRunBitForBit) {
   const nn::TrainResult whole = run(options_);
   options_.save = folder_.file("half.safetensors");
   options_.stop_after = 9;
@@ -101,7 +101,7 @@ TEST_F(TrainText, ARunOfTokensIsGoneOnFromBitForBit) {
   EXPECT_THAT(run(resumed).prompt, HasSubstr("the quick")) << "in the tokens of the old text";
 }
 
-TEST_F(TrainText, SaysWhereAVocabularyIsTooLargeForTheText) {
+TEST_F(TrainText, ReportsAVocabularyTooLargeForTheText) {
   options_.tokenizer = "bpe:5000";
   options_.steps = 1;
   run(options_);
@@ -114,7 +114,7 @@ TEST_F(TrainText, SaysWhereAVocabularyIsTooLargeForTheText) {
   EXPECT_THAT(refusal<ValueError>(options_), HasSubstr(" tokens to train on, a context of 30000"));
 }
 
-TEST_F(TrainText, TextIsSampledInTokensToTheByte) {
+TEST_F(TrainText, SamplesExactlyTheRequestedBytes) {
   options_.save = folder_.file("a.safetensors");
   run(options_);
   const std::string text = sampled("int f", 41);
@@ -126,7 +126,7 @@ TEST_F(TrainText, TextIsSampledInTokensToTheByte) {
   EXPECT_GT(answer["restarts"], -1);
 }
 
-TEST_F(TrainText, WeightsDecideWhatIsDrawnAndAreRemembered) {
+TEST_F(TrainText, WeightsSetTheDrawsAndAreSaved) {
   const std::string code = folder_.file("code"), verse = folder_.file("verse");
   options_.tokenizer = "bytes";
   options_.text = {code + "=3", verse};
@@ -165,7 +165,7 @@ TEST_F(TrainText, ThePageShowsTokens) {
                     HasSubstr("' takes "), HasSubstr("<dd>bpe:300</dd>")));
 }
 
-TEST_F(TrainText, OfUtf8IsShownAsSuch) {
+TEST_F(TrainText, ThePageShowsUtf8) {
   std::string text;
   for (int i = 0; i < 200; ++i) text += "Gr\u00fc\u00dfe aus K\u00f6ln\x01\n";
   write_bytes(folder_.file("verse"), text);
@@ -180,7 +180,7 @@ TEST_F(TrainText, OfUtf8IsShownAsSuch) {
   EXPECT_THAT(read_bytes(options_.html), HasSubstr("<pre><i>Gr\u00fc\u00dfe aus K\u00f6ln\\x01\n"));
 }
 
-TEST_F(TrainText, KindsOfAttentionAreComparedInTokens) {
+TEST_F(TrainText, ComparesKindsOfAttentionInTokens) {
   CompareOptions compare;
   compare.train = options_;
   compare.train.attention.attention = "window,causal";
@@ -191,7 +191,7 @@ TEST_F(TrainText, KindsOfAttentionAreComparedInTokens) {
   EXPECT_LT(all[0].result.validation_loss, std::log(300.0) / 2) << "nats per byte";
 }
 
-TEST_F(TrainText, APlanOfTokensIsToTheByteWhatTheRunReserves) {
+TEST_F(TrainText, APlanInTokensPredictsReservedBytesExactly) {
   options_.steps = 20;
   options_.checkpoint = "none";
   PlanOptions plan;
@@ -213,7 +213,7 @@ TEST_F(TrainText, APlanOfTokensIsToTheByteWhatTheRunReserves) {
     EXPECT_EQ(simulated[name], real[name]) << name;
 }
 
-TEST_F(TrainText, MayHaveANameThatIsNoUtf8) {
+TEST_F(TrainText, FileNamesNeedNotBeUtf8) {
   const std::string name = folder_.file("caf\xe9");
   write_bytes(name, read_bytes(folder_.file("code")));
   options_.text = {name};
@@ -252,7 +252,7 @@ TEST_F(TrainText, IsJudgedByAValidationTextOfItsOwnWholeAtEachLine) {
   EXPECT_EQ(refusal<FileError>(options_), "[--text, --validate] the text " + options_.validate + " does not exist");
 }
 
-TEST_F(TrainText, IsNotTrainedOnWhereAFileCouldNotBeWrittenAtTheEnd) {
+TEST_F(TrainText, RefusesUnwritableOutputsBeforeTraining) {
   TrainOptions options = options_;
   options.save = "/dev/null";  // no checkpoint can be written there
   EXPECT_EQ(refusal<FileError>(options), "[write] /dev/null: not a regular file");
@@ -266,7 +266,7 @@ TEST_F(TrainText, IsNotTrainedOnWhereAFileCouldNotBeWrittenAtTheEnd) {
   }
 }
 
-TEST_F(TrainText, AFileThatCannotBeWrittenLeavesTheOthersAndWhatIsPrinted) {
+TEST_F(TrainText, AFailedOutputDoesNotStopTheOthers) {
   options_.json = "/dev/full";
   options_.metrics = folder_.file("steps.csv");
   EXPECT_EQ(refusal<FileError>(options_), "[train] cannot write /dev/full: No space left on device");
@@ -274,7 +274,7 @@ TEST_F(TrainText, AFileThatCannotBeWrittenLeavesTheOthersAndWhatIsPrinted) {
   EXPECT_THAT(read_bytes(options_.metrics), HasSubstr("\n20,"));
 }
 
-TEST_F(TrainText, APageThatCannotBeWrittenAtALineEndsNoRun) {
+TEST_F(TrainText, AFailedPageUpdateDoesNotStopTheRun) {
   int lines = 0;
   const auto full = [&](const auto&, nn::Trainer&, nn::TrainResult&, bool finished) {
     if (!finished && ++lines == 1) throw FileError("full");

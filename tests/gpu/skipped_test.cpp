@@ -4,7 +4,7 @@
 namespace poolgrad {
 namespace {
 
-TEST(NeedsGpu, SkipsWhatThereAreTooFewFor) { FAIL() << "it ran"; }
+TEST(NeedsGpu, SkipsATestWithTooFewGpus) { FAIL() << "it ran"; }
 
 }  // namespace
 }  // namespace poolgrad

@@ -175,7 +175,7 @@ TEST(Stress, TilesHaveTheSameBits) {
   expect_same_attention(queries_of_tiles, queries_of_tiles + 200);
 }
 
-TEST(Stress, PartsOfTheKeysHaveTheSameBits) { expect_same_attention(1, 10 * queries_of_tiles); }
+TEST(Stress, KeyPartsHaveTheSameBits) { expect_same_attention(1, 10 * queries_of_tiles); }
 
 }  // namespace
 }  // namespace poolgrad::kernels

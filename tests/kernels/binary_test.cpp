@@ -118,7 +118,7 @@ TEST(BinarySpecialValues, MulNoNanIsZeroForAWeightOfZero) {
   }
 }
 
-TEST(BinarySpecialValues, SharesOfExtremesGoToTheOperandThatIsTheResult) {
+TEST(BinarySpecialValues, TheGradientOfAnExtremeGoesToTheWinningOperand) {
   for (const DType dtype : floats)
     for (const BinaryOp op : {BinaryOp::maximum_share, BinaryOp::minimum_share}) {
       TestArray x(dtype, {6}), y(dtype, {6}), out(dtype, {6});
@@ -132,7 +132,7 @@ TEST(BinarySpecialValues, SharesOfExtremesGoToTheOperandThatIsTheResult) {
     }
 }
 
-TEST(BinarySpecialValues, LogicTakesNaNForTrue) {
+TEST(BinarySpecialValues, LogicTreatsNaNAsTrue) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   TestArray x(DType::f32, {2}), y(DType::f32, {2}), out(DType::boolean, {2});
   x.fill([&](std::int64_t) { return nan; });
@@ -156,7 +156,7 @@ TEST(BinarySpecialValues, IntegerDivisionByZeroIsZeroAndTruncatesOtherwise) {
   EXPECT_EQ(out[3], -9223372036854775808.0);  // wraps around
 }
 
-TEST(BinarySpecialValues, RestsHaveTheSignOfOneOperandAndOfIntegersByZeroAreTheFirst) {
+TEST(BinarySpecialValues, RemaindersKeepTheSignOfOneOperand) {
   const double infinity = std::numeric_limits<double>::infinity(), lowest = -9223372036854775808.0;
   const auto rests = [](DType dtype, BinaryOp op, std::initializer_list<double> a, std::initializer_list<double> b) {
     const auto count = static_cast<std::int64_t>(a.size());
@@ -183,7 +183,7 @@ TEST(BinarySpecialValues, RestsHaveTheSignOfOneOperandAndOfIntegersByZeroAreTheF
   EXPECT_EQ(rests(DType::f64, BinaryOp::remainder, {-1}, {infinity}), (Values{infinity}));
 }
 
-TEST(Axpby, BlendsAndMayWriteOverAnOperand) {
+TEST(Axpby, BlendsAndMayOverwriteAnOperand) {
   std::mt19937_64 random(test_seed());
   for (const DType dtype : floats)
     for (const Shape& shape : binary_shapes) {
@@ -243,7 +243,7 @@ TEST(SiluMul, ForwardAndBothGradientsAgreeWithTheDefinition) {
     }
 }
 
-TEST(FunctorLaws, TheScalarBinaryFunctorsAgreeWithTheVectors) {
+TEST(BinaryFunctors, ScalarsAgreeWithVectors) {
   std::mt19937_64 random(test_seed());
   TestArray x(DType::f32, {1025}), y(DType::f32, {1025}), out(DType::f32, {1025});
   x.random(random, 0.1);

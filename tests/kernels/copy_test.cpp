@@ -32,7 +32,7 @@ TEST(Copy, ConvertsBetweenAllDtypes) {
       }
 }
 
-TEST(Copy, GivesIntegersTheNearestThatTheyCanHoldAndZeroForNaN) {
+TEST(Copy, ClampsToTheRangeOfIntegersAndMapsNaNToZero) {
   constexpr double nan = std::numeric_limits<double>::quiet_NaN(), inf = std::numeric_limits<double>::infinity();
   const std::vector<double> numbers = {-0.75, -1.5, 255.5, 256.0, 3e9, -3e9, 1e19, -1e19, inf, -inf, nan};
   const auto count = static_cast<std::int64_t>(numbers.size());
@@ -91,7 +91,7 @@ TEST(Copy, KeepsTheBitsOfNaNAndTheSignOfZero) {
   EXPECT_EQ(out.view().as<std::uint16_t>()[1], 0x8000);
 }
 
-TEST(Copy, WholeNumbersAbove2To53Survive) {
+TEST(Copy, KeepsIntegersAbove2To53) {
   TestArray x(DType::i64, {3}), out(DType::i64, {3}, Layout::spread);
   const std::int64_t big = 9007199254740993;
   for (int i = 0; i < 3; ++i) x.view().as<std::int64_t>()[i] = big + i;
@@ -160,7 +160,7 @@ TEST(Arange, CountsInEveryDtype) {
       out, [](std::int64_t i) { return -1 + 0.25 * static_cast<double>(i); }, 0);
 }
 
-TEST(Arange, OfIntegersIsExact) {
+TEST(Arange, IsExactForIntegers) {
   constexpr std::int64_t n = 1031, first = (std::int64_t{1} << 53) + 1;
   TestArray out(DType::i64, {n});
   const auto expect = [&](const ArithmeticSequence& numbers, const auto& element) {

@@ -17,7 +17,7 @@ using namespace testing;
 
 constexpr Stream sim{Device{DeviceType::sim, 3}};
 
-TEST(Dispatch, ADeviceWithoutTheKernelSaysWhich) {
+TEST(Dispatch, NamesAMissingKernelOfADevice) {
   TestArray x(DType::f32, {3});
   const std::string reason = cuda::unavailable_reason();
   try {
@@ -28,14 +28,14 @@ TEST(Dispatch, ADeviceWithoutTheKernelSaysWhich) {
   }
 }
 
-TEST(Dispatch, EveryKernelOfTheCpuIsThere) {
+TEST(Dispatch, HasEveryCpuKernel) {
 #define POOLGRAD_KERNEL(name) EXPECT_NE(cpu_kernels.name, nullptr);
   POOLGRAD_KERNELS(POOLGRAD_KERNEL)
   POOLGRAD_CPU_KERNELS(POOLGRAD_KERNEL)
 #undef POOLGRAD_KERNEL
 }
 
-TEST(Dispatch, TheClockOfASimulatedDeviceAdvancesByTheCost) {
+TEST(Dispatch, AdvancesTheClockOfASimulatedDeviceByTheCost) {
   float nothing = 0;  // a sim device does not access it
   const auto fill_elements = [&](std::int64_t count) { fill(sim, View{&nothing, DType::f32, 1, {count}, {1}}, 1); };
   const std::uint64_t start = device_clock(sim.device);
@@ -66,7 +66,7 @@ TEST(Dispatch, SimulatedKernelsTouchNoMemory) {
   EXPECT_GE(static_cast<double>(device_clock(sim.device) - start), 8 * Roofline{}.nanoseconds({}));
 }
 
-TEST(Dispatch, ASimulatedDeviceIsAsFastAsItsThreadSays) {
+TEST(Dispatch, UsesTheRooflineOfTheThreadOnASimulatedDevice) {
   // 4 us to launch, then 3.35 TB/s of memory or 50 Tflop/s.
   EXPECT_EQ(Roofline{}.nanoseconds({}), 4'000);
   EXPECT_NEAR(Roofline{}.nanoseconds({1e9, 0}), 302'507.5, 0.1);
@@ -79,7 +79,7 @@ TEST(Dispatch, ASimulatedDeviceIsAsFastAsItsThreadSays) {
   simulated_roofline() = before;
 }
 
-TEST(Dispatch, WorkspacesAreRequestedFromASimulatedDeviceAsFromTheCpu) {
+TEST(Dispatch, RequestsTheSameWorkspacesFromASimulatedDevice) {
   TestArray x(DType::f32, {3000, 40}), grad(DType::f32, {3000, 40}), dx(DType::f32, {3000, 40}),
       weight(DType::f32, {40});
   TestArray rows(DType::f32, {3000}), dweight(DType::f32, {40}), table(DType::f32, {99, 40}), index(DType::i64, {3000});

@@ -14,7 +14,7 @@
 namespace poolgrad {
 namespace {
 
-TEST(DType, NamesGoBothWays) {
+TEST(DType, NamesRoundTrip) {
   for (const DType dtype :
        {DType::f64, DType::f32, DType::f16, DType::bf16, DType::i64, DType::i32, DType::u8, DType::boolean})
     EXPECT_EQ(parse_dtype(to_string(dtype)), dtype);
@@ -40,7 +40,7 @@ void every_pattern_survives() {
       EXPECT_EQ(again.bits, stored.bits) << bits;
   }
 }
-TEST(HalfTypes, EveryBitPatternSurvivesTheWayToFloatAndBack) {
+TEST(HalfTypes, EveryBitPatternSurvivesARoundTripThroughFloat) {
   every_pattern_survives<Half>();
   every_pattern_survives<BFloat16>();
 }
@@ -55,7 +55,7 @@ double value_of(std::uint16_t bits, int exponent_bits, int fraction_bits) {
   return sign * (exponent ? std::ldexp(1.0 + fraction, exponent - bias) : std::ldexp(fraction, 1 - bias));
 }
 
-TEST(HalfTypes, EveryBitPatternHasTheValueOfItsFormat) {
+TEST(HalfTypes, EveryBitPatternDecodesToItsValue) {
   for (std::uint32_t bits = 0; bits < 65536; ++bits) {
     Half half;
     BFloat16 brain;

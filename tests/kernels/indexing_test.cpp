@@ -46,7 +46,7 @@ const std::vector<Case> cases = {{{5}, 0, 9},          {{1}, 0, 0},           {{
                                  {{3, 5, 41}, 1, 8},   {{3, 5, 41}, 2, 100},  {{3, 5, 41}, 0, 2}, {{4, 0}, 0, 3},
                                  {{300, 130}, 0, 257}, {{2, 6, 1, 700}, 1, 9}};
 
-TEST(CheckIndices, AllowsNegativeOnesWhereTheCallerDoes) {
+TEST(CheckIndices, AllowsNegativeIndicesOnRequest) {
   TestArray index(DType::i64, {3});
   index.fill([](std::int64_t i) { return static_cast<double>(-i - 2); });
   EXPECT_NO_THROW(check_indices({}, "op", "index", index, 4, -4));
@@ -54,7 +54,7 @@ TEST(CheckIndices, AllowsNegativeOnesWhereTheCallerDoes) {
   EXPECT_THROW(check_indices({}, "op", "index", index, 4), IndexError);
 }
 
-TEST(CheckIndices, NamesTheFirstOffender) {
+TEST(CheckIndices, NamesTheFirstBadIndex) {
   const auto error_of = [](const View& index, std::int64_t limit) -> std::string {
     try {
       check_indices({}, "op", "index", index, limit);

@@ -21,13 +21,13 @@ using ::testing::ThrowsMessage;
 
 LaunchShape shape(Extent grid, Extent block, std::int64_t shared_bytes = 0) { return {grid, block, shared_bytes}; }
 
-TEST(Launch, AcceptsEveryLimitItself) {
+TEST(Launch, AcceptsShapesAtGpuLimits) {
   check_launch("op", shape({2147483647, 65535, 65535}, {1024}, 227 * 1024));
   check_launch("op", shape({}, {16, 1, 64}));
   check_launch("op", shape({}, {1, 1024, 1}));
 }
 
-TEST(Launch, RefusesWhatAGpuWouldRefuse) {
+TEST(Launch, RejectsShapesBeyondGpuLimits) {
   for (const LaunchShape& bad :
        {shape({}, {1025}), shape({}, {32, 33}), shape({}, {1, 1, 65}), shape({}, {0}), shape({0}, {1}),
         shape({-1}, {1}), shape({std::int64_t{1} << 31}, {1}), shape({1, 65536}, {1}), shape({1, 1, 65536}, {1}),
@@ -51,7 +51,7 @@ TEST(Launch, CoversAnyNumberOfElementsWithinTheLimits) {
   EXPECT_EQ(grid_stride_shape(257).grid.x, 2);
 }
 
-TEST(Pointwise, TheFunctorThatTheGpuRunsFollowsStridesOnTheCpu) {
+TEST(Pointwise, RunsTheGpuFunctorOverStridesOnTheCpu) {
   // A transposed input and a broadcast row.
   std::vector<float> x(6), out(6, -1.0f);
   for (std::size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>(i) - 2.5f;
@@ -70,7 +70,7 @@ TEST(Pointwise, TheFunctorThatTheGpuRunsFollowsStridesOnTheCpu) {
     }
 }
 
-TEST(Cuda, SaysWhyWhereThereIsNoGpu) {
+TEST(Cuda, ExplainsAMissingGpu) {
   const std::string reason = cuda::unavailable_reason();
   if (reason.empty()) GTEST_SKIP() << "this machine has a CUDA device";
   const Stream stream{{DeviceType::cuda, 0}};

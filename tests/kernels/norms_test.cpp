@@ -155,7 +155,7 @@ TEST_P(Norms, ThreadsDoNotChangeABit) {
 }
 
 /// Expected values: the definition on the row divided by its scale.
-TEST(Norms, HoldForRowsWhoseSquaresTheDtypeDoesNot) {
+TEST(Norms, SurviveSquaresBeyondTheDtype) {
   std::mt19937_64 random(test_seed());
   const auto check = [&](DType dtype, int exponent, bool centered, std::int64_t n) {
     const double scale = std::ldexp(1.0, exponent);
@@ -191,7 +191,7 @@ TEST(Norms, HoldForRowsWhoseSquaresTheDtypeDoesNot) {
     }
 }
 
-TEST(LayerNorm, LargeMeansDoNotCancel) {
+TEST(LayerNorm, SurvivesLargeMeans) {
   TestArray x(DType::f32, {1, 256}), out(DType::f32, {1, 256}), mean(DType::f32, {1}), rstd(DType::f32, {1});
   x.fill([](std::int64_t i) { return 10000.0 + (i % 2 ? 1 : -1); });
   layer_norm({}, out, mean, rstd, x, View{}, View{}, 0);
@@ -225,7 +225,7 @@ TEST(Rope, RotatesPairsByTheirAngle) {
       }
 }
 
-TEST(Rope, TakesHeadsOfAPackedProjectionAndWorksInPlace) {
+TEST(Rope, RotatesHeadsOfAPackedProjectionInPlace) {
   std::mt19937_64 random(test_seed());
   TestArray packed(DType::f32, {2, 9, 3, 2, 16}), expected(DType::f32, {2, 9, 2, 16});
   packed.random(random);
@@ -240,7 +240,7 @@ TEST(Rope, TakesHeadsOfAPackedProjectionAndWorksInPlace) {
     EXPECT_EQ(keys.as<float>()[keys.offset(i)], static_cast<float>(expected[i]));
 }
 
-TEST(Rope, StretchesSlowFrequenciesAndMakesLonger) {
+TEST(Rope, ScalesSlowFrequenciesAndTheMagnitude) {
   std::mt19937_64 random(test_seed());
   for (const DType dtype : {DType::f64, DType::f32}) {
     TestArray x(dtype, {1, 6, 2, 140}), out(dtype, {1, 6, 2, 140});

@@ -85,7 +85,7 @@ TEST(Sgd, FollowsItsRuleWithAndWithoutMomentum) {
         }
 }
 
-TEST(AdamW, WithCoupledDecayAndAmsgradIsAdamOfPyTorch) {
+TEST(AdamW, MatchesPyTorchAdamWithCoupledDecayAndAmsgrad) {
   std::mt19937_64 random(test_seed());
   for (const DType dtype : floats)
     for (const bool amsgrad : {false, true})
@@ -163,7 +163,7 @@ TEST(RmsProp, FollowsItsRuleCenteredAndWithMomentum) {
         }
 }
 
-TEST(AddGradient, LosesNoAddendOfAHalfType) {
+TEST(AddGradient, KeepsEveryAddendOfAHalfType) {
   for (const DType dtype : {DType::f16, DType::bf16})
     for (const std::int64_t n : sizes) {
       TestArray sum(dtype, {n}), gradient(dtype, {n}), exact(DType::f32, {n});  // the state starts as NaN
@@ -177,7 +177,7 @@ TEST(AddGradient, LosesNoAddendOfAHalfType) {
     }
 }
 
-TEST(AddGradient, GoesOnFromAnElementThatOthersHaveWritten) {
+TEST(AddGradient, ContinuesFromAWrittenElement) {
   TestArray sum(DType::bf16, {3}), gradient(DType::bf16, {3}), exact(DType::f32, {3});
   sum.fill([](std::int64_t) { return 256.0; });
   gradient.fill([](std::int64_t) { return 1.0; });
@@ -227,19 +227,19 @@ std::vector<std::vector<std::uint8_t>> stepped(double number, const double* ther
   return result;
 }
 
-TEST(GradientScale, IsTheSameNumberFromMemory) {
+TEST(GradientScale, GivesTheSameResultFromMemory) {
   const double scale = 0.37;
   EXPECT_EQ(stepped(-1, &scale), stepped(scale, nullptr));
 }
 
-TEST(GradientScale, ThatIsNotANumberChangesNothing) {
+TEST(GradientScale, ChangesNothingIfNaN) {
   const double nothing = std::nan("");
   std::mt19937_64 random(1);
   const auto after = stepped(1, &nothing);
   for (const auto& bytes : after) EXPECT_EQ(bytes, TestArray(DType::f32, {33}).random(random, 0, 2).bytes());
 }
 
-TEST(WeightedSum, OfNumbersOfTheHostIsAxpby) {
+TEST(WeightedSum, EqualsAxpbyForHostNumbers) {
   std::mt19937_64 random(test_seed());
   TestArray x(DType::f64, {33}), y(DType::f64, {33}), one(DType::f64, {33}), other(DType::f64, {33});
   x.random(random), y.random(random);

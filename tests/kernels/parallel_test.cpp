@@ -49,7 +49,7 @@ TEST_P(Parallel, ItemsAreEachVisitedOnceByAWorkerWithinTheTeam) {
   }
 }
 
-TEST_P(Parallel, NestedCallsStayOnTheThreadThatMakesThem) {
+TEST_P(Parallel, NestedCallsStayOnTheirThread) {
   std::atomic<int> visits = 0;
   parallel_ranges(8, 1, [&](std::int64_t, std::int64_t) {
     const auto thread = std::this_thread::get_id();
@@ -62,7 +62,7 @@ TEST_P(Parallel, NestedCallsStayOnTheThreadThatMakesThem) {
   EXPECT_EQ(visits, 8 * 16);
 }
 
-TEST_P(Parallel, AGuardKeepsLoopsOnItsThreadAndTheirNumberAsItIs) {
+TEST_P(Parallel, AGuardKeepsLoopsOnItsThread) {
   const auto seen = [] {
     std::mutex mutex;
     std::set<std::thread::id> threads;
@@ -106,7 +106,7 @@ TEST_P(Parallel, AnExceptionReachesTheCallerAndTheNextLoopWorks) {
   }
 }
 
-TEST(ParallelThreads, SeveralThreadsReallyRun) {
+TEST(ParallelThreads, RunOnSeveralThreads) {
   const int before = num_threads();
   set_num_threads(2);
   std::atomic<int> arrived = 0;
@@ -122,7 +122,7 @@ TEST(ParallelThreads, SeveralThreadsReallyRun) {
   set_num_threads(before);
 }
 
-TEST(ParallelThreads, TheirNumberIsSteadyWhileItIsHeldWhateverOthersSet) {
+TEST(ParallelThreads, KeepTheirNumberWhileAGuardHoldsIt) {
   const int before = num_threads();
   set_num_threads(2);
   {
@@ -137,7 +137,7 @@ TEST(ParallelThreads, TheirNumberIsSteadyWhileItIsHeldWhateverOthersSet) {
   set_num_threads(before);
 }
 
-TEST(ParallelThreads, FewerThanOneThreadIsAnError) {
+TEST(ParallelThreads, RejectFewerThanOneThread) {
   const int before = num_threads();
   EXPECT_THROW(set_num_threads(0), ValueError);
   EXPECT_EQ(num_threads(), before);

@@ -15,7 +15,7 @@ using namespace testing;
 
 constexpr Stream on_host{Device{DeviceType::cpu, 0}};
 
-TEST(KernelProfile, SaysWhatEachCallWasAndWhatItMovedAndComputed) {
+TEST(KernelProfile, RecordsTheNameBytesAndOperationsOfEachCall) {
   TestArray a(DType::f32, {3, 5}), b(DType::f32, {5, 7}), c(DType::f32, {3, 7}), d(DType::f32, {3, 7});
   const KernelProfile profile;
   {
@@ -43,7 +43,7 @@ TEST(KernelProfile, SaysWhatEachCallWasAndWhatItMovedAndComputed) {
   }
 }
 
-TEST(KernelProfile, CountsEveryOperandOfAnUpdateAsOftenAsItIsMoved) {
+TEST(KernelProfile, CountsEveryReadAndWriteOfAnUpdate) {
   TestArray p(DType::f32, {10}), g(DType::f32, {10}), m(DType::f32, {10}), v(DType::f32, {10});
   const KernelProfile profile;
   const UpdateOperands one{p, g, {m, v}};
@@ -52,7 +52,7 @@ TEST(KernelProfile, CountsEveryOperandOfAnUpdateAsOftenAsItIsMoved) {
   EXPECT_EQ(profile.calls()[0].bytes, 4.0 * 10 * 7) << "all are read, all but the gradient are written";
 }
 
-TEST(KernelProfile, EndsWithItsLifeAndIsOneAtATime) {
+TEST(KernelProfile, EndsWithItsScopeAndRejectsASecondOne) {
   TestArray x(DType::f32, {4});
   {
     const KernelProfile profile;

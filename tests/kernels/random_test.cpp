@@ -28,7 +28,7 @@ TEST(Philox, GivesThePublishedWords) {  // the known-answer vectors of Random123
             (std::array{0xd16cfe09u, 0x94fdccebu, 0x5001e420u, 0x24126ea1u}));
 }
 
-TEST(Philox, ManyBlocksEqualOneByOne) {
+TEST(Philox, BlocksEqualSingleBlocks) {
   const RandomKey key{0x0123456789abcdefu, 0xfedcba9876543210u, 0};
   for (const std::uint64_t first : {std::uint64_t{0}, std::uint64_t{0xfffffff5u}, ~std::uint64_t{0} - 30})
     for (const std::int64_t count : {0, 1, 15, 16, 17, 100}) {
@@ -98,7 +98,7 @@ TEST(Normal, HasTheMomentsOfTheNormalDistribution) {
   }
 }
 
-TEST(Normal, IsBoxMullerOfItsWords) {
+TEST(Normal, FollowsBoxMuller) {
   const std::int64_t n = 100000;
   TestArray x(DType::f64, {n});
   const RandomKey key{11, 12, 13};
@@ -168,7 +168,7 @@ TEST(RandomNumbers, DependOnTheirAbsoluteIndexAlone) {
   }
 }
 
-TEST(RandomNumbers, AreTheSameNumbersInEveryDtype) {
+TEST(RandomNumbers, AreEqualInEveryDtype) {
   TestArray exact(DType::f64, {3000}), bell(DType::f64, {3000});
   uniform({}, {1, 2, 3}, exact, -1, 1);
   normal({}, {1, 2, 3}, bell, 0, 1);
@@ -183,7 +183,7 @@ TEST(RandomNumbers, AreTheSameNumbersInEveryDtype) {
   }
 }
 
-TEST(Dropout, KeepsTheRightShareAndScalesIt) {
+TEST(Dropout, KeepsTheExpectedShareAndScalesIt) {
   std::mt19937_64 random(test_seed());
   for (const DType dtype : floats)
     for (const double p : {0.0, 0.1, 0.5, 1.0}) {

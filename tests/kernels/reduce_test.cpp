@@ -133,7 +133,7 @@ TEST(Reduce, IntegersAreExact) {
       });
 }
 
-TEST(Reduce, TakesAnyLayout) {
+TEST(Reduce, SupportsAnyLayout) {
   std::mt19937_64 random(test_seed());
   for (const Layout from : input_layouts)
     for (const Layout to : output_layouts)
@@ -148,7 +148,7 @@ TEST(Reduce, TakesAnyLayout) {
       });
 }
 
-TEST(Reduce, OfNothingGivesTheNeutralElement) {
+TEST(Reduce, GivesTheNeutralElementForEmptyInput) {
   const double expected[] = {0, nan, -infinity, infinity, 1, 0, 1};  // in the order of all_ops
   for (const DType dtype : floats)
     for (std::size_t k = 0; k < std::size(all_ops); ++k) {
@@ -160,7 +160,7 @@ TEST(Reduce, OfNothingGivesTheNeutralElement) {
     }
 }
 
-TEST(Reduce, NaNPropagatesFromAnyPlace) {
+TEST(Reduce, PropagatesNaNFromAnyPosition) {
   for (const ReduceOp op : {ReduceOp::sum, ReduceOp::mean, ReduceOp::product, ReduceOp::maximum, ReduceOp::minimum})
     for (const std::int64_t place : {0, 15, 16, 1000, 40000, 69999}) {
       TestArray x(DType::f32, {70000}), out(DType::f32, {1}), columns(DType::f32, {1, 100});
@@ -264,7 +264,7 @@ TEST(ArgMax, IsTheFirstOfTheLargest) {
       }
 }
 
-TEST(ArgMax, TheFirstNaNWins) {
+TEST(ArgMax, IsTheFirstNaN) {
   for (const std::int64_t place : {0, 1, 700, 1023, 1024, 1999}) {
     TestArray x(DType::f32, {2000}), index(DType::i64, {});
     x.fill([&](std::int64_t i) { return i == place || i == 1999 ? nan : (i == 0 ? infinity : 1.0); });
@@ -275,7 +275,7 @@ TEST(ArgMax, TheFirstNaNWins) {
   }
 }
 
-TEST(CumulativeSum, RunsBothWays) {
+TEST(CumulativeSum, RunsInBothDirections) {
   std::mt19937_64 random(test_seed());
   for (const DType dtype : {DType::f64, DType::f32, DType::f16, DType::bf16, DType::i64, DType::i32})
     for (const Shape& shape : {Shape{0}, Shape{1}, Shape{33}, Shape{2500}, Shape{31, 33}, Shape{3, 1030}})
@@ -309,7 +309,7 @@ TEST(SumOfSquares, IsAddedInDoublePrecision) {
     }
 }
 
-TEST(SumOfSquares, OfManyTensorsIsThatOfEachAfterTheOther) {
+TEST(SumOfSquares, AddsManyTensorsInSequence) {
   std::mt19937_64 random(test_seed());
   std::deque<TestArray> arrays;
   std::vector<View> all;
@@ -326,7 +326,7 @@ TEST(SumOfSquares, OfManyTensorsIsThatOfEachAfterTheOther) {
   EXPECT_EQ(together.bytes(), one_by_one.bytes());
 }
 
-TEST(SumOfSquares, HoldsSquaresThatF32CannotHold) {
+TEST(SumOfSquares, SurvivesSquaresBeyondF32) {
   for (const DType dtype : {DType::f32, DType::bf16})
     for (const double value : {1e20, 1e-30}) {
       TestArray x(dtype, {1037}), sum(DType::f64, {1});

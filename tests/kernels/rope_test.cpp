@@ -48,7 +48,7 @@ TEST(Rope, AgreesWithTheDefinition) {
       }
 }
 
-TEST(Rope, TakesHeadsThatLieBeforeTheirSteps) {
+TEST(Rope, SupportsHeadsBeforeSteps) {
   std::mt19937_64 random(test_seed());
   const auto steps_before_heads = [](View view) {
     std::swap(view.shape[1], view.shape[2]);

@@ -90,7 +90,7 @@ TEST(Softmax, GradientsAgreeWithTheDefinition) {
     }
 }
 
-TEST(Softmax, FullyMaskedRowsGiveZerosAndOthersAreNotTouched) {
+TEST(Softmax, GivesFullyMaskedRowsZeros) {
   for (const DType dtype : floats) {
     TestArray x(dtype, {3, 33}), out(dtype, {3, 33}), log_out(dtype, {3, 33}), lse(dtype, {3}), grad(dtype, {3, 33}),
         dx(dtype, {3, 33});
@@ -110,7 +110,7 @@ TEST(Softmax, FullyMaskedRowsGiveZerosAndOthersAreNotTouched) {
   }
 }
 
-TEST(Softmax, NaNSpoilsItsRowAndNoOther) {
+TEST(Softmax, KeepsNaNWithinItsRow) {
   for (const DType dtype : floats) {
     TestArray x(dtype, {2, 40}), out(dtype, {2, 40}), lse(dtype, {2});
     x.fill([](std::int64_t i) { return i == 57 ? nan : -infinity; });
@@ -134,7 +134,7 @@ TEST(Softmax, HugeLogitsDoNotOverflow) {
   EXPECT_NEAR(lse[0], 1e30, 1e24);
 }
 
-TEST(Softmax, FindsTheLargestElementWhereverItIs) {
+TEST(Softmax, FindsTheLargestElementAtAnyPosition) {
   for (const DType dtype : floats)
     for (std::int64_t n = 1; n <= 131; ++n)
       for (const std::int64_t at : {n - 1, std::int64_t{0}, n / 2}) {
@@ -202,7 +202,7 @@ TEST_P(CrossEntropy, LossAndGradientAgreeWithTheDefinition) {
     }
 }
 
-TEST(CrossEntropyBackward, MayWriteOverTheLogitsAndTakesOneGradientForAllRows) {
+TEST(CrossEntropyBackward, MayOverwriteTheLogitsAndBroadcastOneGradient) {
   std::mt19937_64 random(test_seed());
   TestArray logits(DType::f32, {50, 65}), targets(DType::i64, {50}), loss(DType::f32, {50}), lse(DType::f32, {50});
   TestArray grad(DType::f32, {50}, Layout::repeated), dense(DType::f32, {50}), dlogits(DType::f32, {50, 65});

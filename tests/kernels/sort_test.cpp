@@ -52,7 +52,7 @@ TEST(Argsort, IsTheStableOrderOfEveryDtypeAndLayout) {
         }
 }
 
-TEST(Argsort, PutsNaNLastAndTakesZerosForEqual) {
+TEST(Argsort, PutsNaNLastAndTreatsZerosAsEqual) {
   for (const DType dtype : floats)
     for (const bool descending : {false, true}) {
       TestArray x(dtype, {9}), out(DType::i64, {9});
@@ -65,7 +65,7 @@ TEST(Argsort, PutsNaNLastAndTakesZerosForEqual) {
     }
 }
 
-TEST(Argsort, TellsIntegersApartThatF64DoesNot) {
+TEST(Argsort, DistinguishesIntegersBeyondF64) {
   std::vector<std::int64_t> values = {std::numeric_limits<std::int64_t>::max(), (std::int64_t{1} << 60) + 1,
                                       std::int64_t{1} << 60, -1, std::numeric_limits<std::int64_t>::min()};
   std::vector<std::int64_t> order(5);

@@ -23,7 +23,7 @@ View view_of(const Shape& shape, const Shape& strides) {
 Shape shape_of(const View& view) { return Shape(view.shape, view.shape + view.rank); }
 Shape strides_of(const View& view) { return Shape(view.strides, view.strides + view.rank); }
 
-TEST(MergeDimensions, JoinsWhatAllViewsStepThroughAsOne) {
+TEST(MergeDimensions, MergesDimensionsContiguousInAllViews) {
   std::array views{view_of({2, 3, 4, 5}, {60, 20, 5, 1}), view_of({2, 3, 4, 5}, {60, 20, 5, 1})};
   merge_dimensions(views);
   EXPECT_EQ(shape_of(views[0]), (Shape{120}));

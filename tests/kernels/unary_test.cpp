@@ -75,7 +75,7 @@ TEST_P(Unary, AnyLayoutGivesTheSameBits) {
       }
 }
 
-TEST_P(Unary, IntegersAreExactOrRefused) {
+TEST_P(Unary, IntegersAreExactOrRejected) {
   const UnaryDefinition& definition = GetParam();
   std::mt19937_64 random(test_seed());
   for (const DType dtype : {DType::i64, DType::i32, DType::u8}) {
@@ -93,7 +93,7 @@ TEST_P(Unary, IntegersAreExactOrRefused) {
   }
 }
 
-TEST_P(Unary, MayWriteOverItsInput) {
+TEST_P(Unary, MayOverwriteItsInput) {
   const UnaryDefinition& definition = GetParam();
   std::mt19937_64 random(test_seed());
   for (const Layout layout : output_layouts) {
@@ -142,7 +142,7 @@ TEST_P(Unary, TheScalarFunctorAgreesWithTheVectors) {
   });
 }
 
-TEST(UnarySpecialValues, NaNStaysNaNEverywhereButInPredicatesAndScales) {
+TEST(UnarySpecialValues, NaNPropagatesExceptThroughPredicatesAndScales) {
   for (const UnaryDefinition& definition : unary_definitions()) {
     if (gives_truth(definition.op) || definition.op == UnaryOp::power_of_two) continue;
     for (const DType dtype : {DType::f64, DType::f32, DType::f16, DType::bf16}) {
@@ -165,7 +165,7 @@ TEST(UnarySpecialValues, PowerOfTwoScalesEveryNumber) {
       out, [&](std::int64_t i) { return expected[i]; }, 0);
 }
 
-TEST(UnarySpecialValues, AreThoseOfTheStandardLibrary) {
+TEST(UnarySpecialValues, MatchTheStandardLibrary) {
   constexpr double infinity = std::numeric_limits<double>::infinity();
   const double points[] = {0.0,   -0.0,   1.0, -1.0, infinity, -infinity, 1e-30, -1e-30,
                            200.0, -200.0, 0.5, -0.5, 1.5,      2.5,       1e9};
@@ -202,7 +202,7 @@ TEST(Unary, IntegersWrapAroundAtTheEndsOfTheirRange) {
   EXPECT_EQ(functors::Affine<Whole>::value(last, 2, 3), 1);
 }
 
-TEST(Unary, TheFunctorThatAGpuRunsFollowsAnyLayout) {
+TEST(Unary, TheGpuFunctorSupportsAnyLayout) {
   std::mt19937_64 random(test_seed());
   for (const Shape& shape : {Shape{}, Shape{0}, Shape{1}, Shape{31, 33}, Shape{5, 7, 1025}})
     for (const Layout in : input_layouts)

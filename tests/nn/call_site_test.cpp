@@ -44,7 +44,7 @@ using testing_support::places;
 
 Place here(unsigned line, const std::string& name) { return {"call_site_test.cpp", line, name}; }
 
-TEST(CallSites, NameTheOperatorAndTheLineThatCalledIt) {
+TEST(CallSites, NameTheOperatorAndTheCallingLine) {
   const Tensor a = ones({8, 9}), b = ones({9, 7});
   Tensor y;
   EXPECT_THAT(places([&] { y = matmul(a, b); }), ElementsAre(here(__LINE__, "poolgrad::matmul")));
@@ -53,7 +53,7 @@ TEST(CallSites, NameTheOperatorAndTheLineThatCalledIt) {
   EXPECT_THAT(places([&] { y = a.copy(); }), ElementsAre(here(__LINE__, "poolgrad::Tensor::copy")));
 }
 
-TEST(CallSites, NameWhatIsWrittenAsASymbolAndItsLine) {
+TEST(CallSites, NameOperatorsWrittenAsSymbols) {
   const Tensor a = ones({8, 9});
   Tensor y;
   EXPECT_THAT(places([&] { y = a + a; }), ElementsAre(here(__LINE__, "poolgrad::add")));
@@ -83,7 +83,7 @@ TEST(CallSites, NameTheLineOfEveryKindOfOperator) {
   EXPECT_THAT(places([&] { y = sum_to(a, {9}); }), Each(FieldsAre("call_site_test.cpp", __LINE__, _)));
 }
 
-TEST(CallSites, OfWhatIsPassedAroundAreWhereItIsCalledAndTheOutermostCounts) {
+TEST(CallSites, NameTheOutermostCallOfAFunctionPointer) {
   const Tensor a = ones({8, 9});
   Tensor y;
   const auto apply = [&](Tensor (*function)(Argument)) { y = function(a); };
@@ -96,7 +96,7 @@ TEST(CallSites, OfWhatIsPassedAroundAreWhereItIsCalledAndTheOutermostCounts) {
   EXPECT_THAT(places([&] { y = matmul(a, transpose(a, 0, 1)); }), ElementsAre(here(declared, "poolgrad::matmul")));
 }
 
-TEST(CallSites, PutTheWorkOfAModuleDownToTheLineThatCalledIt) {
+TEST(CallSites, NameTheModuleCallForItsOperators) {
   Linear layer(9, 7);
   const Tensor x = ones({8, 9});
   Tensor y;
@@ -104,7 +104,7 @@ TEST(CallSites, PutTheWorkOfAModuleDownToTheLineThatCalledIt) {
   EXPECT_THAT(places([&] { y = layer(x); }), Contains(here(line, "poolgrad::linear")));
 }
 
-TEST(CallSites, NameTheBackwardOfAnOperatorAndTheLineOfItsForward) {
+TEST(CallSites, NameTheForwardLineOfABackward) {
   const Tensor a = ones({8, 9}).set_requires_grad(), b = ones({9, 7}).set_requires_grad();
   const unsigned forward = __LINE__ + 1;
   const Tensor y = matmul(a, b);
@@ -118,7 +118,7 @@ TEST(CallSites, NameTheBackwardOfAnOperatorAndTheLineOfItsForward) {
   }
 }
 
-TEST(CallSites, NameTheBackwardOfAnIndexAndItsLine) {
+TEST(CallSites, NameTheForwardLineOfAnIndexingBackward) {
   const Tensor a = ones({8, 9}).set_requires_grad();
   const unsigned line = __LINE__ + 1;
   const Tensor row = a[0], some = a[{slice(1, 3), -1}];
@@ -127,7 +127,7 @@ TEST(CallSites, NameTheBackwardOfAnIndexAndItsLine) {
               AllOf(Contains(here(line, "select backward")), Contains(here(line, "slice backward"))));
 }
 
-TEST(CallSites, AreThoseOfTheStepInAnOptimizer) {
+TEST(CallSites, NameTheLineOfAnOptimizerStep) {
   const Tensor wide = ones({4, 6});
   Tensor parameter = transpose(wide, 0, 1).detach().set_requires_grad();
   parameter.set_grad(ones({6, 4}));
@@ -167,7 +167,7 @@ Tensor squared(const Tensor& x) { return x * x; }
 const LanguageModelConfig two_blocks{
     .vocabulary = 10, .context = 8, .layers = 2, .width = 8, .heads = 2, .kv_heads = 2};
 
-TEST(CallSites, AreNeverThoseOfTheFloorsBelow) {
+TEST(CallSites, NeverLieInsideTheLibrary) {
   const std::set<Place> found = places(
       [] {
         Linear layer(9, 7);
@@ -186,7 +186,7 @@ TEST(CallSites, AreNeverThoseOfTheFloorsBelow) {
   EXPECT_THAT(found, Each(FieldsAre("call_site_test.cpp", _, _)));
 }
 
-TEST(CallSites, OfAModuleAreWhereItIsMade) {
+TEST(CallSites, NameTheLineOfAModulesConstruction) {
   auto mixer = std::make_unique<RunningSum>();
   auto feed_forward = std::make_unique<Lambda>(squared);
   expect_this_line([] { const Linear layer(9, 7); });
@@ -203,7 +203,7 @@ TEST(CallSites, OfAModuleAreWhereItIsMade) {
   EXPECT_THAT(places([] { std::make_unique<Linear>(9, 7); }), Each(FieldsAre("call_site_test.cpp", line, _)));
 }
 
-TEST(CallSites, OfAModuleAreWhereItIsMovedSavedAndRead) {
+TEST(CallSites, NameTheLineOfAMoveSaveOrLoad) {
   Sequential model(std::make_unique<Linear>(9, 7), GELU(), std::make_unique<Linear>(7, 9));
   const std::string path = ::testing::TempDir() + "call_site.safetensors";
   expect_this_line([&] { to(model, DType::f64); });
@@ -213,7 +213,7 @@ TEST(CallSites, OfAModuleAreWhereItIsMovedSavedAndRead) {
   std::filesystem::remove(path);
 }
 
-TEST(CallSites, OfAModuleAreWhereItIsCalled) {
+TEST(CallSites, NameTheLineOfAModuleCall) {
   LanguageModel model(two_blocks, running_sum);
   RunningSum mixer;
   const Tensor x = randn({8, 9}), rows = randn({2, 8, 9}), tokens = zeros({2, 8}, {.dtype = DType::i64});
@@ -231,7 +231,7 @@ TEST(CallSites, OfAModuleAreWhereItIsCalled) {
   expect_this_line([&] { writer.write(); });
 }
 
-TEST(CallSites, OfForwardItselfAreThoseOfWhatItCalls) {
+TEST(CallSites, NameTheLinesInsideADirectForward) {
   OwnLayer scale(9);
   Linear layer(9, 7);
   const Tensor x = randn({8, 9});
@@ -241,7 +241,7 @@ TEST(CallSites, OfForwardItselfAreThoseOfWhatItCalls) {
   EXPECT_THAT(places([&] { layer.forward(x); }), ElementsAre(here(line, "poolgrad::linear")));
 }
 
-TEST(CallSites, OfGradientsAreWhereTheyAreAskedFor) {
+TEST(CallSites, NameTheLineOfAGradientFunction) {
   const Tensor x = randn({3}).set_requires_grad(), direction = ones({3});
   const UnaryFunction f = [](const Tensor& a) { return a * a * a; };
   const UnaryFunction g = [](const Tensor& a) { return sum(a * a * a); };
@@ -262,7 +262,7 @@ TEST(CallSites, OfGradientsAreWhereTheyAreAskedFor) {
   expect_this_line([&] { vmap(f, x); });
 }
 
-TEST(CallSites, OfWhatTheStandardLibraryMakesAreThoseOfItsPartsOrTheProgramsOwn) {
+TEST(CallSites, NameTheModuleSourceInsideMakeUnique) {
   std::unique_ptr<Layer> layer;
   std::shared_ptr<Layer> shared;
   std::optional<Linear> kept;
@@ -277,7 +277,7 @@ TEST(CallSites, OfWhatTheStandardLibraryMakesAreThoseOfItsPartsOrTheProgramsOwn)
   EXPECT_THAT(places(make_all), Each(FieldsAre("call_site_test.cpp", line, _)));
 }
 
-TEST(CallSites, OfStateAreWhereItsOwnerIsMade) {
+TEST(CallSites, NameTheLineOfAnOptimizersConstruction) {
   const NamedTensors parameters{{"wide", ones({6, 4}).set_requires_grad()},
                                 {"half", ones({6, 4}, {.dtype = DType::bf16}).set_requires_grad()}};
   const Linear layer(9, 7);
@@ -289,7 +289,7 @@ TEST(CallSites, OfStateAreWhereItsOwnerIsMade) {
   expect_this_line([&] { const LossScaler scaler; });
 }
 
-TEST(CallSites, OfATrainingStepAreThoseOfItsParts) {
+TEST(CallSites, NameTheLineOfEachPartOfAStep) {
   Linear layer(9, 7);
   const Tensor x = randn({8, 9});
   Muon optimizer(layer.named_parameters());

@@ -86,7 +86,7 @@ TEST(CheckpointSequential, CallsStagesAsOftenAsPredicted) {
     }
 }
 
-TEST(CheckpointSequential, RevolveCallsNoStageOftenerThanItMust) {
+TEST(CheckpointSequential, RevolveMakesTheFewestCalls) {
   for (std::int64_t stages = 1; stages <= 80; ++stages)
     for (std::int64_t slots = 1; slots <= 12; ++slots)
       ASSERT_EQ((Checkpointing{Kind::revolve, slots}.calls(stages)), fewest_calls(stages, slots))
@@ -95,7 +95,7 @@ TEST(CheckpointSequential, RevolveCallsNoStageOftenerThanItMust) {
   EXPECT_EQ((Checkpointing{Kind::revolve}.calls(0)), 0);
 }
 
-TEST(CheckpointSequential, PeaksAreWhatTheFormulasSay) {
+TEST(CheckpointSequential, PeaksFollowTheFormulas) {
   const auto peak = [](const std::string& policy, std::int64_t stages) {
     const std::uint64_t bytes = run_chain(stages, Checkpointing::parse(policy)).peak;
     EXPECT_LT(bytes % state_bytes, 64u);  // the loss
@@ -111,7 +111,7 @@ TEST(CheckpointSequential, PeaksAreWhatTheFormulasSay) {
   EXPECT_EQ(peak("revolve:1", 8), peak("revolve:1", 64));
 }
 
-TEST(CheckpointSequential, TakesLayersAndNothingAtAll) {
+TEST(CheckpointSequential, TakesLayersAndAnEmptyList) {
   Generator generator(3);
   Linear a(4, 4, {}, {.generator = &generator}), b(4, 4, {}, {.generator = &generator});
   const Tensor x = randn({2, 4}, {}, generator);
@@ -122,7 +122,7 @@ TEST(CheckpointSequential, TakesLayersAndNothingAtAll) {
   }
 }
 
-TEST(CheckpointSequential, NamesTheStageThatIsMissing) {
+TEST(CheckpointSequential, NamesTheEmptyStage) {
   Linear a(4, 4);
   for (const std::string& policy : policies()) {
     const Checkpointing kind = Checkpointing::parse(policy);

@@ -104,7 +104,7 @@ struct ChunkedSteps {
   }
 };
 
-TEST(ChunkedLoss, HasTheGradientsOfTheWholeThroughARecurrentStateAndItsDropout) {
+TEST(ChunkedLoss, MatchesOnePassWithRecurrenceAndDropout) {
   for (const double dropout : {0.0, 0.25}) {
     ChunkedSteps steps(dropout);
     steps.whole().backward();
@@ -122,7 +122,7 @@ TEST(ChunkedLoss, HasTheGradientsOfTheWholeThroughARecurrentStateAndItsDropout) 
   }
 }
 
-TEST(ChunkedLoss, RunsEveryChunkTwiceOrThreeTimesWhereStatesAreFoundAgain) {
+TEST(ChunkedLoss, RunsAChunkOnceMoreWhenStatesAreRecomputed) {
   ChunkedSteps steps;
   steps.chunked(10).backward();
   EXPECT_EQ(Recurrence::steps, 2 * 2 * 40) << "two layers, forward and once more";
@@ -131,7 +131,7 @@ TEST(ChunkedLoss, RunsEveryChunkTwiceOrThreeTimesWhereStatesAreFoundAgain) {
   EXPECT_EQ(Recurrence::steps, 2 * (2 * 40 + 20)) << "the first chunk of each pair is run for the state of the second";
 }
 
-TEST(ChunkedLoss, IsALossLikeAnyOther) {
+TEST(ChunkedLoss, ComposesWithOtherLossesAndFrozenParameters) {
   ChunkedSteps steps;
   steps.whole().backward();
   const std::vector<Tensor> want = steps.gradients();
@@ -144,7 +144,7 @@ TEST(ChunkedLoss, IsALossLikeAnyOther) {
     EXPECT_LE(max_difference(got[i], want[i] * (i + 1 < want.size() ? 2.0 : 1.0)), 1e-11) << i;
 }
 
-TEST(ChunkedLoss, KeepsNothingButStates) {
+TEST(ChunkedLoss, KeepsOnlyStates) {
   ChunkedSteps steps;
   const CachingAllocator& pool = allocator_for(cpu);
   const std::uint64_t before = pool.statistics().allocated_bytes.current;
@@ -153,7 +153,7 @@ TEST(ChunkedLoss, KeepsNothingButStates) {
       << "3 boundaries, 2 layers, 2 tensors";
 }
 
-TEST(ChunkedLoss, RefusesWhatIsNoChunkOfAnything) {
+TEST(ChunkedLoss, RefusesBadChunksAndShapes) {
   ChunkedSteps steps;
   EXPECT_EQ(error_of<ValueError>([&] { steps.chunked(0); }),
             "[chunked_loss] chunk and store_every must be at least 1, but are 0 and 1: tokens (3, 40) i64 on cpu, "
@@ -166,7 +166,7 @@ TEST(ChunkedLoss, RefusesWhatIsNoChunkOfAnything) {
             "[chunked_loss] the mixer of block 0 does not continue sequences: of 16 positions it has seen 0");
 }
 
-TEST(ChunkedLoss, AFailureInTheBackwardLosesNothing) {
+TEST(ChunkedLoss, AFailedBackwardLeaksNothingAndCanBeRepeated) {
   ChunkedSteps steps(0.25);
   steps.chunked(10).backward();
   const std::vector<Tensor> want = steps.gradients();
@@ -187,7 +187,7 @@ TEST(ChunkedLoss, AFailureInTheBackwardLosesNothing) {
   for (std::size_t i = 0; i < want.size(); ++i) EXPECT_TRUE(bit_equal(got[i], want[i]));
 }
 
-TEST(ChunkedLoss, NoticesParametersThatWereWrittenAndHasNoSecondDerivative) {
+TEST(ChunkedLoss, RefusesWrittenParametersAndSecondDerivatives) {
   ChunkedSteps steps;
   const Tensor loss = steps.chunked(10);
   {
@@ -200,7 +200,7 @@ TEST(ChunkedLoss, NoticesParametersThatWereWrittenAndHasNoSecondDerivative) {
 }
 
 // A recomputed chunk would differ from its first run, and the gradients would be silently wrong.
-TEST(ChunkedLoss, NoticesAModelThatDropsNothingAnyMore) {
+TEST(ChunkedLoss, RefusesAModelSwitchedToEvaluation) {
   for (const std::int64_t store_every : {1, 2}) {
     ChunkedSteps steps(0.25);
     const Tensor loss = steps.chunked(10, store_every);
@@ -217,7 +217,7 @@ TEST(ChunkedLoss, NoticesAModelThatDropsNothingAnyMore) {
   EXPECT_THAT(error_of<Error>([&] { loss.backward(); }), HasSubstr("the first run took no more"));
 }
 
-TEST(ChunkedLoss, NoticesParametersThatAreOtherTensors) {
+TEST(ChunkedLoss, RefusesSubstitutedParameters) {
   ChunkedSteps steps;
   const auto [name, parameter] = steps.model.named_parameters()[2];
   const Tensor other = (parameter.detach() * 1.5).set_requires_grad();
@@ -237,7 +237,7 @@ TEST(ChunkedLoss, NoticesParametersThatAreOtherTensors) {
   steps.chunked(10).backward();
 }
 
-TEST(ChunkedLoss, NoticesTokensAndTargetsThatWereWritten) {
+TEST(ChunkedLoss, RefusesWrittenTokensAndTargets) {
   ChunkedSteps steps;
   for (Tensor* written : {&steps.tokens, &steps.targets}) {
     const Tensor loss = steps.chunked(10);

@@ -26,7 +26,7 @@ constexpr Device one{DeviceType::cuda, 0}, other{DeviceType::cuda, 1};
 }();
 
 // This is the first test of the program: no device has been used.
-TEST(EmulatedDevices, OneThatIsNotUsedIsNotTouched) {
+TEST(EmulatedDevices, AnUnusedDeviceIsNotInitialized) {
   if (emulation::is_in_use(0)) GTEST_SKIP() << "a test before has used cuda:0";
   const Tensor x = to(arange(0, 100, 1), other);
   EXPECT_TRUE(bit_equal(x + x, arange(0, 200, 2)));
@@ -44,7 +44,7 @@ TEST(EmulatedDevices, AnUploadDoesNotWaitForTheDevice) {
   EXPECT_TRUE(ran);
 }
 
-TEST(EmulatedDevices, ADeviceThatIsNotThereIsNamedWithTheLastOneThatIs) {
+TEST(EmulatedDevices, TheErrorNamesTheMissingAndTheLastDevice) {
   const Tensor x = ones({4});
   const std::string error = "[allocator] cuda:2 cannot be used: the last CUDA device is cuda:1; use cpu or sim:N";
   EXPECT_EQ(error_of<DeviceError>([&] { to(x, Device{DeviceType::cuda, 2}); }), error);

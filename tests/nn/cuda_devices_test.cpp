@@ -68,7 +68,7 @@ TEST(CudaDevices, CopiesAreOrderedOnTheStreamsOfBothSides) {
   }
 }
 
-TEST(CudaDevices, UploadsAreOfTheBytesThatWereThere) {
+TEST(CudaDevices, UploadsReadTheBytesBeforeLaterWrites) {
   CachingAllocator& pinned = pinned_allocator_for(first);
   std::vector<Tensor> there;
   Tensor here = zeros({700001});  // two pages of pinned memory
@@ -86,7 +86,7 @@ TEST(CudaDevices, UploadsAreOfTheBytesThatWereThere) {
   EXPECT_EQ(pinned.statistics().reserved_bytes.current, 0u);
 }
 
-TEST(CudaDevices, ACopyOnAnotherStreamIsSeenByTheRaceDetectorUnlessItIsOrdered) {
+TEST(CudaDevices, AnUnorderedCopyIsReportedAsARace) {
   CachingAllocator& pool = allocator_for(first);
   const testing_support::OwnStream own(first);
   const Stream other = own;
@@ -121,7 +121,7 @@ std::vector<Tensor> pipeline(const Tensor& x, const Tensor& a, const Tensor& b, 
   return {to(out.detach(), cpu), in.grad(), scale.grad(), shift.grad()};
 }
 
-TEST(CudaDevices, GradientsFollowOverDevices) {
+TEST(CudaDevices, GradientsCrossDevices) {
   Generator generator(test_seed());
   const Tensor x = randn({17, 33}, {}, generator), a = randn({17, 33}, {}, generator),
                b = randn({17, 33}, {}, generator);
@@ -132,7 +132,7 @@ TEST(CudaDevices, GradientsFollowOverDevices) {
     EXPECT_TRUE(bit_equal(found[i], expected[i])) << i << "; seed " << test_seed();
 }
 
-TEST(CudaDevices, AnOptimiserTakesParametersOfBoth) {
+TEST(CudaDevices, AnOptimizerTakesParametersOfTwoDevices) {
   const auto trained = [](Device one, Device other) {
     const auto parameter = [](double value, Device device) {
       return full({300}, value, {DType::f32, device}).set_requires_grad();
@@ -156,7 +156,7 @@ TEST(CudaDevices, AnOptimiserTakesParametersOfBoth) {
 
 // Bad input.
 
-TEST(CudaErrors, MixedDevicesAreNamedByTheOperator) {
+TEST(CudaErrors, TheOperatorNamesMixedDevices) {
   const Tensor a = ones({4, 8}, {DType::f32, first}), b = ones({4, 8}, {DType::f32, second}),
                row = ones({8}, b.options());
   const Tensor index = zeros({4}, {DType::i64, second});
@@ -180,7 +180,7 @@ TEST(CudaErrors, MixedDevicesAreNamedByTheOperator) {
   EXPECT_TRUE(bit_equal(a + to(b, first), full({4, 8}, 2.0)));
 }
 
-TEST(CudaErrors, AnUnsupportedDtypeIsTheErrorOfTheCpu) {
+TEST(CudaErrors, AnUnsupportedDtypeGivesTheErrorOfTheCpu) {
   const auto errors_on = [](Device device) {
     const Tensor whole = ones({4, 8}, {DType::i64, device}), truth = ones({4, 8}, {DType::boolean, device}),
                  number = ones({4, 8}, {DType::f32, device});
@@ -200,7 +200,7 @@ TEST(CudaErrors, AnUnsupportedDtypeIsTheErrorOfTheCpu) {
   EXPECT_EQ(errors_on(first), errors_on(cpu));
 }
 
-TEST(CudaErrors, AfterRunningOutOfMemoryASmallerBatchTrainsOn) {
+TEST(CudaErrors, ASmallerBatchTrainsAfterRunningOutOfMemory) {
   constexpr std::int64_t width = 1 << 16;
   enum class Phase { forward, backward, done };
   const auto run = [](Tensor& weight, std::int64_t rows) {
@@ -242,7 +242,7 @@ TEST(CudaErrors, AfterRunningOutOfMemoryASmallerBatchTrainsOn) {
   pool.set_budget(0);
 }
 
-TEST(CudaDevices, AStepThatIsRecordedOnOneCopiesNothingFromOrToTheOther) {
+TEST(CudaDevices, ARecordedStepRefusesCopiesToAnotherDevice) {
   const Tensor here = ones({4}, {DType::f32, first}), there = ones({4}, {DType::f32, second});
   Tensor target = zeros({4}, {DType::f32, second});
   for (const bool from : {true, false}) {
@@ -257,7 +257,7 @@ TEST(CudaDevices, AStepThatIsRecordedOnOneCopiesNothingFromOrToTheOther) {
   EXPECT_TRUE(bit_equal(to(there, first) + here, full({4}, 2.0))) << "afterwards they may";
 }
 
-TEST(CudaDevices, AGradientScaleOfOneServesParametersOfBoth) {
+TEST(CudaDevices, AGradientScaleServesParametersOfTwoDevices) {
   Tensor p = ones({3}, {DType::f32, first}).set_requires_grad(),
          q = ones({3}, {DType::f32, second}).set_requires_grad();
   p.set_grad(full({3}, 3.0, {DType::f32, first}));

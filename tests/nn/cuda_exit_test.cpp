@@ -59,7 +59,7 @@ class CudaExit : public ::testing::Test {
   }
 };
 
-TEST_F(CudaExit, WithTensorsWhoseWorkIsDone) {
+TEST_F(CudaExit, IsSilentAfterFinishedWork) {
   expect_silence([](Kept& before, Kept& after) {
     for (Kept* kept : {&before, &after}) {
       kept->tensors.push_back(to(ones({3000, 100}), gpu) * 2.0);
@@ -70,7 +70,7 @@ TEST_F(CudaExit, WithTensorsWhoseWorkIsDone) {
   });
 }
 
-TEST_F(CudaExit, WithWorkThatNobodyHasWaitedFor) {
+TEST_F(CudaExit, IsSilentWithPendingWork) {
   expect_silence([](Kept& before, Kept& after) {
     CachingAllocator& pool = allocator_for(gpu);
     const Stream side{gpu, 5};
@@ -87,7 +87,7 @@ TEST_F(CudaExit, WithWorkThatNobodyHasWaitedFor) {
   });
 }
 
-TEST_F(CudaExit, WithATapeThatNobodyHasGoneBack) {
+TEST_F(CudaExit, IsSilentWithAnUnusedTape) {
   expect_silence([](Kept& before, Kept& after) {
     for (Kept* kept : {&before, &after}) {
       kept->layer.emplace(20, 30, LinearOptions{}, ParameterOptions{.device = gpu});
@@ -99,7 +99,7 @@ TEST_F(CudaExit, WithATapeThatNobodyHasGoneBack) {
   });
 }
 
-TEST_F(CudaExit, WithGraphsOfWhichReplaysAreUnderWay) {
+TEST_F(CudaExit, IsSilentDuringGraphReplays) {
   expect_silence([](Kept& before, Kept& after) {
     for (Kept* kept : {&before, &after}) {
       kept->layer.emplace(20, 30, LinearOptions{}, ParameterOptions{.device = gpu});
@@ -119,7 +119,7 @@ TEST_F(CudaExit, WithGraphsOfWhichReplaysAreUnderWay) {
   });
 }
 
-TEST_F(CudaExit, WithAThreadBehindIt) {
+TEST_F(CudaExit, IsSilentAfterAnEndedThread) {
   expect_silence([](Kept& before, Kept& after) {
     std::thread([&] {
       before.tensors.push_back(ones({5000}, {DType::f32, gpu}) * 3.0);
@@ -129,7 +129,7 @@ TEST_F(CudaExit, WithAThreadBehindIt) {
   });
 }
 
-TEST_F(CudaExit, WithErrorsThatNobodyHasHeardOf) {
+TEST_F(CudaExit, IsSilentWithUnreportedErrors) {
   expect_silence([](Kept& before, Kept& after) {
     after.tensors.push_back(embedding(ones({4, 8}, {DType::f32, gpu}), full({3}, 9.0, {DType::i64, gpu})));
     emulation::device(1).enqueue("failing", current_stream(other).id, [] { throw Error("nobody hears of it"); });

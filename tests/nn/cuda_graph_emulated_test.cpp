@@ -14,7 +14,7 @@
 namespace poolgrad::nn {
 namespace {
 
-TEST(GraphOnTheEmulatedDevice, MemoryThatOneStreamReadsStaysThoughAnotherIsDestroyedTooEarly) {
+TEST(GraphOnTheEmulatedDevice, MemoryOutlivesAReadingStreamWhenAnotherIsDestroyed) {
   const Device gpu{DeviceType::cuda, 0};
   const std::unique_ptr<CudaDriver> driver = make_cuda_driver(0);
   for (int repeat = 0; repeat < 10; ++repeat) {

@@ -94,7 +94,7 @@ TEST(Graph, ReplaysOfATrainingStepHaveTheBitsOfEagerSteps) {
   }
 }
 
-TEST(Graph, ReplaysOfStepsOfMasterWeightsHaveTheirBits) {
+TEST(Graph, ReplaysOfMasterWeightStepsHaveTheBitsOfEagerSteps) {
   struct Half {
     Tensor p = full({300}, 0.7, {DType::bf16, gpu}).set_requires_grad();
     AdamW optimizer{{{"p", p}}, {}};
@@ -181,7 +181,7 @@ TEST(Graph, ReplaysDrawTheRandomNumbersOfEagerSteps) {
   }
 }
 
-TEST(Graph, WhatIsComputedAgainDrawsTheSameNumbersInAReplay) {
+TEST(Graph, ARecomputationDrawsTheSameNumbersInAReplay) {
   Generator eager(5), replayed(5);
   Tensor x = full({40, 30}, 2.0, {DType::f32, gpu}).set_requires_grad();
   const auto gradient = [&](Generator& from) {
@@ -198,7 +198,7 @@ TEST(Graph, WhatIsComputedAgainDrawsTheSameNumbersInAReplay) {
   }
 }
 
-TEST(Graph, MemoryOfItsPoolIsHandedToNobodyElse) {
+TEST(Graph, TheSharedPoolNeverServesMemoryOfTheGraph) {
   Trained model(2, true);
   CachingAllocator& shared = allocator_for(gpu);
   const std::size_t budget = shared.budget();
@@ -227,7 +227,7 @@ TEST(Graph, MemoryOfItsPoolIsHandedToNobodyElse) {
   EXPECT_EQ(shared.budget(), budget);
 }
 
-TEST(Graph, MemoryThatQueuedWorkReadsStaysUntilThatIsDone) {
+TEST(Graph, QueuedReadsKeepMemoryAlive) {
   for (const bool outlives : {false, true}) {
     Tensor result, y;
     std::optional<Graph> graph(std::in_place, gpu);
@@ -242,7 +242,7 @@ TEST(Graph, MemoryThatQueuedWorkReadsStaysUntilThatIsDone) {
   }
 }
 
-TEST(Graph, MemoryThatTheOwnStreamOfAnotherThreadReadsStaysUntilThatIsDone) {
+TEST(Graph, PerThreadStreamReadsKeepMemoryAlive) {
   for (int repeat = 0; repeat < 10; ++repeat) {
     Tensor y;
     std::optional<Graph> graph(std::in_place, gpu);
@@ -264,7 +264,7 @@ TEST(Graph, MemoryThatTheOwnStreamOfAnotherThreadReadsStaysUntilThatIsDone) {
   }
 }
 
-TEST(Graph, WhatTheStepLetsGoOfIsKeptForIt) {
+TEST(Graph, KeepsTensorsThatTheStepReleases) {
   CachingAllocator& shared = allocator_for(gpu);
   Tensor x = full({1000}, 3.0, {DType::f32, gpu}), out = zeros({1000}, {DType::f32, gpu});
   int calls = 0;
@@ -287,7 +287,7 @@ TEST(Graph, WhatTheStepLetsGoOfIsKeptForIt) {
   EXPECT_LT(allocated(), before);
 }
 
-TEST(Graph, IsOrderedWithTheStreamThatReplaysIt) {
+TEST(Graph, IsOrderedOnTheReplayingStream) {
   const Tensor x = zeros({1000}, {DType::f32, gpu}), y = zeros({1000}, {DType::f32, gpu});
   Graph graph(gpu);
   graph.capture([&] { Tensor(y).copy_from(y + x * x); });
@@ -301,7 +301,7 @@ TEST(Graph, IsOrderedWithTheStreamThatReplaysIt) {
   }
 }
 
-TEST(Graph, AnExceptionInsideLeavesEverythingUsable) {
+TEST(Graph, AnExceptionDuringCaptureLeavesAllUsable) {
   Trained model(3, true), other(3, true);
   CachingAllocator& shared = allocator_for(gpu);
   const std::size_t budget = shared.budget(), allocated = shared.statistics().allocated_bytes.current;
@@ -328,7 +328,7 @@ TEST(Graph, AnExceptionInsideLeavesEverythingUsable) {
   EXPECT_TRUE(bit_equal(model.loss, other.loss));
 }
 
-TEST(Graph, WhatCannotBeRecordedIsASentence) {
+TEST(Graph, RefusesUnrecordableActionsInOneSentence) {
   const Tensor x = ones({4, 4}, {DType::f32, gpu});
   const Tensor here = ones({4, 4});
   Graph graph(gpu), second(gpu);
@@ -361,7 +361,7 @@ TEST(Graph, WhatCannotBeRecordedIsASentence) {
   graph.replay();
 }
 
-TEST(Graph, AWaitThatIsRefusedLeavesTheRecordingWhole) {
+TEST(Graph, ARefusedWaitDoesNotBreakTheRecording) {
   const Tensor x = full({1000}, 2.0, {DType::f32, gpu}), out = zeros({1000}, {DType::f32, gpu});
   const testing_support::OwnStream own;
   const Stream side = own;
@@ -383,7 +383,7 @@ TEST(Graph, AWaitThatIsRefusedLeavesTheRecordingWhole) {
   EXPECT_TRUE(bit_equal(out, full({1000}, 6.0)));
 }
 
-TEST(Graph, TakesBackTheCachedMemoryOfTheEagerStepForItsOwnPool) {
+TEST(Graph, ReusesTheCachedMemoryOfTheEagerStep) {
   CachingAllocator& shared = allocator_for(gpu);
   shared.trim();
   const std::size_t budget = shared.budget(), live = shared.statistics().reserved_bytes.current;
@@ -400,7 +400,7 @@ TEST(Graph, TakesBackTheCachedMemoryOfTheEagerStepForItsOwnPool) {
   shared.set_budget(budget - graph.statistics().reserved_bytes.current);
 }
 
-TEST(Graph, WhatThePoolGivesBackWhileItRecordsIsStillThere) {
+TEST(Graph, ATrimDuringCaptureKeepsRecordedMemory) {
   const Tensor x = full({1 << 20}, 2.0, {DType::f32, gpu}), out = zeros({1 << 20}, {DType::f32, gpu});
   Graph graph(gpu);
   graph.capture([&] {
@@ -415,7 +415,7 @@ TEST(Graph, WhatThePoolGivesBackWhileItRecordsIsStillThere) {
   }
 }
 
-TEST(Graph, StreamsThatTheStepForksAreRecordedToo) {
+TEST(Graph, RecordsForkedStreams) {
   const Tensor x = full({1000}, 2.0, {DType::f32, gpu}), out = zeros({1000}, {DType::f32, gpu});
   const testing_support::OwnStream own;
   const Stream side = own;

@@ -66,15 +66,15 @@ void expect_the_run_of_the_cpu(const Options& options) {
   }
 }
 
-TEST(CudaAdamW, TakesTwentyStepsOfTheCpu) {
+TEST(CudaAdamW, MatchesTwentyStepsOfTheCpu) {
   expect_the_run_of_the_cpu<AdamW>(AdamWOptions{.learning_rate = 0.01, .decay_matrices_only = true});
 }
 
-TEST(CudaAdam, TakesTwentyStepsOfTheCpu) {
+TEST(CudaAdam, MatchesTwentyStepsOfTheCpu) {
   expect_the_run_of_the_cpu<Adam>(AdamOptions{.learning_rate = 0.01, .weight_decay = 0.1, .amsgrad = true});
 }
 
-TEST(CudaRMSprop, TakesTwentyStepsOfTheCpu) {
+TEST(CudaRMSprop, MatchesTwentyStepsOfTheCpu) {
   expect_the_run_of_the_cpu<RMSprop>(RMSpropOptions{.weight_decay = 0.1});
   expect_the_run_of_the_cpu<RMSprop>(RMSpropOptions{.epsilon = 0.1, .momentum = 0.9, .centered = true});
 }
@@ -95,15 +95,15 @@ void expect_a_step_of_the_cpu(const Options& options) {
   expect_near(other.state(), own.state());
 }
 
-TEST(CudaAdafactor, TakesAStepOfTheCpu) { expect_a_step_of_the_cpu<Adafactor>(AdafactorOptions{}); }
+TEST(CudaAdafactor, MatchesAStepOfTheCpu) { expect_a_step_of_the_cpu<Adafactor>(AdafactorOptions{}); }
 
-TEST(CudaLion, TakesAStepOfTheCpu) {
+TEST(CudaLion, MatchesAStepOfTheCpu) {
   expect_a_step_of_the_cpu<Lion>(LionOptions{.learning_rate = 0.01, .decay_matrices_only = true});
 }
 
-TEST(CudaMuon, TakesAStepOfTheCpu) { expect_a_step_of_the_cpu<Muon>(MuonOptions{}); }
+TEST(CudaMuon, MatchesAStepOfTheCpu) { expect_a_step_of_the_cpu<Muon>(MuonOptions{}); }
 
-TEST(CudaSgd, TakesTwentyStepsOfTheCpu) {
+TEST(CudaSgd, MatchesTwentyStepsOfTheCpu) {
   expect_the_run_of_the_cpu<SGD>(SGDOptions{.learning_rate = 0.01});
   expect_the_run_of_the_cpu<SGD>(SGDOptions{.learning_rate = 0.01, .momentum = 0.9, .nesterov = true});
 }

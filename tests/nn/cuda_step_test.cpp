@@ -113,7 +113,7 @@ class CudaStep : public ::testing::Test {};
 using Models = ::testing::Types<WithoutProducts, Perceptron, HalfPerceptron>;
 TYPED_TEST_SUITE(CudaStep, Models);
 
-TYPED_TEST(CudaStep, LearnsWhatTheCpuLearns) {
+TYPED_TEST(CudaStep, MatchesTheStepsOfTheCpu) {
   const Training there = run_on<TypeParam>({DeviceType::cuda, 0}), here = run_on<TypeParam>(cpu);
   constexpr double rounding = std::is_same_v<TypeParam, HalfPerceptron> ? 100 : 1;  // of sums, to f16
   for (std::size_t i = 0; i < here.steps.size(); ++i) {
@@ -122,13 +122,13 @@ TYPED_TEST(CudaStep, LearnsWhatTheCpuLearns) {
   }
 }
 
-TYPED_TEST(CudaStep, IsReadByTheHostOnce) {
+TYPED_TEST(CudaStep, ReadsFromTheDeviceOnce) {
   const std::uint64_t before = emulation::device(0).copies_to_host();
   const std::size_t steps = run_on<TypeParam>({DeviceType::cuda, 0}).steps.size();
   EXPECT_EQ(emulation::device(0).copies_to_host() - before, steps);
 }
 
-TYPED_TEST(CudaStep, AsksThePoolForWhatASimulatedGpuDoes) {
+TYPED_TEST(CudaStep, MakesTheSameRequestsAsASimulatedGpu) {
   constexpr int index = 77;
   configure_simulated_device(index, std::size_t{4} << 30);
   const Training sim = run_on<TypeParam>({DeviceType::sim, index}), gpu = run_on<TypeParam>({DeviceType::cuda, 0});

@@ -50,7 +50,7 @@ TEST(EMA, CopiesTheParametersAtFirstAndThenDecaysTowardsThem) {
   EXPECT_EQ(mover.p.to_vector<double>()[0], 9) << "the parameters are left alone";
 }
 
-TEST(EMA, ForgetsTheStartSoonWhereItRampsUp) {
+TEST(EMA, ForgetsTheStartFasterWithARamp) {
   Mover mover;
   EMA ema(mover, {.decay = 0.5, .ramp = true});
   double expected = 4;
@@ -63,7 +63,7 @@ TEST(EMA, ForgetsTheStartSoonWhereItRampsUp) {
   }
 }
 
-TEST(EMA, TakesThePlaceOfTheParametersForAWhile) {
+TEST(EMA, ReplacesTheParametersTemporarily) {
   Generator generator(1);
   Linear layer(3, 2, {}, {.generator = &generator});
   const Tensor x = randn({4, 3}, {}, generator), at_first = layer(x).copy();
@@ -81,7 +81,7 @@ TEST(EMA, TakesThePlaceOfTheParametersForAWhile) {
   EXPECT_TRUE(layer.weight().requires_grad());
 }
 
-TEST(EMA, OfHalfTypesAddsUpInF32) {
+TEST(EMA, AccumulatesHalfTypesInF32) {
   Mover mover(DType::bf16);
   EMA ema(mover, {.decay = 0.999});
   ema.update();
@@ -95,7 +95,7 @@ TEST(EMA, OfHalfTypesAddsUpInF32) {
   EXPECT_EQ(mover.p.dtype(), DType::bf16);
 }
 
-TEST(EMA, GoesOnFromAFileBitForBit) {
+TEST(EMA, ResumesFromAFileBitForBit) {
   const TemporaryFolder folder;
   Mover mover, same;
   EMA whole(mover), resumed(same);
@@ -118,7 +118,7 @@ TEST(EMA, LoadsAModelsOwnParametersInGradMode) {
   EXPECT_EQ(ema.updates(), 2);
 }
 
-TEST(EMA, IsTaggedAsStateOfTheOptimiser) {
+TEST(EMA, IsTaggedAsOptimizerState) {
   const auto tagged = [] {
     return allocator_for(cpu).statistics().category_bytes[static_cast<std::size_t>(Category::optimizer_state)].current;
   };
@@ -128,7 +128,7 @@ TEST(EMA, IsTaggedAsStateOfTheOptimiser) {
   EXPECT_EQ(tagged() - before, 2 * sizeof(double));
 }
 
-TEST(EMA, RefusesWhatDoesNotFitAndStaysAsItWas) {
+TEST(EMA, RefusesABadStateWithoutChanges) {
   EXPECT_EQ(error_of<ValueError>([] { EMA(Mover(), {.decay = 1}); }),
             "[ema] the decay must be in [0, 1), but is 1.000000");
   Mover mover;
@@ -173,7 +173,7 @@ TEST(EMA, RefusesWhatDoesNotFitAndStaysAsItWas) {
   EXPECT_EQ(single.updates(), 0);
 }
 
-TEST(EMA, RefusesAParameterThatHasTheNameOfItsCount) {
+TEST(EMA, RefusesAParameterNamedUpdates) {
   struct Named : Module {
     Named() { constant_parameter("updates", {2}, 1.0, {}); }
   } named;

@@ -84,7 +84,7 @@ TEST(ModuleGradcheck, ChecksInputsAndAllParametersWithDropoutOn) {
   for (const Tensor& parameter : net.parameters()) EXPECT_FALSE(parameter.grad().defined());
 }
 
-TEST(ModuleGradcheck, NamesTheParameterThatIsWrong) {
+TEST(ModuleGradcheck, NamesTheParameterWithTheWrongGradient) {
   Net net(/*careless=*/true);
   const GradcheckReport report = gradcheck(net, input({4, 3}), input({4, 3}, 4));
   EXPECT_FALSE(report);
@@ -94,7 +94,7 @@ TEST(ModuleGradcheck, NamesTheParameterThatIsWrong) {
                         "parameter scale.weight, 0 of 6 of parameter linear.weight, 0 of 2 of parameter linear.bias"));
 }
 
-TEST(ModuleGradcheck, FindsAParameterThatNothingDependsOn) {
+TEST(ModuleGradcheck, NamesAnUnusedParameter) {
   Net net(/*careless=*/false, /*uses_spare=*/false);
   const Tensor x = input({2, 3}), y = input({2, 3}, 4);
   EXPECT_THAT(gradcheck(net, x, y).text, StartsWith("gradcheck failed: no output depends on parameter spare (2,) f64"));
@@ -102,7 +102,7 @@ TEST(ModuleGradcheck, FindsAParameterThatNothingDependsOn) {
   EXPECT_TRUE(gradcheck(net, function, {x, y}, {.allow_unused = true, .names = {"x", "y"}}));
 }
 
-TEST(ModuleGradcheck, WantsF64Parameters) {
+TEST(ModuleGradcheck, RequiresF64Parameters) {
   Linear linear(3, 2);
   EXPECT_EQ(
       testing_support::error_of<DTypeError>([&] {

@@ -61,7 +61,7 @@ TEST(LanguageModel, LossIsTheCrossEntropyOfItsLogits) {
   EXPECT_NEAR(model.loss(tokens, targets).item(), cross_entropy(logits, targets).item(), 1e-5);
 }
 
-TEST(LanguageModel, LossesAreThoseOfEveryPositionInPiecesAndInChunksToo) {
+TEST(LanguageModel, PerPositionLossesAgreeInPiecesAndChunks) {
   Generator generator(1);
   LanguageModelConfig config = tiny();
   config.context = 700;
@@ -76,7 +76,7 @@ TEST(LanguageModel, LossesAreThoseOfEveryPositionInPiecesAndInChunksToo) {
   EXPECT_EQ(model.losses(slice(tokens, 1, 0, 0), slice(targets, 1, 0, 0)).shape(), (Shape{3, 0}));
 }
 
-TEST(LanguageModel, AMixerWithoutWeightsSaysNone) {
+TEST(LanguageModel, AMixerWithoutWeightsReturnsNone) {
   LanguageModel model(tiny(), running_mean());
   for (const Tensor& weights : model.mixing_weights(some_tokens(1, 8))) EXPECT_FALSE(weights.defined());
 }
@@ -113,7 +113,7 @@ TEST(LanguageModel, EveryParameterOfEveryKindGetsAGradientAfterOneStep) {
     }
 }
 
-TEST(LanguageModel, KeepsFullParametersUnderHalfActivations) {
+TEST(LanguageModel, KeepsF32ParametersUnderHalfActivations) {
   for (const DType dtype : {DType::bf16, DType::f16, DType::f64}) {
     LanguageModelConfig config = tiny();
     config.dtype = dtype;
@@ -125,7 +125,7 @@ TEST(LanguageModel, KeepsFullParametersUnderHalfActivations) {
   }
 }
 
-TEST(LanguageModel, RefusesConfigurationsThatMakeNoModel) {
+TEST(LanguageModel, RefusesInvalidConfigurations) {
   const auto refusal = [](auto change) {
     LanguageModelConfig config = tiny();
     change(config);
@@ -146,7 +146,7 @@ TEST(LanguageModel, RefusesConfigurationsThatMakeNoModel) {
   EXPECT_THROW(LanguageModel(LanguageModelConfig{.width = 7}, running_mean()), ValueError);
 }
 
-TEST(LanguageModel, RefusesMorePositionsThanAreLearned) {
+TEST(LanguageModel, RefusesMorePositionsThanLearned) {
   LanguageModelConfig config = tiny();
   config.positions = Positions::learned;
   LanguageModel model(config, running_mean());
@@ -162,7 +162,7 @@ TEST(LanguageModel, RefusesMorePositionsThanAreLearned) {
             "[language_model] tokens must be (B, T): tokens (4,) i64 on cpu");
 }
 
-TEST(LanguageModel, TakesMorePositionsThanItsContextWhereNoneAreLearned) {
+TEST(LanguageModel, TakesAnyLengthWithoutLearnedPositions) {
   LanguageModel model(tiny(), running_mean());
   LanguageModel::State state = model.new_state();
   EXPECT_EQ(model.hidden(some_tokens(2, 20)).shape(), (Shape{2, 20, 8}));
@@ -185,7 +185,7 @@ TEST(LanguageModel, RefusesTheStateOfAnotherModel) {
   EXPECT_EQ(refusal(model.new_state()), "no exception");
 }
 
-TEST(LanguageModel, HasAsManyKeysAndValuesAsHeadsWhereNothingElseIsSaid) {
+TEST(LanguageModel, KvHeadsDefaultToHeads) {
   std::vector<std::int64_t> told;
   const MixerFactory mixer = [&](const LanguageModelConfig& config, const ParameterOptions&, std::int64_t) {
     told.push_back(config.kv_heads);
@@ -196,7 +196,7 @@ TEST(LanguageModel, HasAsManyKeysAndValuesAsHeadsWhereNothingElseIsSaid) {
   EXPECT_THAT(told, ElementsAre(8, 2));
 }
 
-TEST(LanguageModel, RefusesAMixerThatLooksAheadUnlessThatIsMeant) {
+TEST(LanguageModel, RefusesAMixerThatLooksAheadUnlessAllowed) {
   struct Backwards : RunningMean {
     Tensor forward(const Tensor& x, SequenceState*) override { return flip(x, 1); }
     bool looks_ahead() const override { return true; }
@@ -214,7 +214,7 @@ TEST(LanguageModel, RefusesAMixerThatLooksAheadUnlessThatIsMeant) {
   EXPECT_EQ(LanguageModel(config, second).hidden(some_tokens(1, 8)).shape(), (Shape{1, 8, 8}));
 }
 
-TEST(LanguageModel, SaysWhatOfItIsMissing) {
+TEST(LanguageModel, NamesAMissingPart) {
   EXPECT_EQ(error_of<ValueError>([] { LanguageModel(tiny(), MixerFactory()); }),
             "[language_model] the factory of mixers is empty");
   EXPECT_EQ(error_of<ValueError>([] { LanguageModel(tiny(), [](const auto&...) { return nullptr; }); }),
@@ -223,7 +223,7 @@ TEST(LanguageModel, SaysWhatOfItIsMissing) {
             "[transformer_block] there is no feed-forward layer");
 }
 
-TEST(LanguageModel, TakesTheDefaultGeneratorWhereNoneIsGiven) {
+TEST(LanguageModel, UsesTheDefaultGeneratorWithoutAnother) {
   default_generator().set_seed(3);
   LanguageModel given(tiny(), running_mean());
   default_generator().set_seed(3);
@@ -275,7 +275,7 @@ TEST(LanguageModel, CheckpointingChangesNoBitAndKeepsLess) {
   }
 }
 
-TEST(LanguageModel, FeedForwardInTilesIsTheSameUpToRounding) {
+TEST(LanguageModel, TiledFeedForwardIsEqualUpToRounding) {
   LanguageModelConfig config = tiny();
   config.context = 64;
   config.dropout = 0.2;

@@ -42,7 +42,7 @@ TEST(Linear, MultipliesByItsWeightAndAddsItsBias) {
   EXPECT_FALSE(Linear(2, 3, {.bias = false}).bias().defined());
 }
 
-TEST(Linear, StartsWithTheDeviationThatKeepsTheScaleOfItsInput) {
+TEST(Linear, StartsWithTheDeviationOneOverRootWidth) {
   EXPECT_NEAR(deviation(Linear(256, 256).weight()), 1.0 / 16, 1e-3);
   EXPECT_NEAR(deviation(Linear(256, 256, {.deviation = 2.0}).weight()), 2.0, 0.03);
   EXPECT_EQ(deviation(Linear(8, 8, {.deviation = 0.0}).weight()), 0.0);
@@ -66,7 +66,7 @@ TEST(Embedding, LooksUpRows) {
   EXPECT_NEAR(deviation(Embedding(256, 64, 0.5).weight()), 0.5, 0.01);
 }
 
-TEST(Norms, StartAsPlainNormalisation) {
+TEST(Norms, StartAsPlainNormalization) {
   const Tensor x = from_data<double>({1, 2, 3, 4}, {1, 4});
   LayerNorm layer_norm(4, true, 0.0, f64);
   RMSNorm rms_norm(4, 0.0, f64);
@@ -119,7 +119,7 @@ TEST(FeedForward, CanStartAsZero) {
   EXPECT_TRUE(bit_equal(layer(ones({2, 4})), zeros({2, 4})));
 }
 
-TEST(Sequential, RunsItsPartsOneAfterAnotherAndNamesThemByTheirPlace) {
+TEST(Sequential, RunsItsPartsInOrderAndNamesThemByIndex) {
   Generator generator(1);
   const auto linear_of = [&](std::int64_t inputs, std::int64_t outputs) {
     return std::make_unique<Linear>(inputs, outputs, LinearOptions{},
@@ -138,7 +138,7 @@ TEST(Sequential, RunsItsPartsOneAfterAnotherAndNamesThemByTheirPlace) {
   EXPECT_FALSE(a.training() || mlp.layers()[3]->training());
 }
 
-TEST(Sequential, TakesActivationsByTheirNamesAndWithWhatTheyAreTold) {
+TEST(Sequential, TakesActivationsAsFunctionsOrWithOptions) {
   const Tensor x = randn({2, 3, 4}, {.dtype = DType::f64});
   const auto alone = [&](auto part) { return Sequential(part)(x); };
   EXPECT_TRUE(bit_equal(alone(gelu), gelu(x)));
@@ -158,7 +158,7 @@ TEST(Sequential, TakesActivationsByTheirNamesAndWithWhatTheyAreTold) {
   EXPECT_EQ(Sequential(GELU(), Flatten{0, 1}, Tanh()).layers().size(), 3u);
 }
 
-TEST(Sequential, IsAChainForCheckpoints) {
+TEST(Sequential, WorksWithCheckpointSequential) {
   Generator generator(1);
   Sequential chain;
   for (int i = 0; i < 4; ++i) {
@@ -174,7 +174,7 @@ TEST(Sequential, IsAChainForCheckpoints) {
   EXPECT_TRUE(bit_equal(chain.parameters()[0].grad(), plain));
 }
 
-TEST(Sequential, MayBeEmptyAndNestAndRefusesWhatIsNoLayer) {
+TEST(Sequential, MayBeEmptyOrNestedAndRefusesNullParts) {
   const Tensor x = ones({2});
   EXPECT_TRUE(Sequential()(x).is_same(x));
   Sequential outer(std::make_unique<Sequential>(std::make_unique<RMSNorm>(2)), std::make_unique<RMSNorm>(2));

@@ -38,7 +38,7 @@ struct Counter {
   }
 };
 
-TEST(LossScaler, SkipsAndHalvesWhereGradientsAreNotFiniteAndGrowsAfterManyGoodSteps) {
+TEST(LossScaler, HalvesOnOverflowAndGrowsAfterGoodSteps) {
   Counter model;
   LossScaler scaler(cpu, {.initial = 1024, .growth_interval = 3});
   std::vector<double> scales;
@@ -64,7 +64,7 @@ TEST(LossScaler, ScalesTheLossByANumberOnItsDevice) {
   EXPECT_EQ(scaler.scaled(to(x, DType::f16)).dtype(), DType::f16);
 }
 
-TEST(LossScaler, ClipsWhatIsLeftAfterTheScaleIsTakenOut) {
+TEST(LossScaler, ClipsUnscaledGradients) {
   Counter model;
   LossScaler scaler(cpu, {.initial = 64});
   model.parameter.set_grad(full({1}, 4.0 * 64));
@@ -72,7 +72,7 @@ TEST(LossScaler, ClipsWhatIsLeftAfterTheScaleIsTakenOut) {
   EXPECT_EQ(model.parameter.item(), -0.5);
 }
 
-TEST(LossScaler, EndsTheTrainingWhereNoScaleHelps) {
+TEST(LossScaler, FailsAtTheLeastScale) {
   Counter model;
   LossScaler scaler(cpu, {.initial = 2});
   EXPECT_FALSE(model.step(scaler, infinite));
@@ -89,7 +89,7 @@ TEST(LossScaler, NeverGrowsBeyondF32) {
   EXPECT_EQ(scaler.scale(), 0x1p127);
 }
 
-TEST(LossScaler, RefusesOptionsAndStatesThatMakeNoSense) {
+TEST(LossScaler, RefusesInvalidOptionsAndStates) {
   const auto refusal = [](const LossScalerOptions& options) {
     return error_of<ValueError>([&] { LossScaler scaler(cpu, options); });
   };
@@ -117,7 +117,7 @@ double after_small_steps(DType dtype, Options options) {
   return parameter.to_vector<double>()[2];
 }
 
-TEST(MasterWeights, KeepStepsThatAreSmallerThanTheLastDigitOfAParameter) {
+TEST(MasterWeights, KeepStepsBelowTheLastDigitOfAParameter) {
   const SGDOptions sgd{.learning_rate = 1e-4}, momentum{.learning_rate = 1e-4, .momentum = 0.5};
   const AdamWOptions adamw{.learning_rate = 1e-4, .weight_decay = 0};
   for (const DType dtype : {DType::bf16, DType::f16}) {
@@ -131,7 +131,7 @@ TEST(MasterWeights, KeepStepsThatAreSmallerThanTheLastDigitOfAParameter) {
   EXPECT_EQ(after_small_steps<SGD>(DType::bf16, without), 1.0) << "lost";
 }
 
-TEST(MasterWeights, AreStateOfHalfParametersAlone) {
+TEST(MasterWeights, ExistOnlyForHalfParameters) {
   const Tensor half = to(ones({2}), DType::f16).set_requires_grad(), single = ones({2}).set_requires_grad();
   const SGD optimizer({{"half", half}, {"single", single}});
   ASSERT_EQ(optimizer.state().size(), 1u);
@@ -140,7 +140,7 @@ TEST(MasterWeights, AreStateOfHalfParametersAlone) {
   EXPECT_TRUE(SGD({{"half", half}}, {.master_weights = false}).state().empty());
 }
 
-TEST(MasterWeights, FollowWhatOthersWriteIntoAParameterElementByElement) {
+TEST(MasterWeights, FollowWritesToAParameterElementwise) {
   Tensor parameter = to(from_data<double>({1, 1, 1}, {3}), DType::bf16).set_requires_grad();
   SGD optimizer({{"p", parameter}}, {.learning_rate = 1});
   const auto master = [&] { return optimizer.state()[0].second.to_vector<double>(); };
@@ -163,7 +163,7 @@ TEST(MasterWeights, FollowWhatOthersWriteIntoAParameterElementByElement) {
 /// A new parameter of one value, written like any other.
 Tensor half_parameter(double value) { return full({4}, value, {.dtype = DType::bf16}).set_requires_grad(); }
 
-TEST(MasterWeights, FollowAParameterThatHasBecomeOtherMemory) {
+TEST(MasterWeights, FollowASwappedParameter) {
   Tensor parameter = half_parameter(1), other = half_parameter(8);
   ASSERT_EQ(parameter.storage()->version(), other.storage()->version());
   SGD optimizer({{"p", parameter}}, {.learning_rate = 0.5});
@@ -186,7 +186,7 @@ TEST(MasterWeights, FollowAParameterThatHasBecomeOtherMemory) {
   EXPECT_EQ(layer.weight().to_vector<double>(), std::vector<double>(2, 7.5));
 }
 
-TEST(MasterWeights, AreKeptForParametersThatAreViews) {
+TEST(MasterWeights, AreKeptForViews) {
   const Tensor memory = to(ones({2, 3}), DType::bf16);
   Tensor view = memory.alias(transposed(memory.geometry(), 0, 1)).set_requires_grad();
   SGD optimizer({{"p", view}}, {.learning_rate = 1});
@@ -234,7 +234,7 @@ Tensor gradients_of(std::optional<DType> low, double scale) {
   return cat(all) / scale;
 }
 
-TEST(F16, LosesGradientsThatAScaleSaves) {
+TEST(F16, LosesGradientsWithoutALossScale) {
   const Tensor exact = gradients_of(std::nullopt, 1);
   EXPECT_GT(relative_error(gradients_of(DType::f16, 1), exact), 0.5);
   EXPECT_LT(relative_error(gradients_of(DType::f16, 65536), exact), 0.01);
@@ -253,7 +253,7 @@ std::vector<StepRecord> train_regression(std::optional<DType> low, std::optional
   return records;
 }
 
-TEST(F16, WithAScaleLearnsWhatF32LearnsAndWithoutDoesNot) {
+TEST(F16, LearnsLikeF32OnlyWithALossScale) {
   const auto exact = train_regression(std::nullopt, std::nullopt);
   const auto scaled = train_regression(DType::f16, LossScalerOptions{});
   const auto unscaled = train_regression(DType::f16, std::nullopt);
@@ -264,7 +264,7 @@ TEST(F16, WithAScaleLearnsWhatF32LearnsAndWithoutDoesNot) {
   EXPECT_EQ(scaled.back().skipped_steps, 0);
 }
 
-TEST(F16, FindsItsScaleFromOneThatIsTooLargeAndGivesTheSameBitsTwice) {
+TEST(F16, RecoversFromTooLargeAScaleReproducibly) {
   const LossScalerOptions options{.initial = 0x1p40, .growth_interval = 8};
   const auto first = train_regression(DType::f16, options), second = train_regression(DType::f16, options);
   EXPECT_GT(first.back().skipped_steps, 3);
@@ -278,7 +278,7 @@ TEST(F16, FindsItsScaleFromOneThatIsTooLargeAndGivesTheSameBitsTwice) {
   EXPECT_LT(first.back().loss, 0.9 * first.front().loss);
 }
 
-TEST(LossScaler, DividesByWhatItHasMultipliedBy) {
+TEST(LossScaler, DividesByTheSameF32Scale) {
   const double third = 1.0 / 3;
   const LossScaler scaler(cpu, {.initial = third, .least = third});
   EXPECT_EQ(scaler.scale(), scaler.scaled(ones({})).item()) << "a number of f32";
@@ -289,7 +289,7 @@ TEST(LossScaler, DividesByWhatItHasMultipliedBy) {
   EXPECT_TRUE(std::isnan(scaler.gradient_scale(full({}, infinite, {.dtype = DType::f64})).item()));
 }
 
-TEST(TrainingStepWithAScaler, EndsWhereTheLossItselfIsNotFinite) {
+TEST(TrainingStepWithAScaler, FailsWhenTheLossIsNotFinite) {
   Regression regression;
   SGD optimizer(regression.model.named_parameters());
   LossScaler scaler;

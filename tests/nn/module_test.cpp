@@ -58,7 +58,7 @@ TEST(Module, NamesParametersByTheirPathAndCountsASharedOneOnce) {
   for (const Tensor& parameter : pair.parameters()) EXPECT_TRUE(parameter.requires_grad());
 }
 
-TEST(Module, RefusesANameThatIsTakenOrIsNoStepOfAPath) {
+TEST(Module, RefusesTakenAndInvalidNames) {
   struct Named : Module {
     Linear layer{2, 2};
     void part(const std::string& name) { add_module(name, layer); }
@@ -78,7 +78,7 @@ TEST(Module, RefusesANameThatIsTakenOrIsNoStepOfAPath) {
   EXPECT_THAT(names(module.named_parameters()), ElementsAre("b", "a.bias"));
 }
 
-TEST(Module, IsDecidedByItsGenerator) {
+TEST(Module, DependsOnlyOnItsGenerator) {
   const Pair a(1), b(1), c(2);
   EXPECT_TRUE(bit_equal(a.first.weight(), b.first.weight()));
   EXPECT_FALSE(bit_equal(a.first.weight(), c.first.weight()));
@@ -119,7 +119,7 @@ TEST(Module, DoesNotSaveAFileWithoutTensors) {
   EXPECT_TRUE(folder.names().empty());
 }
 
-TEST(Module, RefusesAStateThatDoesNotFitAndStaysAsItWas) {
+TEST(Module, RefusesAMismatchedStateWithoutChanges) {
   Pair pair(1);
   const Tensor before = pair.first.weight().copy();
   NamedTensors state = Pair(2).named_parameters();
@@ -144,7 +144,7 @@ TEST(Module, SavesATiedWeightOnceAndRefusesItsOtherName) {
   EXPECT_TRUE(bit_equal(to.second.weight(), from.second.weight()));
 }
 
-TEST(Module, RefusesAStateThatHasANameTwiceOrNoTensorForOne) {
+TEST(Module, RefusesRepeatedNamesAndUndefinedTensors) {
   Pair pair(1);
   const Tensor before = pair.first.weight().copy();
   NamedTensors state = Pair(2).named_parameters();
@@ -159,7 +159,7 @@ TEST(Module, RefusesAStateThatHasANameTwiceOrNoTensorForOne) {
   EXPECT_TRUE(bit_equal(pair.first.weight(), before));
 }
 
-TEST(Module, ZeroGradGivesTheMemoryOfGradientsBack) {
+TEST(Module, ZeroGradFreesTheGradients) {
   Pair pair(1);
   const auto live = [] { return allocator_for(cpu).statistics().requested_bytes.current; };
   const auto before = live();
@@ -216,7 +216,7 @@ TEST(Buffers, AreSavedAndLoadedButNotTrained) {
               HasSubstr("missing mean; missing seen"));
 }
 
-TEST(Buffers, ThatRepeatElementsAreNotLoadedAndNothingElseIs) {
+TEST(Buffers, ABroadcastBufferRefusesTheWholeLoad) {
   const TemporaryFolder folder;
   Centre centre, other;
   centre.take("repeated", expand(zeros({1}), {3}));
@@ -254,7 +254,7 @@ TEST(Buffers, HaveNamesOfTheirOwnAndNoGradient) {
             "[module] a buffer is a tensor that requires no gradient: table (1,) f32 on cpu");
 }
 
-TEST(Freezing, RefusesWhatCannotBeTrainedBeforeItChangesAnything) {
+TEST(Freezing, RefusesUntrainableTensorsWithoutChanges) {
   struct Owner : Pair {
     using Pair::Pair;
     void own(const Tensor& tensor) { share_parameter("own", tensor); }
@@ -293,7 +293,7 @@ TEST(Freezing, KeepsParametersFromLearning) {
   EXPECT_TRUE(pair.first.weight().grad().defined());
 }
 
-TEST(To, CastsEveryFloatingTensorInItsPlace) {
+TEST(ModuleConversion, CastsEveryFloatingTensorInPlace) {
   Centre centre;
   const Tensor weight = centre.weight, record = centre.weight;  // other handles
   centre.eval();
@@ -316,7 +316,7 @@ TEST(To, CastsEveryFloatingTensorInItsPlace) {
   EXPECT_EQ(error_of<DTypeError>([&] { to(centre, DType::i64); }), "[to] parameters are floating, which i64 is not");
 }
 
-TEST(To, MovesAModuleAndKeepsTiedWeightsTied) {
+TEST(ModuleConversion, MovesAModuleAndKeepsTiedWeightsTied) {
   Pair pair(1);
   to(pair, Device{DeviceType::sim, 7});
   EXPECT_TRUE(pair.first.weight().device().is_sim());
@@ -326,7 +326,7 @@ TEST(To, MovesAModuleAndKeepsTiedWeightsTied) {
   EXPECT_EQ(parameters[static_cast<std::size_t>(Category::parameter)].current, 12u * sizeof(float));
 }
 
-TEST(To, RefusesTheBackwardPassOfAGraphThatWasMadeBefore) {
+TEST(ModuleConversion, RefusesTheBackwardOfAnOlderGraph) {
   const Device sim{DeviceType::sim, 7};
   const auto refusal = [&](Layer& layer, const Tensor& weight, const auto& target) {
     const Tensor before = sum(layer(pair_of(1, 2)));
@@ -346,7 +346,7 @@ TEST(To, RefusesTheBackwardPassOfAGraphThatWasMadeBefore) {
   EXPECT_EQ(moved.weight.grad().device(), sim);
 }
 
-TEST(To, LeavesHooksToGraphsBeforeAndAfter) {
+TEST(ModuleConversion, KeepsHooksForGraphsBeforeAndAfter) {
   Centre centre;
   int calls = 0;
   const Tensor before = sum(centre(pair_of(1, 2)));
@@ -362,7 +362,7 @@ TEST(To, LeavesHooksToGraphsBeforeAndAfter) {
   EXPECT_EQ(calls, 2);
 }
 
-TEST(To, LeavesOptimisersThatWereMadeBeforeWithAClearError) {
+TEST(ModuleConversion, GivesOlderOptimizersAClearError) {
   Centre centre;
   AdamW optimizer(centre.named_parameters());
   to(centre, DType::f32);
@@ -392,7 +392,7 @@ TEST(FunctionalCall, RunsAModuleWithOtherTensorsAndSendsGradientsToThem) {
   EXPECT_TRUE(bit_equal(source.grad(), grad({sum(again * again)}, {mine})[0]));
 }
 
-TEST(FunctionalCall, TakesThePlaceOfTiedWeightsAndBuffersEverywhere) {
+TEST(FunctionalCall, ReplacesTiedWeightsAndBuffersEverywhere) {
   Pair pair(1);
   const Tensor tied = ones({2, 2}).set_requires_grad(), x = ones({1, 2});
   const Tensor y = functional_call(pair, {{"tied", tied}}, [&] { return pair.second(x); });
@@ -416,7 +416,7 @@ TEST(FunctionalCall, IsDifferentiableTwice) {
   EXPECT_TRUE(report) << report.text;
 }
 
-TEST(FunctionalCall, NestsAndLetsGoWhenTheCallThrows) {
+TEST(FunctionalCall, NestsAndEndsWhenTheCallThrows) {
   Centre centre;
   centre.eval();
   const NamedTensors one{{"weight", pair_of(1, 1)}}, two{{"weight", pair_of(2, 2)}};
@@ -435,7 +435,7 @@ TEST(FunctionalCall, NestsAndLetsGoWhenTheCallThrows) {
   EXPECT_EQ(first(), 3);
 }
 
-TEST(FunctionalCall, RefusesTensorsThatDoNotFit) {
+TEST(FunctionalCall, RefusesMismatchedTensors) {
   Centre centre;
   EXPECT_EQ(error_of<ValueError>([&] {
               functional_call(centre, {{"weight", ones({3})}, {"bias", ones({2})}}, pair_of(1, 1));
@@ -447,7 +447,7 @@ TEST(FunctionalCall, RefusesTensorsThatDoNotFit) {
 }
 
 // The second run would use the module's own parameters, and the gradient would be silently wrong.
-TEST(FunctionalCall, RefusesToRunInsideWhatTheBackwardPassWouldRunAgain) {
+TEST(FunctionalCall, RefusesCheckpointsInsideTheCall) {
   Linear layer(3, 3, {}, {.dtype = DType::f64});
   const Tensor x = randn({2, 3}, {.dtype = DType::f64});
   const NamedTensors tensors{{"weight", randn({3, 3}, {.dtype = DType::f64}).set_requires_grad()}};
@@ -468,7 +468,7 @@ TEST(FunctionalCall, RefusesToRunInsideWhatTheBackwardPassWouldRunAgain) {
 }
 
 // A run before the substitution must not be repeated with the substituted parameters.
-TEST(FunctionalCall, RefusesTheSecondRunOfWhatTheModuleItselfWasRunFor) {
+TEST(FunctionalCall, RefusesToRecomputeAnEarlierRun) {
   Linear layer(3, 3, {.bias = false}, {.dtype = DType::f64});
   const Tensor x = randn({2, 3}, {.dtype = DType::f64});
   Tensor other = randn({3, 3}, {.dtype = DType::f64}).set_requires_grad();
@@ -493,7 +493,7 @@ TEST(FunctionalCall, RefusesTheSecondRunOfWhatTheModuleItselfWasRunFor) {
 }
 
 // A leaf that the function makes is new in each run.
-TEST(FunctionalCall, LeavesAloneWhatACheckpointedFunctionMakesForItself) {
+TEST(FunctionalCall, AllowsLeavesMadeInACheckpoint) {
   const Tensor x = ones({2, 3}).set_requires_grad();
   sum(checkpoint([](const Tensor& t) { return tanh(Linear(3, 3)(t)); }, x)).backward();
   EXPECT_TRUE(x.grad().defined());

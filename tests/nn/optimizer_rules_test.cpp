@@ -35,7 +35,7 @@ void expect_steps(Optimizer& optimizer, Tensor parameter, const std::vector<Tens
   EXPECT_EQ(optimizer.steps(), 3);
 }
 
-TEST(AdamW, TakesTheStepsOfItsDefinition) {
+TEST(AdamW, FollowsItsDefinition) {
   const Tensor p = start();
   AdamW optimizer({{"p", p}}, {.learning_rate = 0.1, .beta1 = 0.8, .beta2 = 0.9, .epsilon = 1e-3, .weight_decay = 0.2});
   expect_steps(optimizer, p,
@@ -44,7 +44,7 @@ TEST(AdamW, TakesTheStepsOfItsDefinition) {
                 vector({0.6556542784580589, -1.589320877076412, 0.2639469541996903})});
 }
 
-TEST(SGD, TakesTheStepsOfItsDefinition) {
+TEST(SGD, FollowsItsDefinition) {
   const Tensor p = start();
   SGD optimizer({{"p", p}}, {.learning_rate = 0.1, .weight_decay = 0.2});
   expect_steps(
@@ -97,7 +97,7 @@ TEST(Adam, AddsItsDecayToTheGradient) {
                 vector({0.7102747678333076, -1.699311018587817, 0.28813720455530706})});
 }
 
-TEST(RMSprop, TakesTheStepsOfItsDefinition) {
+TEST(RMSprop, FollowsItsDefinition) {
   const auto expect = [](RMSpropOptions options, const std::vector<Tensor>& expected) {
     const Tensor p = start();
     options.learning_rate = 0.1, options.alpha = 0.8, options.epsilon = 1e-3;
@@ -120,7 +120,7 @@ TEST(RMSprop, TakesTheStepsOfItsDefinition) {
           vector({-0.2995750056732352, -0.7657074422481832, -0.24359191339687836})});
 }
 
-TEST(Adafactor, TakesTheStepsOfItsDefinition) {
+TEST(Adafactor, FollowsItsDefinition) {
   const Tensor p = start(), q = start();
   Adafactor optimizer({{"p", p}}, {.learning_rate = 0.1, .weight_decay = 0.2});
   expect_steps(optimizer, p,
@@ -167,7 +167,7 @@ TEST(Adafactor, KeepsARowAndAColumnOfTheLastTwoDimensions) {
   EXPECT_EQ(number.item(), 0.75);
 }
 
-TEST(Rules, RefuseOptionsThatMakeNoSense) {
+TEST(OptimizerRules, RefuseInvalidOptions) {
   const NamedTensors some = {{"p", start()}};
   const auto rmsprop = [&](RMSpropOptions options) { return error_of<ValueError>([&] { RMSprop(some, options); }); };
   const auto adafactor = [&](AdafactorOptions o) { return error_of<ValueError>([&] { Adafactor(some, o); }); };
@@ -179,7 +179,7 @@ TEST(Rules, RefuseOptionsThatMakeNoSense) {
   EXPECT_EQ(adafactor({.epsilon1 = -1}), "[adafactor] must not be negative: epsilon1 -1");
 }
 
-TEST(Lion, TakesTheStepsOfItsDefinition) {
+TEST(Lion, FollowsItsDefinition) {
   const Tensor p = start();
   Lion optimizer({{"p", p}}, {.learning_rate = 0.1, .beta1 = 0.9, .beta2 = 0.5, .weight_decay = 0.2});
   expect_steps(
@@ -187,7 +187,7 @@ TEST(Lion, TakesTheStepsOfItsDefinition) {
       {vector({0.88, -1.86, 0.39}), vector({0.7624, -1.7228, 0.2822}), vector({0.647152, -1.588344, 0.176556})});
 }
 
-TEST(Lion, MovesEveryElementByTheRateWhateverItsGradient) {
+TEST(Lion, MovesEveryElementByTheLearningRate) {
   const Tensor p = vector({1, 1, 1}).set_requires_grad();
   Lion optimizer({{"p", p}}, {.learning_rate = 0.25, .weight_decay = 0});
   Tensor(p).set_grad(vector({1e-12, -1e12, 0}));
@@ -214,7 +214,7 @@ void expect_muon(const Shape& shape, bool nesterov, const std::vector<double>& e
   EXPECT_TRUE(all_close(p.detach(), from_data(expected, shape), 1e-12, 1e-13)) << to_string(p, {.precision = 17});
 }
 
-TEST(Muon, TakesTheStepsOfItsDefinition) {
+TEST(Muon, FollowsItsDefinition) {
   expect_muon({2, 3}, true,
               {-0.5592351976996198, -0.025627744333908953, 0.4691916518885913, 0.9441928956842179, 1.4678242395653547,
                1.8275133823279663});
@@ -229,7 +229,7 @@ TEST(Muon, TakesTheStepsOfItsDefinition) {
                1.8254551922054634});
 }
 
-TEST(Muon, LeavesVectorsAndWhatItIsToldToToAdamW) {
+TEST(Muon, UpdatesVectorsAndNamedParametersByAdamW) {
   const AdamWOptions adamw{.learning_rate = 0.1, .weight_decay = 0.3};
   std::vector<Tensor> here, there;
   for (const Shape& shape : {Shape{3}, Shape{2, 2}, Shape{2, 2, 2}}) {
@@ -281,14 +281,14 @@ void expect_one_step_of_many_tries(bool nesterov) {
   EXPECT_TRUE(bit_equal(matrix.detach(), copy.detach()));
 }
 
-TEST(Muon, ChangesNothingInAStepThatHasNoMemory) {
+TEST(Muon, ChangesNothingInAStepWithoutMemory) {
   for (const bool nesterov : {true, false}) {
     SCOPED_TRACE(nesterov);
     expect_one_step_of_many_tries(nesterov);
   }
 }
 
-TEST(Muon, CountsWhatItHadUpdatedWhereThereWasNoMemoryForTheRest) {
+TEST(Muon, CountsUpdatedParametersWhenMemoryRunsOut) {
   CachingAllocator& pool = allocator_for(cpu);
   const std::size_t budget = pool.budget();
   bool seen = false, done = false;
@@ -350,7 +350,7 @@ TEST(NewtonSchulz, BringsSingularValuesNearOne) {
             "[newton_schulz] x must be a matrix: x (3,) f32 on cpu");
 }
 
-TEST(NewtonSchulz, GivesTheSameForEveryScale) {
+TEST(NewtonSchulz, IsInvariantToScale) {
   Generator generator(1);
   const Tensor x = randn({6, 9}, {.dtype = DType::f64}, generator), square = x / max(abs(x));
   const std::vector<std::pair<DType, std::vector<int>>> exponents{{DType::f64, {-1000, -520, -40, 40, 520, 1023}},
@@ -369,7 +369,7 @@ TEST(NewtonSchulz, GivesTheSameForEveryScale) {
   EXPECT_TRUE(all_close(newton_schulz(tiny), newton_schulz(ones({3, 3}, {.dtype = DType::f64})), 1e-14, 1e-14));
 }
 
-TEST(NewtonSchulz, OfHalfTypesIsThatOfTheirValuesInF64) {
+TEST(NewtonSchulz, MatchesF64ForHalfTypes) {
   for (const DType dtype : {DType::f16, DType::bf16}) {
     const Tensor x = full({2, 2}, 60000, {.dtype = dtype});
     const double tolerance = 5 * 6 * (dtype == DType::f16 ? 0x1p-11 : 0x1p-8);  // six roundings in each of five rounds
@@ -377,7 +377,7 @@ TEST(NewtonSchulz, OfHalfTypesIsThatOfTheirValuesInF64) {
   }
 }
 
-TEST(NewtonSchulz, OfZerosIsZeroAndOfNothingNothing) {
+TEST(NewtonSchulz, MapsZerosToZeroAndEmptyToEmpty) {
   for (const DType dtype : {DType::f64, DType::f32, DType::bf16, DType::f16}) {
     EXPECT_TRUE(bit_equal(newton_schulz(zeros({3, 2}, {.dtype = dtype})), zeros({3, 2}, {.dtype = dtype})));
     for (const Shape& shape : {Shape{0, 3}, Shape{3, 0}, Shape{0, 0}})
@@ -389,7 +389,7 @@ TEST(NewtonSchulz, OfZerosIsZeroAndOfNothingNothing) {
   }
 }
 
-TEST(Muon, MovesAsFarForGradientsOfAnySize) {
+TEST(Muon, MovesEquallyFarForGradientsOfAnySize) {
   const auto moved = [](double scale) {
     Generator generator(2);
     Tensor p = zeros({4, 6}).set_requires_grad();

@@ -65,7 +65,7 @@ TEST(ParameterGroups, HaveARateAndADecayOfTheirOwn) {
               decayed);
 }
 
-TEST(ParameterGroups, ThatSayNothingOfDecayKeepTheRuleForMatrices) {
+TEST(ParameterGroups, WithoutADecayKeepTheMatrixRule) {
   Tensor flat = ones({4}).set_requires_grad(), other = ones({4}).set_requires_grad();
   AdamW optimizer({{"flat", flat}, {"other", other}},
                   {.learning_rate = 0.1,
@@ -80,7 +80,7 @@ TEST(ParameterGroups, ThatSayNothingOfDecayKeepTheRuleForMatrices) {
   EXPECT_TRUE(all_close(other.detach(), full({4}, 0.975)));
 }
 
-TEST(ParameterGroups, MakeSense) {
+TEST(ParameterGroups, RefuseInvalidOptions) {
   const auto all = [](const std::string&, const Tensor&) { return true; };
   const auto refused = [](ParameterGroup group) { return error_of<ValueError>([&] { SGD({}, {.groups = {group}}); }); };
   const std::string text = "[optimizer] a group needs a predicate, and a rate and a decay that are not negative: ";
@@ -124,7 +124,7 @@ void expect_steps_of_views_as_of_copies(const Options& options) {
   }
 }
 
-TEST(Optimizer, UpdatesTransposedAndSlicedParametersWhereTheyLie) {
+TEST(Optimizer, UpdatesTransposedAndSlicedParametersInPlace) {
   expect_steps_of_views_as_of_copies<AdamW>(AdamWOptions{.learning_rate = 0.1});
   expect_steps_of_views_as_of_copies<SGD>(SGDOptions{.learning_rate = 0.1, .momentum = 0.9});
   expect_steps_of_views_as_of_copies<Adam>(AdamOptions{.learning_rate = 0.1, .weight_decay = 0.1, .amsgrad = true});
@@ -134,7 +134,7 @@ TEST(Optimizer, UpdatesTransposedAndSlicedParametersWhereTheyLie) {
   expect_steps_of_views_as_of_copies<Muon>(MuonOptions{.adamw = {.learning_rate = 0.1}});
 }
 
-TEST(Optimizer, RefusesAParameterWhoseElementsShareAPlace) {
+TEST(Optimizer, RefusesABroadcastParameter) {
   const Tensor x = ones({3});
   const Tensor wide = x.alias(expanded(x.geometry(), {2, 3}));
   EXPECT_EQ(error_of<ShapeError>([&] {
@@ -162,7 +162,7 @@ void expect_refusal_of_another_shape(const Options& options) {
   EXPECT_EQ(optimizer.steps(), 1);
 }
 
-TEST(Optimizer, RefusesAParameterThatHasGotAnotherShape) {
+TEST(Optimizer, RefusesAParameterOfChangedShape) {
   expect_refusal_of_another_shape<AdamW>(AdamWOptions{});
   expect_refusal_of_another_shape<SGD>(SGDOptions{.momentum = 0.9});
   expect_refusal_of_another_shape<RMSprop>(RMSpropOptions{});
@@ -171,7 +171,7 @@ TEST(Optimizer, RefusesAParameterThatHasGotAnotherShape) {
   expect_refusal_of_another_shape<Muon>(MuonOptions{});
 }
 
-TEST(Optimizer, RefusesAParameterThatHasBecomeABroadcastAndAGradientOfAnotherShape) {
+TEST(Optimizer, RefusesALaterBroadcastAndAGradientOfAnotherShape) {
   Tensor p = ones({4, 3}).set_requires_grad();
   SGD optimizer({{"p", p}}, {.momentum = 0.9});
   const Tensor row = ones({1, 3}), wide = row.alias(expanded(row.geometry(), {4, 3})), before = p.detach();
@@ -200,7 +200,7 @@ class Failing : public Optimizer {
   inline static const std::vector<ParameterGroup> none_;
 };
 
-TEST(Optimizer, CountsNoStepThatCouldNotBegin) {
+TEST(Optimizer, DoesNotCountAFailedStep) {
   Tensor p = start(), view = transpose(ones({2, 3}, {.dtype = DType::f64}), 0, 1).detach().set_requires_grad();
   Failing optimizer({{"view", view}, {"p", p}});  // a view is updated separately
   p.set_grad(gradient(0));
@@ -244,14 +244,14 @@ void expect_own_steps(const Options& options) {
   EXPECT_THAT(optimizer.parameter_steps(), ElementsAre(2, 4));
 }
 
-TEST(Optimizer, CountsTheStepsOfEachParameterByItself) {
+TEST(Optimizer, CountsTheStepsOfEachParameterSeparately) {
   expect_own_steps<AdamW>(AdamWOptions{.learning_rate = 0.1});
   expect_own_steps<RMSprop>(RMSpropOptions{.learning_rate = 0.1, .centered = true});
   expect_own_steps<Adafactor>(AdafactorOptions{.learning_rate = 0.1});
   expect_own_steps<SGD>(SGDOptions{.learning_rate = 0.1, .momentum = 0.9, .dampening = 0.5});
 }
 
-TEST(Optimizer, DecaysMatricesOnlyWhereAsked) {
+TEST(Optimizer, CanDecayMatricesOnly) {
   Tensor flat = ones({4}).set_requires_grad(), matrix = ones({2, 2}).set_requires_grad();
   AdamW optimizer({{"flat", flat}, {"matrix", matrix}},
                   {.learning_rate = 0.1, .weight_decay = 0.5, .decay_matrices_only = true});
@@ -277,7 +277,7 @@ TEST(Optimizer, KeepsStateInTheComputeDtypeAndTagsIt) {
   EXPECT_TRUE(all_close(p.detach(), vector({0.5, -2.5, 0.0}, DType::bf16), 1e-6, 1e-6));
 }
 
-TEST(Optimizer, ASavedTensorSeesThatAStepChangedTheParameter) {
+TEST(Optimizer, AStepInvalidatesSavedParameters) {
   for (const bool adaptive : {false, true}) {
     Tensor p = start();
     const auto optimizer = adaptive ? std::unique_ptr<Optimizer>(std::make_unique<AdamW>(NamedTensors{{"p", p}}))
@@ -293,7 +293,7 @@ TEST(Optimizer, ASavedTensorSeesThatAStepChangedTheParameter) {
   }
 }
 
-TEST(Optimizer, LoadsStateThatFitsAndRefusesOther) {
+TEST(Optimizer, LoadsAMatchingStateAndRefusesOthers) {
   const Tensor p = start(), q = start();
   AdamW a({{"p", p}}), b({{"p", q}});
   Tensor(p).set_grad(gradient(0));
@@ -326,7 +326,7 @@ TEST(Optimizer, LoadsStateThatFitsAndRefusesOther) {
   EXPECT_TRUE(bit_equal(b.state()[1].second, start().detach()));
 }
 
-TEST(Optimizer, RefusesOptionsThatMakeNoSense) {
+TEST(Optimizer, RefusesInvalidOptions) {
   const NamedTensors some = {{"p", start()}};
   const auto adamw = [&](AdamWOptions options) { return error_of<ValueError>([&] { AdamW(some, options); }); };
   const auto sgd = [&](SGDOptions options) { return error_of<ValueError>([&] { SGD(some, options); }); };
@@ -345,7 +345,7 @@ TEST(Optimizer, RefusesOptionsThatMakeNoSense) {
   EXPECT_EQ(muon({.newton_schulz_steps = 0}), "[muon] must be at least 1: newton_schulz_steps 0");
 }
 
-TEST(Optimizer, RefusesTwoParametersOfOneNameAndOneTensorTwice) {
+TEST(Optimizer, RefusesRepeatedNamesAndRepeatedTensors) {
   const Tensor a = start(), b = vector({1, 2}).set_requires_grad();
   const std::function<void(NamedTensors)> makers[] = {[](NamedTensors p) { SGD{p}; }, [](NamedTensors p) { AdamW{p}; },
                                                       [](NamedTensors p) { Lion{p}; }, [](NamedTensors p) { Muon{p}; }};
@@ -361,7 +361,7 @@ TEST(Optimizer, RefusesTwoParametersOfOneNameAndOneTensorTwice) {
   }
 }
 
-TEST(Optimizer, RefusesToHaveNothingToOptimise) {
+TEST(Optimizer, RefusesAnEmptyParameterList) {
   struct Forgetful : Module {
     Linear linear{2, 2};  // without add_module()
   } forgetful;
@@ -376,13 +376,13 @@ TEST(Optimizer, RefusesToHaveNothingToOptimise) {
   EXPECT_NO_THROW(AdamW(frozen.named_parameters(), {}).step()) << "what is frozen may learn later";
 }
 
-TEST(OptimizerKind, IsCalledByItsName) {
+TEST(OptimizerKind, RoundTripsThroughItsName) {
   for (const char* name : {"adamw", "sgd", "lion", "muon"}) EXPECT_EQ(to_string(parse_optimizer(name)), name);
   EXPECT_EQ(error_of<ValueError>([] { parse_optimizer("adam"); }),
             "[optimizer] it must be adamw, sgd, lion or muon, but is adam");
 }
 
-TEST(GradientClipping, MeasuresAllGradientsTogether) {
+TEST(GradientClipping, TakesTheNormOfAllGradientsTogether) {
   Tensor a = zeros({2}).set_requires_grad(), b = zeros({1}).set_requires_grad(), c = zeros({5}).set_requires_grad();
   a.set_grad(from_data<float>({3, 4}, {2}));
   b.set_grad(from_data<float>({12}, {1}));
@@ -421,7 +421,7 @@ TEST(GradientClipping, ScalesDownOnly) {
   EXPECT_THAT(error_of<ValueError>([] { clip_scale(1.0, -1.0); }), HasSubstr("must not be negative"));
 }
 
-TEST(GradientClipping, IsTheSameNumberWhereNobodyReadsTheNorm) {
+TEST(GradientClipping, ADeviceNormGivesTheSameScale) {
   const auto of = [](double norm, double limit) {
     return clip_scale(full({}, norm, {.dtype = DType::f64}), limit).item();
   };
@@ -468,7 +468,7 @@ std::vector<Tensor> after_three_steps(Make make, const std::function<void(Optimi
   return found;
 }
 
-TEST(GradientScale, OfADeviceStepsToTheBitsOfTheNumberAndNotAtAllWhereItIsNone) {
+TEST(GradientScale, OnTheDeviceEqualsTheNumberAndSkipsNaN) {
   const auto on_device = [](double number) { return full({}, number, {.dtype = DType::f64}); };
   for (const auto& [name, make] : every_rule) {
     const auto expected = after_three_steps(make, [](Optimizer& optimizer) { optimizer.step(0.37); });
@@ -484,7 +484,7 @@ TEST(GradientScale, OfADeviceStepsToTheBitsOfTheNumberAndNotAtAllWhereItIsNone) 
   }
 }
 
-TEST(Optimizer, OfEveryRuleGoesOnFromItsStateBitForBit) {
+TEST(Optimizer, ResumesBitForBitForEveryRule) {
   for (const auto& [name, make] : every_rule) {
     const auto whole = after_three_steps(make, [](Optimizer& optimizer) { optimizer.step(); });
     const auto resumed = after_three_steps(make, [](Optimizer& optimizer) {

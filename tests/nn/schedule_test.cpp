@@ -15,7 +15,7 @@ namespace {
 using ::testing::ElementsAre;
 using testing_support::error_of;
 
-TEST(Schedule, OfACosineWarmsUpThenFallsToItsFloor) {
+TEST(Schedule, CosineWarmsUpThenFallsToItsFloor) {
   const Schedule schedule{.peak = 2.0, .warmup = 4, .steps = 12, .floor = 0.1};
   EXPECT_DOUBLE_EQ(schedule.rate(1), 0.5);
   EXPECT_DOUBLE_EQ(schedule.rate(4), 2.0);
@@ -33,7 +33,7 @@ TEST(Schedule, BeginsAtItsPeakWithoutWarmUp) {
   EXPECT_DOUBLE_EQ((Schedule{.peak = 2.0, .warmup = 0, .steps = 1}.rate(1)), 2.0);
 }
 
-TEST(Schedule, StaysBeyondItsLastStepWhereverThatIs) {
+TEST(Schedule, ShortensAWarmUpLongerThanTheRun) {
   for (const auto kind :
        {Schedule::Kind::cosine, Schedule::Kind::linear, Schedule::Kind::constant, Schedule::Kind::wsd})
     for (const std::int64_t step : {10, 15, 20, 30})
@@ -48,22 +48,22 @@ std::vector<int> rates(Schedule::Kind kind, double decay = 0.2) {
   return found;
 }
 
-TEST(Schedule, OfALineFallsEvenly) {
+TEST(Schedule, LinearFallsEvenly) {
   EXPECT_THAT(rates(Schedule::Kind::linear), ElementsAre(50, 100, 90, 80, 70, 60, 50, 40, 30, 20, 20));
 }
 
-TEST(Schedule, OfAConstantStaysAtItsPeak) {
+TEST(Schedule, ConstantStaysAtItsPeak) {
   EXPECT_THAT(rates(Schedule::Kind::constant), ElementsAre(50, 100, 100, 100, 100, 100, 100, 100, 100, 100, 100));
 }
 
-TEST(Schedule, OfWarmUpStableDecayFallsOverItsLastPart) {
+TEST(Schedule, WarmUpStableDecayFallsInItsLastPart) {
   EXPECT_THAT(rates(Schedule::Kind::wsd, 0.4), ElementsAre(50, 100, 100, 100, 100, 100, 80, 60, 40, 20, 20));
   EXPECT_THAT(rates(Schedule::Kind::wsd, 1.0), ElementsAre(50, 100, 90, 80, 70, 60, 50, 40, 30, 20, 20))
       << "no longer than what the warm-up leaves";
   EXPECT_THAT(rates(Schedule::Kind::wsd, 0.0), ElementsAre(50, 100, 100, 100, 100, 100, 100, 100, 100, 100, 100));
 }
 
-TEST(Schedule, IsCalledByItsName) {
+TEST(Schedule, RoundTripsThroughItsName) {
   for (const char* name : {"cosine", "linear", "constant", "wsd"}) EXPECT_EQ(to_string(Schedule::parse(name)), name);
   EXPECT_EQ(error_of<ValueError>([] { Schedule::parse("step"); }),
             "[schedule] it must be cosine, linear, constant or wsd, but is step");

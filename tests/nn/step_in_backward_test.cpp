@@ -46,7 +46,7 @@ std::size_t peak_of(const std::function<void()>& action) {
   return pool.statistics().requested_bytes.peak - before;
 }
 
-TEST(StepInBackward, TakesThePlainStepsBitForBitInLessMemory) {
+TEST(StepInBackward, GivesTheBitsOfPlainStepsInLessMemory) {
   for (const char* policy : {"none", "block"}) {
     Deep plain, fused;
     const auto whole = adamw(plain.network.named_parameters());

@@ -31,18 +31,18 @@ void expect_what_the_cpu_finds(SharedRun run, const Grid& grid, Layout layout = 
       << to_string(grid) << ", " << attention::to_string(layout);
 }
 
-TEST(TrainingOnDevices, WithABatchEachIsThatOnTheCpu) {
+TEST(TrainingOnDevices, DataParallelMatchesTheCpu) {
   expect_what_the_cpu_finds({.dropout = 0.1}, {1, 2});
   expect_what_the_cpu_finds({.optimizer = nn::OptimizerKind::muon, .shard = true}, {1, 2});
   for (const Device device : both) EXPECT_GT(allocator_for(device).statistics().requests, 0u) << to_string(device);
 }
 
-TEST(TrainingOnDevices, WithASequenceOverBothIsThatOnTheCpu) {
+TEST(TrainingOnDevices, SequenceParallelMatchesTheCpu) {
   expect_what_the_cpu_finds({.batch = 2, .context = 37, .attention_dropout = 0.2}, {2, 1}, Layout::zigzag);
   expect_what_the_cpu_finds({.pattern = Pattern::window(6, 0), .batch = 2}, {2, 1}, Layout::striped);
 }
 
-TEST(TrainingOnDevices, WithBothIsThatOnTheCpuAlsoWithTwoRanksOnEach) {
+TEST(TrainingOnDevices, BothAxesMatchTheCpuWithTwoRanksPerDevice) {
   expect_what_the_cpu_finds({.batch = 2, .shard = true}, {2, 2}, Layout::contiguous);
 }
 
@@ -51,7 +51,7 @@ TEST(TrainingOnDevices, HasTheSameBitsEachTime) {
   EXPECT_EQ(history_of(run, {2, 1}), history_of(run, {2, 1}));
 }
 
-TEST(TrainingOnDevices, GoesOnOnTheCpuAndBack) {
+TEST(TrainingOnDevices, ResumesOnTheCpuAndBack) {
   const TemporaryFolder folder;
   const std::string path = folder.file("devices.safetensors");
   SharedRun run{.batch = 2, .shard = true};
@@ -74,7 +74,7 @@ TEST(TrainingOnDevices, GoesOnOnTheCpuAndBack) {
   EXPECT_LT(largest_difference(part(both, {2, 1}, false), whole), 1e-10);
 }
 
-TEST(TrainingOnDevices, OfARankThatFailsLeavesBothUsable) {
+TEST(TrainingOnDevices, AFailedRankLeavesBothDevicesUsable) {
   const SharedRun run{.batch = 2, .steps = 1, .devices = both};
   const std::vector<double> expected = history_of(run, {2, 1});
   std::vector<std::size_t> before;

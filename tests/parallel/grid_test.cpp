@@ -18,7 +18,7 @@ using attention::LocalGroup;
 using poolgrad::testing_support::error_of;
 using ::testing::HasSubstr;
 
-TEST(Grid, IsReadFromWhatIsShared) {
+TEST(Grid, ParsesItsOption) {
   EXPECT_EQ(to_string(Grid::parse("ring", 4)), "ring:4,data:1");
   EXPECT_EQ(to_string(Grid::parse("data", 4)), "ring:1,data:4");
   EXPECT_EQ(to_string(Grid::parse("ring:2,data:3", 6)), "ring:2,data:3");
@@ -26,7 +26,7 @@ TEST(Grid, IsReadFromWhatIsShared) {
   EXPECT_EQ(to_string(Grid::parse("data:1", 1)), "ring:1,data:1");
 }
 
-TEST(Grid, RefusesInOneSentenceWhatIsNotTheRanks) {
+TEST(Grid, RefusesGridsOfTheWrongSize) {
   for (const char* text : {"", "rings", "ring:0", "ring:x", "ring:2,ring:2", "ring,data", "ring:2,", "ring:2 ,data:2"})
     EXPECT_THAT(error_of<ValueError>([&] { Grid::parse(text, 4); }), HasSubstr("share sequences (ring)")) << text;
   EXPECT_EQ(error_of<ValueError>([&] { Grid::parse("ring:2,data:3", 4); }),
@@ -44,7 +44,7 @@ void on_grid(const Grid& grid, const std::function<void(TrainingRanks&)>& body) 
   });
 }
 
-TEST(TrainingRanks, HaveSharesThatAreTheBatchAndDisjoint) {
+TEST(TrainingRanks, HaveDisjointSharesThatCoverTheBatch) {
   const Grid grid{2, 3};
   std::multiset<std::pair<std::int64_t, std::int64_t>> seen;
   std::mutex mutex;
@@ -60,7 +60,7 @@ TEST(TrainingRanks, HaveSharesThatAreTheBatchAndDisjoint) {
     for (std::int64_t t = 0; t < 13; ++t) EXPECT_EQ(seen.count({row, t}), 1u);
 }
 
-TEST(TrainingRanks, SayWhatIsTooSmallToBeShared) {
+TEST(TrainingRanks, RefuseTooSmallBatchesAndSequences) {
   on_grid({2, 2}, [&](TrainingRanks& ranks) {
     EXPECT_EQ(error_of<ValueError>([&] { ranks.share(1, 10); }),
               "[parallel] a batch of 1 is too small to be shared by 2 ranks (data)");
@@ -69,7 +69,7 @@ TEST(TrainingRanks, SayWhatIsTooSmallToBeShared) {
   });
 }
 
-TEST(TrainingRanks, AddUpInTheOrderOfTheRanks) {
+TEST(TrainingRanks, SumInRankOrder) {
   const double parts[] = {1e16, 1.0, -1e16, 1.0};  // no other order of the sum gives 1
   on_grid({1, 4}, [&](TrainingRanks& ranks) {
     double values[] = {parts[ranks.rank()], 2.0};
@@ -79,7 +79,7 @@ TEST(TrainingRanks, AddUpInTheOrderOfTheRanks) {
   });
 }
 
-TEST(SumOverRanks, OfATensorIsThatInTheOrderOfTheRanksOnEveryRank) {
+TEST(SumOverRanks, AddsTensorsInRankOrderOnEveryRank) {
   for (const std::int64_t count : {0, 1, 3, 4, 4099}) {
     LocalGroup group(4);
     std::vector<Tensor> sums(4);
@@ -101,7 +101,7 @@ TEST(SumOverRanks, OfATensorIsThatInTheOrderOfTheRanksOnEveryRank) {
   }
 }
 
-TEST(TrainingRanks, TakeOverWhatOthersOwn) {
+TEST(TrainingRanks, ReceiveTensorsFromTheirOwners) {
   on_grid({1, 3}, [&](TrainingRanks& ranks) {
     std::vector<Tensor> tensors;
     for (int i = 0; i < 5; ++i) tensors.push_back(full({2, 3}, 10.0 * ranks.rank() + i));
@@ -114,7 +114,7 @@ TEST(TrainingRanks, TakeOverWhatOthersOwn) {
   });
 }
 
-TEST(TrainingRanks, NameTheFirstRankAndTheOptionThatDiffer) {
+TEST(TrainingRanks, NameTheFirstRankWithAnotherOption) {
   on_grid({1, 4}, [&](TrainingRanks& ranks) {
     const std::string rate = ranks.rank() >= 2 ? "0.1" : "0.003";
     EXPECT_EQ(error_of<ValueError>([&] {
@@ -125,7 +125,7 @@ TEST(TrainingRanks, NameTheFirstRankAndTheOptionThatDiffer) {
   });
 }
 
-TEST(Owners, HaveNoMoreThanTheirShareAndTheLargestParameter) {
+TEST(Owners, HaveAtMostTheirSharePlusTheLargestParameter) {
   std::vector<Tensor> parameters;
   for (const std::int64_t size : {40, 7, 7, 100, 3, 60, 1, 12}) parameters.push_back(zeros({size}));
   const std::vector<int> owners = nn::owners_of(parameters, 3);

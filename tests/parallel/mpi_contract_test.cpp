@@ -40,12 +40,12 @@ TEST(MpiWorld, SendsLargeMessagesInPieces) {
     });
 }
 
-TEST(MpiWorld, IsOneAtATime) {
+TEST(MpiWorld, RefusesASecondWorld) {
   const MpiWorld world;
   EXPECT_EQ(error_of<Error>([] { MpiWorld second; }), "[mpi] there is an MpiWorld in this process already");
 }
 
-TEST(MpiWorld, RefusesOptionsThatMakeNoSense) {
+TEST(MpiWorld, RefusesInvalidOptions) {
   EXPECT_EQ(error_of<ValueError>([] { MpiWorld({.timeout = -1}); }), "[mpi] timeout must be 0 s or more, but is -1");
   EXPECT_EQ(error_of<ValueError>([] { MpiWorld({.grace = 0}); }), "[mpi] grace must be more than 0 s, but is 0");
   EXPECT_EQ(error_of<ValueError>([] { MpiWorld({.piece = std::int64_t{1} << 31}); }),
@@ -59,7 +59,7 @@ TEST(MpiWorld, RefusesOptionsThatMakeNoSense) {
   expect_to_work(world);
 }
 
-TEST(MpiWorld, GroupsKeepTheirMessagesToThemselvesAndNameRanksByTheirNumberAmongAll) {
+TEST(MpiWorld, GroupsSeparateMessagesAndNameWorldRanks) {
   NEEDS_RANKS(4);
   MpiWorld world;
   const auto all = world.communicator(), half = world.split(rank() % 2);
@@ -84,7 +84,7 @@ TEST(MpiWorld, GroupsKeepTheirMessagesToThemselvesAndNameRanksByTheirNumberAmong
   expect_to_work(world);
 }
 
-TEST(MpiWorld, TouchesNoMemoryOfAnExchangeThatWasGivenUp) {
+TEST(MpiWorld, DoesNotWriteMemoryOfAnAbandonedExchange) {
   NEEDS_RANKS(2);
   constexpr std::size_t large = std::size_t{1} << 20;  // more than MPI buffers: in transit when abandoned
   MpiWorld world;
@@ -111,7 +111,7 @@ TEST(MpiWorld, TouchesNoMemoryOfAnExchangeThatWasGivenUp) {
   }
 }
 
-TEST(MpiWorld, TellsAllRanksWhichOneHasFailedAndWhyWhileMessagesAreUnderWay) {
+TEST(MpiWorld, ReportsAFailureToAllRanksDuringMessages) {
   NEEDS_RANKS(2);
   constexpr std::size_t large = std::size_t{1} << 19;
   MpiWorld world;
@@ -133,7 +133,7 @@ TEST(MpiWorld, TellsAllRanksWhichOneHasFailedAndWhyWhileMessagesAreUnderWay) {
   }
 }
 
-TEST(MpiWorld, TellsRanksThatExchangeNothingAtTheEndOfTheRun) {
+TEST(MpiWorld, ReportsAFailureToIdleRanksAtTheEnd) {
   NEEDS_RANKS(2);
   MpiWorld world;
   EXPECT_EQ(error_of<Error>([&] {
@@ -145,7 +145,7 @@ TEST(MpiWorld, TellsRanksThatExchangeNothingAtTheEndOfTheRun) {
   expect_to_work(world);
 }
 
-TEST(MpiWorld, EveryRankThatFailsKeepsItsOwnException) {
+TEST(MpiWorld, EveryFailedRankThrowsItsOwnException) {
   MpiWorld world;
   for (int round = 0; round < 3; ++round) {
     const std::string own = "rank " + std::to_string(rank()) + " is out of luck";
@@ -164,7 +164,7 @@ TEST(MpiWorld, EveryRankThatFailsKeepsItsOwnException) {
   }
 }
 
-TEST(MpiWorld, TransfersOfAFailedRunAreOver) {
+TEST(MpiWorld, RefusesToWaitForTransfersOfAFailedRun) {
   NEEDS_RANKS(2);
   MpiWorld world;
   Mailbox mine;
@@ -179,7 +179,7 @@ TEST(MpiWorld, TransfersOfAFailedRunAreOver) {
   expect_to_work(world);
 }
 
-TEST(MpiWorld, ItsCommunicatorsSayThatItHasEndedAndTransfersMayOutliveIt) {
+TEST(MpiWorld, ItsCommunicatorsRefuseAfterItsEnd) {
   Mailbox mine;
   std::shared_ptr<Communicator> left;
   {
@@ -192,7 +192,7 @@ TEST(MpiWorld, ItsCommunicatorsSayThatItHasEndedAndTransfersMayOutliveIt) {
             "[exchange] the MpiWorld of this communicator has ended");
 }
 
-TEST(MpiWorld, NoticesThatARankHasEnded) {
+TEST(MpiWorld, DetectsAnEndedRank) {
   NEEDS_RANKS(2);
   MpiWorld world;
   EXPECT_EQ(error_of<Error>([&] {
@@ -205,7 +205,7 @@ TEST(MpiWorld, NoticesThatARankHasEnded) {
   expect_to_work(world);
 }
 
-TEST(MpiWorld, SaysWhoWaitsForWhomWhenTimeIsUp) {
+TEST(MpiWorld, NamesWaitingRanksAfterTheTimeout) {
   NEEDS_RANKS(2);
   MpiWorld world({.timeout = 0.3});
   const std::string error = error_of<Error>([&] {

@@ -61,7 +61,7 @@ class MpiRing : public ::testing::Test {
   MpiWorld world_;
 };
 
-TEST_F(MpiRing, EveryPatternAndLayoutHasTheBitsOfARingWithinOneProcess) {
+TEST_F(MpiRing, EqualsTheRingOfOneProcessBitForBit) {
   const RingInputs in = ring_inputs({1, 61, 61, 3, 3, 3, 2});
   int number = 0;
   for (const Case& one : pattern_cases())
@@ -76,7 +76,7 @@ TEST_F(MpiRing, EveryPatternAndLayoutHasTheBitsOfARingWithinOneProcess) {
       }
 }
 
-TEST_F(MpiRing, IsAttentionOnOneDeviceUpToRounding) {
+TEST_F(MpiRing, EqualsOneDeviceUpToRounding) {
   const RingInputs in = ring_inputs({2, 45, 45, 4, 2, 4, 6});
   Generator numbers(8);
   const Tensor sinks = randn({4}, {.dtype = DType::f64}, numbers);
@@ -118,7 +118,7 @@ TEST_F(MpiRing, IsAttentionOnOneDeviceUpToRounding) {
   }
 }
 
-TEST_F(MpiRing, SequencesShorterThanTheRing) {
+TEST_F(MpiRing, TakesSequencesShorterThanTheRing) {
   for (const RingSizes& sizes : {RingSizes{1, 3, 3, 2, 1, 4, 4}, RingSizes{1, 13, 5, 2, 2, 4, 3}}) {
     const RingInputs in = ring_inputs(sizes);
     for (const Layout layout : layouts)
@@ -127,7 +127,7 @@ TEST_F(MpiRing, SequencesShorterThanTheRing) {
   }
 }
 
-TEST_F(MpiRing, OfHalfPrecisionGathersInSinglePrecision) {
+TEST_F(MpiRing, AccumulatesHalfPrecisionGradientsInF32) {
   const RingInputs in = ring_inputs({1, 40, 40, 2, 2, 8, 8}, DType::bf16);
   const auto run = [&](Exchange exchange) {
     std::vector<Tensor> own;
@@ -147,7 +147,7 @@ TEST_F(MpiRing, OfHalfPrecisionGathersInSinglePrecision) {
   EXPECT_TRUE(bit_equal(run(Exchange::ring), want));
 }
 
-TEST_F(MpiRing, SendsWhatAnOutlineForesees) {
+TEST_F(MpiRing, SendsTheMessagesOfTheOutline) {
   const RingShare share{.batch = 1, .tokens = 32, .heads = 4, .kv_heads = 2, .width = 4, .value_width = 6};
   const RingInputs in = ring_inputs({1, 32 * ranks(), 32 * ranks(), 4, 2, 4, 6}, share.dtype);
   const Pattern causal = Pattern::causal();
@@ -183,7 +183,7 @@ TEST_F(MpiRing, ModulesTakeTheCommunicator) {
   EXPECT_TRUE(all_close(out, mine(whole.forward(in.q, in.k, in.v)), 1e-12, 1e-12));
 }
 
-TEST_F(MpiRing, ARankThatFailsWithinItEndsTheOthersWithItsReason) {
+TEST_F(MpiRing, AFailedRankEndsTheOthersWithItsReason) {
   NEEDS_RANKS(2);
   const RingInputs in = ring_inputs({1, 64, 64, 2, 2, 4, 4});
   const auto forward = [&](std::int64_t missing) {
@@ -199,7 +199,7 @@ TEST_F(MpiRing, ARankThatFailsWithinItEndsTheOthersWithItsReason) {
   forward(0);
 }
 
-TEST_F(MpiRing, OnAGpuGoesThroughPinnedMemoryOfTheHost) {
+TEST_F(MpiRing, SendsGpuTensorsThroughPinnedMemory) {
   const Device gpu{DeviceType::cuda, 0};
   const RingInputs in = ring_inputs({1, 45, 45, 2, 2, 4, 4});
   for (const Layout layout : layouts) {
@@ -215,7 +215,7 @@ TEST_F(MpiRing, OnAGpuGoesThroughPinnedMemoryOfTheHost) {
   EXPECT_EQ(pinned.allocation.current, 0u);
 }
 
-TEST_F(MpiRing, OnASimulatedDeviceSendsSizesOnly) {
+TEST_F(MpiRing, SendsOnlySizesOnASimulatedDevice) {
   const RingInputs in = ring_inputs({1, 45, 45, 2, 2, 4, 4});
   auto statistics = std::make_shared<RingStatistics>();
   part_of_ring(world_, in, {}, Pattern::dense(), {.layout = Layout::striped, .statistics = statistics},

@@ -7,7 +7,7 @@
 namespace poolgrad::parallel {
 namespace {
 
-TEST(MpiStub, SaysWhatIsMissing) {
+TEST(MpiStub, NamesTheMissingPackage) {
   EXPECT_EQ(testing_support::error_of<Error>([] { MpiWorld(); }),
             "[mpi] poolgrad was built without MPI: apt-get install libopenmpi-dev openmpi-bin, and build it again");
 }

@@ -34,7 +34,7 @@ class MpiTraining : public ::testing::Test {
   MpiWorld world_;
 };
 
-TEST_F(MpiTraining, FollowsOneProcessHoweverTheWorkIsShared) {
+TEST_F(MpiTraining, MatchesOneProcessForEveryGrid) {
   const SharedRun run{.batch = 8, .context = 29, .dropout = 0.1};
   RankOfRun alone(run);
   const std::vector<double> want = history(alone);
@@ -42,7 +42,7 @@ TEST_F(MpiTraining, FollowsOneProcessHoweverTheWorkIsShared) {
     EXPECT_LT(largest_difference(history_here(run, grid), want), 1e-10) << to_string(grid);
 }
 
-TEST_F(MpiTraining, HasTheBitsOfRanksThatAreThreadsAlsoWithOptimiserStatesDivided) {
+TEST_F(MpiTraining, HasTheBitsOfThreadRanks) {
   SharedRun run{.batch = 8, .steps = 4, .dtype = DType::f32};
   const Grid grid = grids()[grids().size() / 2];
   std::vector<double> threads;
@@ -57,7 +57,7 @@ TEST_F(MpiTraining, HasTheBitsOfRanksThatAreThreadsAlsoWithOptimiserStatesDivide
   EXPECT_EQ(history_here(run, grid, Layout::striped), threads);
 }
 
-TEST_F(MpiTraining, SavesOneFileWithWhichOneProcessGoesOn) {
+TEST_F(MpiTraining, SavesOneFileThatOneProcessResumes) {
   const SharedRun run{.batch = 8, .shard = true};
   const std::string path = "mpi_training_" + std::to_string(ranks()) + ".safetensors";
   std::vector<double> rest;
@@ -78,7 +78,7 @@ TEST_F(MpiTraining, SavesOneFileWithWhichOneProcessGoesOn) {
   if (rank() == 0) std::filesystem::remove(path);
 }
 
-TEST_F(MpiTraining, NamesTheOptionThatDiffers) {
+TEST_F(MpiTraining, NamesADifferingOption) {
   NEEDS_RANKS(2);
   world_.run([&] {
     TrainingRanks all(world_.communicator(), {1, ranks()});

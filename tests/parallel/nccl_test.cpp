@@ -102,7 +102,7 @@ class Nccl : public ::testing::Test {
   FakeNccl nccl_;
 };
 
-TEST_F(Nccl, SendsAndReceivesInOneGroupOnAStreamOfItsOwn) {
+TEST_F(Nccl, SendsAndReceivesInOneGroupOnItsOwnStream) {
   nccl_.moves = false;
   constexpr std::int64_t large = (std::int64_t{3} << 30) + 5;  // beyond 2^31
   on_ranks(3, [](Communicator& c, Device own) {
@@ -136,7 +136,7 @@ TEST_F(Nccl, SendsAndReceivesInOneGroupOnAStreamOfItsOwn) {
   }
 }
 
-TEST_F(Nccl, ExchangesWhatWorkBeforeHasWrittenForWorkThatComesAfter) {
+TEST_F(Nccl, OrdersExchangesBetweenEarlierAndLaterWork) {
   for (int round = 0; round < 20; ++round)
     on_ranks(4, [&](Communicator& c, Device own) {
       Tensor out = zeros({1000}, {DType::f32, own}), in = zeros({1000}, {DType::f32, own});
@@ -154,7 +154,7 @@ TEST_F(Nccl, ExchangesWhatWorkBeforeHasWrittenForWorkThatComesAfter) {
     });
 }
 
-TEST_F(Nccl, ARingHasTheBitsOfOneThatIsConnectedOtherwise) {
+TEST_F(Nccl, ARingHasTheBitsOfALocalRing) {
   const RingInputs in = ring_inputs({1, 42, 42, 2, 2, 4, 4}, DType::f32);
   const auto attend = [&](const std::shared_ptr<Communicator>& c, Device own, attention::Exchange exchange) {
     const auto mine = [&](const Tensor& x) {
@@ -181,7 +181,7 @@ TEST_F(Nccl, ARingHasTheBitsOfOneThatIsConnectedOtherwise) {
   EXPECT_THAT(nccl_.names_of(0), HasSubstr("Send Recv"));
 }
 
-TEST_F(Nccl, AddsUpOverRanks) {
+TEST_F(Nccl, SumsOverRanks) {
   LocalGroup group(4);
   group.run(1, [&](Communicator& one, int) {
     const auto nccl = nccl_communicator(group.communicator(one.rank()), gpu(one.rank()), {}, FakeNccl::library);
@@ -193,7 +193,7 @@ TEST_F(Nccl, AddsUpOverRanks) {
   });
 }
 
-TEST_F(Nccl, LeavesMessagesOfTheHostToTheOtherRanks) {
+TEST_F(Nccl, LeavesHostMessagesToTheHostCommunicator) {
   on_ranks(2, [](Communicator& c, Device) {
     std::int64_t out = 7 + c.rank(), in = 0;
     c.start({}, 1 - c.rank(), {&out, 8}, 1 - c.rank(), {&in, 8})->wait();
@@ -202,7 +202,7 @@ TEST_F(Nccl, LeavesMessagesOfTheHostToTheOtherRanks) {
   EXPECT_EQ(nccl_.names_of(0), "CommInitRank CommDestroy");
 }
 
-TEST_F(Nccl, RefusesWhatItCannotDo) {
+TEST_F(Nccl, RefusesSharedGpusAndOtherDevices) {
   LocalGroup two(2), alone(1);
   EXPECT_EQ(error_of<Error>([&] {
               two.run(1, [&](Communicator& one, int) {
@@ -231,7 +231,7 @@ TEST_F(Nccl, RefusesWhatItCannotDo) {
   });
 }
 
-TEST_F(Nccl, RefusesAnotherVersionOnAnotherRank) {
+TEST_F(Nccl, RefusesDifferentVersions) {
   NcclLibrary older = FakeNccl::library;
   older.GetVersion = [](int* version) { return *version = 21000, 0; };
   LocalGroup group(2);
@@ -270,7 +270,7 @@ std::vector<std::vector<std::string>> heard(int ranks, const NcclOptions& option
   return heard;
 }
 
-TEST_F(Nccl, NamesTheCallAndTheRankThatFail) {
+TEST_F(Nccl, NamesTheFailedCallAndRank) {
   for (const std::string name : {"GroupStart", "Send", "Recv", "GroupEnd"}) {
     nccl_.failing = {{name, 2}};
     EXPECT_THAT(heard(1)[0], ElementsAre("[nccl] nccl" + name + " failed on rank 0: unhandled system error",
@@ -282,7 +282,7 @@ TEST_F(Nccl, NamesTheCallAndTheRankThatFail) {
             "[nccl] ncclCommInitRank failed on rank 0: unhandled cuda error");
 }
 
-TEST_F(Nccl, AnErrorThatComesLaterEndsTheExchangeOnAllRanks) {
+TEST_F(Nccl, AnAsynchronousErrorEndsTheExchangeOnAllRanks) {
   nccl_.asynchronous = {{1, 6}};
   nccl_.silent = {{1, true}};
   const auto all = heard(3, {.timeout = 5});
@@ -293,7 +293,7 @@ TEST_F(Nccl, AnErrorThatComesLaterEndsTheExchangeOnAllRanks) {
   for (int rank = 0; rank < 3; ++rank) EXPECT_THAT(nccl_.names_of(rank), ::testing::EndsWith("CommAbort"));
 }
 
-TEST_F(Nccl, SaysForWhomItHasWaitedWhenBytesDoNotCome) {
+TEST_F(Nccl, NamesTheSilentPeerAfterTheTimeout) {
   nccl_.silent = {{1, true}};
   const auto began = std::chrono::steady_clock::now();
   const auto all = heard(2, {.timeout = 0.2});
@@ -308,7 +308,7 @@ TEST_F(Nccl, SaysForWhomItHasWaitedWhenBytesDoNotCome) {
                                  "[exchange] rank " + std::to_string(1 - rank) + " failed: " + first(1 - rank, rank)));
 }
 
-TEST_F(Nccl, NoticesThatAPeerHasEndedBeforeItBegan) {
+TEST_F(Nccl, DetectsAPeerThatEndsBeforeTheExchange) {
   EXPECT_EQ(error_of<Error>([] {
               on_ranks(2, [](Communicator& c, Device own) {
                 const Tensor x = zeros({16}, {DType::f32, own});
@@ -318,7 +318,7 @@ TEST_F(Nccl, NoticesThatAPeerHasEndedBeforeItBegan) {
             "[exchange] every rank waits: rank 0 for rank 1, which has ended");
 }
 
-TEST_F(Nccl, TouchesNoMemoryOfAnExchangeThatWasGivenUp) {
+TEST_F(Nccl, DoesNotWriteMemoryOfAnAbandonedExchange) {
   std::string told;
   const auto body = [&](Communicator& c, Device own) {
     const Tensor out = full({16}, 3.0, {DType::f32, own}), in = full({16}, 1.0, {DType::f32, own});
@@ -336,14 +336,14 @@ TEST_F(Nccl, TouchesNoMemoryOfAnExchangeThatWasGivenUp) {
   EXPECT_THAT(told, ::testing::AnyOf(given_up, "[exchange] rank 0 failed: " + given_up));
 }
 
-TEST(NcclLibrary, SaysWhatIsMissing) {
+TEST(NcclLibrary, NamesTheMissingLibrary) {
   EXPECT_THAT(error_of<DeviceError>([] { open_nccl("libnccl_of_nobody.so.2"); }),
               StartsWith("[nccl] NCCL is needed between GPUs (apt-get install libnccl2): libnccl_of_nobody.so.2: "));
   EXPECT_EQ(error_of<DeviceError>([] { open_nccl("libm.so.6"); }),
             "[nccl] libm.so.6 is older than NCCL 2.7: it has no ncclGetVersion");
 }
 
-TEST(NcclLibrary, OfThisMachineAnswersWhatNeedsNoGpu) {
+TEST(NcclLibrary, ReportsItsVersionOnThisMachine) {
   NcclLibrary nccl{};
   try {
     nccl = open_nccl("libnccl.so.2");

@@ -38,7 +38,7 @@ class TrainingEndings : public ::testing::TestWithParam<Moment> {};
 INSTANTIATE_TEST_SUITE_P(At, TrainingEndings, ::testing::ValuesIn(all_moments),
                          [](const auto& one) { return to_string(one.param); });
 
-TEST_P(TrainingEndings, AllHearOfTheRankThatThrowsAndTheCheckpointIsWhole) {
+TEST_P(TrainingEndings, AFailedRankEndsAllRanksAndTheCheckpointIsWhole) {
   const Moment moment = GetParam();
   for (int culprit = 0; culprit < ranks; ++culprit) {
     SCOPED_TRACE(culprit);
@@ -69,7 +69,7 @@ TEST_P(TrainingEndings, AllHearOfTheRankThatThrowsAndTheCheckpointIsWhole) {
   }
 }
 
-TEST(TrainingEndings, OfNobodyAreLate) {
+TEST(TrainingEndings, ARunWithoutFailuresEndsNormally) {
   const TemporaryFolder folder;
   const std::string path = folder.file("run.safetensors");
   EXPECT_THAT(heard_where(-1, Moment::end, path), Each(""));

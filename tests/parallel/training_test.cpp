@@ -23,14 +23,14 @@ using ::testing::HasSubstr;
 
 constexpr Layout layouts[] = {Layout::contiguous, Layout::zigzag, Layout::striped};
 
-TEST(TrainingOnRanks, WithABatchEachFollowsOneProcess) {
+TEST(TrainingOnRanks, DataParallelMatchesOneProcess) {
   const SharedRun run{.batch = 8};
   const std::vector<double> alone = history_alone(run);
   for (const int ranks : {1, 2, 4, 8})
     EXPECT_LT(largest_difference(history_of(run, {1, ranks}), alone), 1e-10) << ranks;
 }
 
-TEST(TrainingOnRanks, WithASequenceOverAllFollowsOneProcessInEveryLayout) {
+TEST(TrainingOnRanks, SequenceParallelMatchesOneProcessInEveryLayout) {
   const SharedRun run{.batch = 2, .context = 37};
   const std::vector<double> alone = history_alone(run);
   for (const Layout layout : layouts)
@@ -40,7 +40,7 @@ TEST(TrainingOnRanks, WithASequenceOverAllFollowsOneProcessInEveryLayout) {
   EXPECT_LT(largest_difference(history_of(run, {8, 1}), alone), 1e-10);
 }
 
-TEST(TrainingOnRanks, WithBothFollowsOneProcess) {
+TEST(TrainingOnRanks, BothAxesMatchOneProcess) {
   const SharedRun run{.batch = 5, .context = 26};  // shares of 2 and 3, and of 13
   const std::vector<double> alone = history_alone(run);
   EXPECT_LT(largest_difference(history_of(run, {2, 2}), alone), 1e-10);
@@ -55,7 +55,7 @@ TEST(TrainingOnRanks, AccumulatesToTheGradientOfALargerBatch) {
     EXPECT_LT(largest_difference(history_of(run, grid), alone), 1e-10) << to_string(grid);
 }
 
-TEST(TrainingOnRanks, HonourPatternsPositionsAndDropout) {
+TEST(TrainingOnRanks, SupportsPatternsPositionsAndDropout) {
   const Pattern patterns[] = {Pattern::window(6, 0), Pattern::dilated({4, 16, 32}, {1, 2, 4}) & Pattern::causal(),
                               Pattern::documents({0, 9, 20, 30}) & Pattern::causal(),
                               Pattern::strided(5) & Pattern::causal()};
@@ -76,7 +76,7 @@ TEST(TrainingOnRanks, HonourPatternsPositionsAndDropout) {
   }
 }
 
-TEST(TrainingOnRanks, LeavesAModelOfWholeSequencesAlsoWhereAStepFails) {
+TEST(TrainingOnRanks, RestoresTheModelEvenAfterAFailedStep) {
   on_ranks({.dropout = 0.1}, {1, 1}, Layout::zigzag, [](RankOfRun& rank) {
     nn::LanguageModel& model = rank.trainer.model();
     HookHandle hook = register_hook(model.parameters()[0], [](const Tensor&) -> Tensor { throw ValueError("no"); });
@@ -87,7 +87,7 @@ TEST(TrainingOnRanks, LeavesAModelOfWholeSequencesAlsoWhereAStepFails) {
   });
 }
 
-TEST(TrainingOnRanks, AreJudgedByTheAverageOfTheirParametersAndGoOnWithIt) {
+TEST(TrainingOnRanks, ValidatesAndResumesWithTheAverage) {
   const TemporaryFolder folder;
   const std::string path = folder.file("averages.safetensors");
   SharedRun run{.batch = 4, .steps = 9, .ema = 0.8};
@@ -129,7 +129,7 @@ class Counting final : public Communicator {
   std::shared_ptr<Communicator> ranks_;
 };
 
-TEST(TrainingOnRanks, SendsGradientsWhileTheBackwardPassGoesOn) {
+TEST(TrainingOnRanks, SendsGradientsDuringTheBackwardPass) {
   LocalGroup group(2);
   group.run(1, [&](Communicator& one, int) {
     const auto counting = std::make_shared<Counting>(group.communicator(one.rank()));
@@ -146,7 +146,7 @@ TEST(TrainingOnRanks, SendsGradientsWhileTheBackwardPassGoesOn) {
   });
 }
 
-TEST(TrainingOnRanks, WithOptimiserStatesDividedHasTheSameBits) {
+TEST(TrainingOnRanks, ShardedOptimizerHasTheSameBits) {
   for (const auto kind :
        {nn::OptimizerKind::adamw, nn::OptimizerKind::sgd, nn::OptimizerKind::lion, nn::OptimizerKind::muon}) {
     SharedRun run{.optimizer = kind, .steps = 6, .dtype = DType::f32};
@@ -157,7 +157,7 @@ TEST(TrainingOnRanks, WithOptimiserStatesDividedHasTheSameBits) {
   }
 }
 
-TEST(TrainingOnRanks, WithOptimiserStatesDividedEachHasThoseOfItsOwnParameters) {
+TEST(TrainingOnRanks, ShardedOptimizerHoldsOnlyOwnedState) {
   const SharedRun run{.shard = true, .dtype = DType::f32};
   RankOfRun alone(run);
   const std::vector<Tensor> parameters = alone.trainer.model().parameters();
@@ -177,7 +177,7 @@ TEST(TrainingOnRanks, WithOptimiserStatesDividedEachHasThoseOfItsOwnParameters) 
     EXPECT_LE(own, alone.trainer.optimizer_bytes() / 4 + 8u * static_cast<std::uint64_t>(largest));
 }
 
-TEST(TrainingOnRanks, SkipsAStepOnAllRanksWhereOneHasGradientsThatAreNotFinite) {
+TEST(TrainingOnRanks, NonFiniteGradientsOnOneRankSkipTheStepOnAll) {
   const SharedRun run{.dtype = DType::f32, .loss_scale = nn::LossScalerOptions{.initial = 1024}};
   on_ranks(run, {1, 2}, Layout::zigzag, [&](RankOfRun& rank) {
     HookHandle hook;
@@ -203,7 +203,7 @@ std::vector<double> resumed(const SharedRun& run, const Grid& grid, const std::s
   return result;
 }
 
-TEST(TrainingOnRanks, SavesOneFileWithWhichAnyNumberOfRanksGoesOn) {
+TEST(TrainingOnRanks, SavesOneFileThatAnyNumberOfRanksResumes) {
   const TemporaryFolder folder;
   for (const auto kind : {nn::OptimizerKind::adamw, nn::OptimizerKind::muon})
     for (const bool shard : {false, true}) {
@@ -225,7 +225,7 @@ TEST(TrainingOnRanks, SavesOneFileWithWhichAnyNumberOfRanksGoesOn) {
     }
 }
 
-TEST(TrainingOnRanks, WithOptimiserStatesDividedWritesTheSameFile) {
+TEST(TrainingOnRanks, ShardedOptimizerWritesTheSameFile) {
   const TemporaryFolder folder;
   for (const auto kind : {nn::OptimizerKind::adamw, nn::OptimizerKind::muon}) {
     const auto saved = [&](bool shard) {
@@ -241,7 +241,7 @@ TEST(TrainingOnRanks, WithOptimiserStatesDividedWritesTheSameFile) {
   }
 }
 
-TEST(TrainingOnRanks, RefusesACheckpointThatIsCutOffOnEveryRank) {
+TEST(TrainingOnRanks, RefusesATruncatedCheckpointOnEveryRank) {
   const TemporaryFolder folder;
   const SharedRun run{.shard = true};
   const std::string path = folder.file("whole.safetensors"), cut = folder.file("cut.safetensors");
@@ -258,7 +258,7 @@ TEST(TrainingOnRanks, RefusesACheckpointThatIsCutOffOnEveryRank) {
   });
 }
 
-TEST(TrainingOnRanks, OfOtherTextsSaysWhichRank) {
+TEST(TrainingOnRanks, NamesTheRankWithAnotherText) {
   LocalGroup group(2);
   const std::string error = error_of<ValueError>([&] {
     group.run(1, [&](Communicator& one, int) {

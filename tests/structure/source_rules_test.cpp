@@ -26,21 +26,21 @@ std::string repeated_lines(int count) {
   return text;
 }
 
-TEST(SourceTree, HasEveryFloor) {
+TEST(SourceTree, HasEveryLayer) {
   for (const char* path : {"poolgrad.h", "allocator/caching_allocator.h", "kernels/gemm.h", "tensor/tensor.h",
                            "autograd/engine/engine.h", "nn/module.h", "attention/attend.h"})
     EXPECT_TRUE(std::ranges::any_of(tree(), [&](const SourceFile& file) { return file.path == path; })) << path;
 }
 
-TEST(SourceTree, IncludesOnlyLowerFloors) { EXPECT_THAT(floor_violations(tree()), IsEmpty()); }
+TEST(SourceTree, IncludesOnlyLowerLayers) { EXPECT_THAT(floor_violations(tree()), IsEmpty()); }
 TEST(SourceTree, KeepsThirdPartyHeadersOutOfPublicOnes) { EXPECT_THAT(public_header_violations(tree()), IsEmpty()); }
-TEST(SourceTree, HasRoomsThatOneCanLookOver) { EXPECT_THAT(room_violations(tree()), IsEmpty()); }
+TEST(SourceTree, HasSmallFolders) { EXPECT_THAT(room_violations(tree()), IsEmpty()); }
 TEST(SourceTree, HasSmallFiles) { EXPECT_THAT(size_violations(tree()), IsEmpty()); }
 TEST(SourceTree, AsksForCudaInOneHeader) { EXPECT_THAT(cuda_conditional_violations(tree()), IsEmpty()); }
 TEST(SourceTree, LaunchesKernelsInOnePlace) { EXPECT_THAT(launch_violations(tree()), IsEmpty()); }
-TEST(SourceTree, IsFinished) { EXPECT_THAT(unfinished_violations(tree()), IsEmpty()); }
+TEST(SourceTree, HasNoUnfinishedCode) { EXPECT_THAT(unfinished_violations(tree()), IsEmpty()); }
 
-TEST(SourceRules, AFloorMayIncludeItselfAndWhatIsBelow) {
+TEST(SourceRules, ALayerMayIncludeItselfAndLowerLayers) {
   EXPECT_THAT(
       floor_violations({{"tensor/a.h", "#include <vector>\n#include \"tensor/b.h\"\n#include \"kernels/c.h\"\n"},
                         {"kernels/cpu/a.cpp", "#include \"kernels/cpu/b.h\"\n#include \"allocator/c.h\"\n"},
@@ -49,7 +49,7 @@ TEST(SourceRules, AFloorMayIncludeItselfAndWhatIsBelow) {
       IsEmpty());
 }
 
-TEST(SourceRules, CatchAnIncludeOfAHigherFloor) {
+TEST(SourceRules, CatchAnIncludeOfAHigherLayer) {
   EXPECT_THAT(floor_violations({{"tensor/a.h", "#pragma once\n  #  include \"autograd/engine/node.h\" // why not\n"},
                                 {"nn/a.cpp", "#include \"attention/attend.h\"\n"},
                                 {"attention/a.cpp", "#include \"tests/attention/reference.h\"\n"},
@@ -60,7 +60,7 @@ TEST(SourceRules, CatchAnIncludeOfAHigherFloor) {
                           "allocator/a.cpp: poolgrad.h is on a higher floor"));
 }
 
-TEST(SourceRules, CatchIncludesThatDoNotStartAtTheRootAndUnknownFolders) {
+TEST(SourceRules, CatchRelativeIncludesAndUnknownFolders) {
   EXPECT_THAT(floor_violations({{"tensor/a.cpp", "#include \"shape.h\"\n#include \"../kernels/view.h\"\n"},
                                 {"tensor/b.cpp", "#include <kernels/view.h>\n"},
                                 {"nn/b.cpp", "#include \"utilities/view.h\"\n"},
@@ -97,7 +97,7 @@ TEST(SourceRules, CatchThirdPartyAndPrivateHeadersInPublicOnes) {
               ElementsAre("tensor/a.h: no #pragma once"));
 }
 
-TEST(SourceRules, CatchAListOfPublicHeadersThatIsWrongOrLong) {
+TEST(SourceRules, CatchAWrongOrLongListOfPublicHeaders) {
   EXPECT_THAT(public_header_violations({}), ElementsAre("poolgrad.h: does not exist"));
   EXPECT_THAT(public_header_violations({{"poolgrad.h", "#include \"nn/a.h\"\n"}}),
               ElementsAre("poolgrad.h: there is no nn/a.h"));
@@ -111,7 +111,7 @@ TEST(SourceRules, CatchAListOfPublicHeadersThatIsWrongOrLong) {
   EXPECT_THAT(public_header_violations(files), ElementsAre("poolgrad.h: lists 46, limit 45"));
 }
 
-TEST(SourceRules, CatchRoomsThatAreTooFull) {
+TEST(SourceRules, CatchOverfullFolders) {
   std::vector<SourceFile> files = {{"nn/training/a.h", ""}, {"nn/training/b.h", ""}};
   for (int i = 0; i < 24; ++i) files.push_back({"nn/" + std::to_string(i) + ".h", ""});
   for (int i = 0; i < 30; ++i) files.push_back({"tests/nn/" + std::to_string(i) + ".cpp", ""});
@@ -142,7 +142,7 @@ TEST(SourceRules, CatchCudaConditionals) {
   EXPECT_THAT(cuda_conditional_violations({{"nn/a.h", "#  ifdef POOLGRAD_WITH_CUDA\n"}}), SizeIs(1));
 }
 
-TEST(SourceRules, CatchALaunchThatIsNotTheLaunchers) {
+TEST(SourceRules, CatchAKernelLaunchOutsideTheLauncher) {
   const std::string launch =
       "void f() {\n  kernel" + std::string(3, '<') + "grid, block" + std::string(3, '>') + "(x);\n}\n";
   EXPECT_THAT(launch_violations({{"kernels/cuda/runtime.cuh", launch},

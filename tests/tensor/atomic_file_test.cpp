@@ -37,7 +37,7 @@ class SmallDisk {
   void (*handler_)(int);
 };
 
-TEST(AtomicFile, AppearsWithAllItsPieces) {
+TEST(AtomicFile, AppearsWithAllItsParts) {
   const TemporaryFolder folder;
   const std::string path = folder.file("a");
   const std::string_view pieces[] = {"one, ", "", "two"};
@@ -48,7 +48,7 @@ TEST(AtomicFile, AppearsWithAllItsPieces) {
   EXPECT_THAT(folder.names(), ElementsAre("a"));
 }
 
-TEST(AtomicFile, IsNotThereBeforeItIsCommitted) {
+TEST(AtomicFile, AppearsOnlyOnCommit) {
   const TemporaryFolder folder;
   const std::string path = folder.file("a");
   write_bytes(path, "old");
@@ -62,7 +62,7 @@ TEST(AtomicFile, IsNotThereBeforeItIsCommitted) {
   EXPECT_THAT(folder.names(), ElementsAre("a"));
 }
 
-TEST(AtomicFile, TwoWritersDoNotMeet) {
+TEST(AtomicFile, KeepsTwoWritersApart) {
   const TemporaryFolder folder;
   const std::string path = folder.file("a");
   AtomicFile first(path), second(path);
@@ -75,7 +75,7 @@ TEST(AtomicFile, TwoWritersDoNotMeet) {
   EXPECT_THAT(folder.names(), ElementsAre("a"));
 }
 
-TEST(AtomicFile, AFullDiskLeavesTheOldFile) {
+TEST(AtomicFile, KeepsTheOldFileOnAFullDisk) {
   const TemporaryFolder folder;
   const std::string path = folder.file("a");
   write_bytes(path, "old");
@@ -88,7 +88,7 @@ TEST(AtomicFile, AFullDiskLeavesTheOldFile) {
   EXPECT_THAT(folder.names(), ElementsAre("a"));
 }
 
-TEST(AtomicFile, AFullDiskLeavesTheOldCheckpoint) {
+TEST(AtomicFile, KeepsTheOldCheckpointOnAFullDisk) {
   const TemporaryFolder folder;
   const std::string path = folder.file("model.safetensors");
   save_safetensors(path, {{{"x", ones({4})}}, {}});
@@ -125,7 +125,7 @@ TEST(AtomicFile, FollowsASymbolicLink) {
   EXPECT_TRUE(std::filesystem::is_symlink(folder.file("latest")));
 }
 
-TEST(AtomicFile, FollowsLinksToWhatIsNotThereYet) {
+TEST(AtomicFile, FollowsLinksToAMissingFile) {
   const TemporaryFolder folder;
   std::filesystem::create_directory(folder.file("large"));
   std::filesystem::create_symlink("large/step100", folder.file("latest"));
@@ -136,7 +136,7 @@ TEST(AtomicFile, FollowsLinksToWhatIsNotThereYet) {
   EXPECT_TRUE(std::filesystem::is_symlink(folder.file("latest")));
 }
 
-TEST(AtomicFile, RefusesLinksThatLeadInACircle) {
+TEST(AtomicFile, RejectsCircularLinks) {
   const TemporaryFolder folder;
   std::filesystem::create_symlink(folder.file("b"), folder.file("a"));
   std::filesystem::create_symlink(folder.file("a"), folder.file("b"));
@@ -146,7 +146,7 @@ TEST(AtomicFile, RefusesLinksThatLeadInACircle) {
   EXPECT_THAT(folder.names(), ElementsAre("a", "b"));
 }
 
-TEST(AtomicFile, SaysWhyItCannotBeMade) {
+TEST(AtomicFile, ReportsTheReasonForAFailure) {
   const TemporaryFolder folder;
   const std::string inside = folder.file("none/a");
   EXPECT_EQ(error_of<FileError>([&] { write_file_atomically(inside, "x"); }),

@@ -18,7 +18,7 @@ namespace {
 using testing_support::expect_this_line;
 using testing_support::TemporaryFolder;
 
-TEST(CallSitesOfTensors, AreWhereAFunctionIsCalled) {
+TEST(TensorCallSites, AreTheLinesOfTheCalls) {
   Tensor x = arange(0, 12);
   const Tensor turned = x.alias({{4, 3}, {1, 4}, 0}), device = zeros({3}, {.device = {DeviceType::sim, 0}});
   expect_this_line([&] { turned.copy(); });
@@ -28,7 +28,7 @@ TEST(CallSitesOfTensors, AreWhereAFunctionIsCalled) {
   expect_this_line([&] { bit_equal(turned, turned); });
 }
 
-TEST(CallSitesOfTensors, OfFilesAreWhereTheyAreReadAndWritten) {
+TEST(TensorCallSites, CoverReadingAndWritingFiles) {
   const TemporaryFolder folder;
   const std::string array = folder.file("x.npy"), file = folder.file("x.safetensors");
   const Tensor turned = arange(0, 12).alias({{4, 3}, {1, 4}, 0});

@@ -51,7 +51,7 @@ TEST(BitEqual, LooksAtEveryBit) {
   EXPECT_TRUE(bit_equal(t, t.copy()));
 }
 
-TEST(MaxDifference, IsTheLargestAndNanWins) {
+TEST(MaxDifference, IsTheLargestOrNan) {
   EXPECT_EQ(max_difference(from_data({1.0, 5.0, 2.0}, {3}), from_data({1.5, 2.0, 2.0}, {3})), 3.0);
   EXPECT_TRUE(std::isnan(max_difference(from_data({not_a_number, 5.0}, {2}), from_data({1.0, 2.0}, {2}))));
   EXPECT_TRUE(std::isnan(max_difference(from_data({5.0, not_a_number, 9.0}, {3}), from_data({1.0, 2.0, 3.0}, {3}))));
@@ -74,7 +74,7 @@ TEST(RelativeError, IsTheRatioOfNorms) {
   EXPECT_DOUBLE_EQ(relative_error(from_data({2e-300}, {1}), from_data({1e-300}, {1})), 1.0);
 }
 
-TEST(TensorsNear, NamesTheWorstElementAndWhatItMayBe) {
+TEST(TensorsNear, NamesTheWorstElementAndItsLimit) {
   const Tensor a = from_data({1.0, 2.0, 3.0, 4.0, 5.0, 6.0}, {2, 3});
   const Tensor b = from_data({1.0f, 2.0f, 3.5f, 4.0f, 5.25f, 6.0f}, {2, 3});
   const Verdict verdict = tensors_near(a, b);
@@ -88,7 +88,7 @@ TEST(TensorsNear, NamesTheWorstElementAndWhatItMayBe) {
   EXPECT_EQ(tensors_near(zeros({0, 3}), zeros({0, 3})).text, "tensors are near: they are empty");
 }
 
-TEST(TensorsNear, AllowsWhatTheCoarserDtypeMayCost) {
+TEST(TensorsNear, AllowsTheRoundingOfTheCoarserDtype) {
   const struct {
     DType dtype;
     double allowed;  // at 1: absolute + relative
@@ -106,7 +106,7 @@ TEST(TensorsNear, AllowsWhatTheCoarserDtypeMayCost) {
   EXPECT_FALSE(tensors_near(x, y, {.relative = 0.0049}));
 }
 
-TEST(TensorsNear, AreNotNearByAToleranceThatIsNone) {
+TEST(TensorsNear, RejectAnInvalidTolerance) {
   const Tensor x = ones({1}), y = from_data({9.0}, {1});
   for (const double none : {-1.0, not_a_number}) {
     EXPECT_FALSE(tensors_near(x, y, none));
@@ -115,7 +115,7 @@ TEST(TensorsNear, AreNotNearByAToleranceThatIsNone) {
   EXPECT_EQ(tensors_near(x, y, -1.0).text, "tensors cannot be compared: tolerances are numbers from 0 on: -1 and 0");
 }
 
-TEST(TensorsNear, TellsWholeNumbersApartThatF64DoesNot) {
+TEST(TensorsNear, DistinguishesIntegersBeyondF64) {
   const std::int64_t big = (std::int64_t{1} << 60) + 1;
   EXPECT_EQ(tensors_near(from_data({big}, {1}), from_data({big - 1}, {1})).text,
             "tensors differ in 1 of 1 elements, most at (0,)\n"
@@ -124,7 +124,7 @@ TEST(TensorsNear, TellsWholeNumbersApartThatF64DoesNot) {
             "  difference  1  (allowed: 0 + 0 |rhs|)");
 }
 
-TEST(TensorsNear, TakesWhatIsNotFiniteForNearItselfAlone) {
+TEST(TensorsNear, MatchesNonFiniteValuesExactly) {
   const Tensor x = from_data({infinity, -infinity, 1.0}, {3});
   EXPECT_TRUE(tensors_near(x, x.copy()));
   EXPECT_FALSE(tensors_near(from_data({infinity}, {1}), from_data({-infinity}, {1}), 1.0));
@@ -137,7 +137,7 @@ TEST(TensorsNear, TakesWhatIsNotFiniteForNearItselfAlone) {
   EXPECT_FALSE(tensors_near(nan, from_data({9.0, 1.0}, {2}), {.equal_nan = true}));
 }
 
-TEST(TensorsNear, SaysWhyThereIsNothingToCompare) {
+TEST(TensorsNear, ExplainsIncomparableTensors) {
   EXPECT_EQ(tensors_near(zeros({2, 3}), zeros({3, 2})).text,
             "tensors differ in shape: lhs (2, 3) f32 on cpu, rhs (3, 2) f32 on cpu");
   EXPECT_FALSE(tensors_near(zeros({2, 1}), zeros({2}))) << "no broadcasting";

@@ -31,7 +31,7 @@ TEST(Creation, FillsWithOneValueInEveryDtype) {
   EXPECT_EQ(zeros({0}).count(), 0);
 }
 
-TEST(Linspace, EndsWhereItIsToldTo) {
+TEST(Linspace, EndsExactlyAtTheGivenEnd) {
   EXPECT_THAT(linspace(0, 1, 5).to_vector<float>(), ElementsAre(0, 0.25f, 0.5f, 0.75f, 1));
   EXPECT_THAT(linspace(2, -1, 4).to_vector<float>(), ElementsAre(2, 1, 0, -1));
   EXPECT_THAT(linspace(3, 9, 1).to_vector<float>(), ElementsAre(3));
@@ -56,7 +56,7 @@ TEST(Eye, HasOnesOnOneDiagonal) {
   EXPECT_THROW(eye(2, -2), ShapeError);
 }
 
-TEST(Arange, OfIntegersIsExactBeyond2To53) {
+TEST(Arange, IsExactForIntegersBeyond2To53) {
   constexpr std::int64_t big = std::int64_t{1} << 53, most = std::numeric_limits<std::int64_t>::max();
   const TensorOptions i64{.dtype = DType::i64};
   const auto integers = [](const Tensor& x) { return x.to_vector<std::int64_t>(); };
@@ -74,7 +74,7 @@ TEST(Arange, OfIntegersIsExactBeyond2To53) {
   EXPECT_THROW(arange(0, big, big - 1, {.dtype = DType::i32}), ValueError);
 }
 
-TEST(Linspace, OfIntegersIsExactBeyond2To53) {
+TEST(Linspace, IsExactForIntegersBeyond2To53) {
   constexpr std::int64_t big = std::int64_t{1} << 53, most = std::numeric_limits<std::int64_t>::max();
   const TensorOptions i64{.dtype = DType::i64};
   const auto integers = [](const Tensor& x) { return x.to_vector<std::int64_t>(); };
@@ -102,7 +102,7 @@ TEST(Arange, StopsBelowItsBound) {
   EXPECT_EQ(arange(5, 1).count(), 0);
 }
 
-TEST(Arange, RefusesNumbersThatTheDtypeDoesNotHave) {
+TEST(Arange, RejectsNumbersOutsideTheDtype) {
   EXPECT_THAT(arange(250, 256, 1, {.dtype = DType::u8}).to_vector<std::uint8_t>(), ::testing::SizeIs(6));
   EXPECT_EQ(error_of<ValueError>([] { arange(250, 257, 1, {.dtype = DType::u8}); }),
             "[arange] 256 does not fit into u8");
@@ -113,7 +113,7 @@ TEST(Arange, RefusesNumbersThatTheDtypeDoesNotHave) {
   EXPECT_EQ(arange(300, 300, 0.5, {.dtype = DType::u8}).count(), 0);
 }
 
-TEST(Arange, RefusesRangesWithoutEnd) {
+TEST(Arange, RejectsInfiniteRanges) {
   EXPECT_EQ(error_of<ValueError>([] { arange(0, 1, 0); }), "[arange] no finite range: start 0, stop 1, step 0");
   EXPECT_THROW(arange(0, INFINITY), ValueError);
   EXPECT_THROW(arange(NAN, 1), ValueError);
@@ -133,7 +133,7 @@ TEST(FromData, CopiesValuesOfEveryType) {
   EXPECT_EQ(error_of<ShapeError>([] { from_data({1, 2, 3}, {2, 2}); }), "[from_data] 3 values for shape (2, 2)");
 }
 
-TEST(Random, ANumberIsAFunctionOfSeedAndIndexAlone) {
+TEST(Random, DependsOnSeedAndIndexAlone) {
   Generator one(42), two(42), other(43);
   const Tensor whole = randn({1000}, {}, one);
   const Tensor first = randn({10, 30}, {}, two), second = randn({700}, {}, two);
@@ -156,7 +156,7 @@ TEST(Random, DoesNotDependOnTheNumberOfThreads) {
   for (std::size_t i = 0; i < alone.size(); ++i) EXPECT_TRUE(bit_equal(alone[i], together[i])) << i;
 }
 
-TEST(Random, OtherDtypesAreRoundingsOfTheSameNumbers) {
+TEST(Random, RoundsTheSameNumbersToOtherDtypes) {
   for (const auto draw : {+[](TensorOptions options, Generator&g) { return randn({500}, options, g); },
                           +[](TensorOptions options, Generator&g) { return uniform({500}, -3, 5, options, g); }}) {
     Generator exact(3);
@@ -234,7 +234,7 @@ TEST(Random, RandintStaysBelowTheLargestBounds) {
   EXPECT_THROW(randint(-limit - 1, 0, {1}), ValueError);
 }
 
-TEST(Uniform, RefusesBoundsThatItCannotServe) {
+TEST(Uniform, RejectsInvalidBounds) {
   constexpr double infinity = std::numeric_limits<double>::infinity();
   EXPECT_EQ(error_of<ValueError>([] { uniform({1}, 2, 1); }),
             "[uniform] needs low <= high with a finite difference: low 2.000000, high 1.000000");

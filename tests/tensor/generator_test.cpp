@@ -35,7 +35,7 @@ TEST(Generator, ContinuesFromASavedState) {
   EXPECT_TRUE(bit_equal(randn({50}, {}, generator), first));
 }
 
-TEST(RandomLogGuard, ReplaysWhatGeneratorsHandedOutAndLeavesThemAsTheyAre) {
+TEST(RandomLogGuard, ReplaysRecordedRangesAndRestoresGenerators) {
   Generator a(1), b(2);
   a.take(7);
   RandomLog log;
@@ -60,7 +60,7 @@ TEST(RandomLogGuard, ReplaysWhatGeneratorsHandedOutAndLeavesThemAsTheyAre) {
   EXPECT_EQ(a.take(0).offset, after);
 }
 
-TEST(RandomLogGuard, LogsInsideAReplayGetWhatItHandsOut) {
+TEST(RandomLogGuard, NestedLogsReceiveTheReplayedRanges) {
   Generator generator(1);
   RandomLog outer, inner, around;
   const RandomLogGuard all(around, RandomLogGuard::records);
@@ -81,7 +81,7 @@ TEST(RandomLogGuard, LogsInsideAReplayGetWhatItHandsOut) {
   EXPECT_EQ(around.size(), 2u) << "what is drawn again is not drawn";
 }
 
-TEST(Generator, StartsAgainWithANewSeed) {
+TEST(Generator, RestartsWithANewSeed) {
   Generator generator(1);
   const Tensor first = randn({50}, {}, generator);
   generator.set_seed(1);
@@ -90,7 +90,7 @@ TEST(Generator, StartsAgainWithANewSeed) {
   EXPECT_FALSE(bit_equal(randn({50}, {}, generator), first));
 }
 
-TEST(Generator, KindsOfNumbersShareNoBits) {
+TEST(Generator, DrawsDifferentBitsForEachKindOfNumber) {
   // Elements of the same seed and number, drawn as three kinds. If they came from the same bits, the uniform numbers
   // would predict the normal ones and the elements that dropout keeps.
   constexpr std::int64_t n = 2000;
@@ -111,7 +111,7 @@ TEST(Generator, KindsOfNumbersShareNoBits) {
   EXPECT_NEAR(dropout_known, n / 4, 100) << "as often as by chance";
 }
 
-TEST(Generator, ACopyGoesOnByItself) {
+TEST(Generator, CopiesAreIndependent) {
   Generator generator(3);
   generator.take(10);
   Generator copy = generator;
@@ -165,7 +165,7 @@ TEST(DefaultGenerator, NumbersThreadsInTheOrderOfTheirFirstUse) {
   EXPECT_TRUE(bit_equal(drawn, randn({8}, {}, same))) << "what a thread draws can be said beforehand";
 }
 
-TEST(DefaultGenerator, KeepsAStreamThatAThreadHasChosen) {
+TEST(DefaultGenerator, KeepsTheStreamChosenByItsThread) {
   kernels::RandomKey before{}, after{};
   elsewhere([&] {
     default_generator().set_state({5, 1000, 3});
@@ -180,7 +180,7 @@ TEST(DefaultGenerator, KeepsAStreamThatAThreadHasChosen) {
   EXPECT_EQ(after.offset, 0u);
 }
 
-TEST(DefaultGenerator, MayBeKeptBeyondTheThreadThatAskedForIt) {
+TEST(DefaultGenerator, MayOutliveItsThread) {
   Generator* kept = nullptr;
   elsewhere([&] { kept = &default_generator(); });
   manual_seed(7);

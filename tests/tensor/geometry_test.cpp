@@ -124,7 +124,7 @@ TEST(Geometry, DiagonalsTakeBothIndicesTogether) {
   });
 }
 
-TEST(Geometry, WindowsBeginEveryStep) {
+TEST(Geometry, WindowsStartAtEveryStep) {
   for_random_geometries([](const Geometry& x, Random& random) {
     if (x.shape.rank() == 0) return;
     const auto d = static_cast<std::size_t>(pick(random, 0, x.shape.rank() - 1));
@@ -287,7 +287,7 @@ TEST(Geometry, ExtentCoversExactlyTheElements) {
   EXPECT_EQ(extent({{3}, {-2}, 4}).first, 0);
 }
 
-TEST(Geometry, ContiguousAndRepeatingAreWhatTheOffsetsSay) {
+TEST(Geometry, ContiguousAndRepeatingAgreeWithOffsets) {
   for_random_geometries([](const Geometry& x, Random&) {
     std::vector<std::int64_t> all = offsets_of(x);
     bool consecutive = true;
@@ -312,7 +312,7 @@ TEST(Geometry, KernelsSeeTheSameElements) {
   EXPECT_EQ(view_at(nullptr, DType::f64, {{2}, {1}, 5}).data, nullptr);
 }
 
-TEST(Geometry, RefusesWhatHasNoMeaning) {
+TEST(Geometry, RejectsInvalidViews) {
   const Geometry x = contiguous_geometry({4, 8});
   EXPECT_EQ(error_of<ShapeError>([&] { permuted(x, {0}); }),
             "[permute] order (0,) is not a permutation of the dimensions of (4, 8)");
@@ -374,7 +374,7 @@ TEST(Shape, CountsItsElements) {
   EXPECT_EQ(count({huge}), huge);
 }
 
-TEST(Shape, RefusesNegativeSizesAndOverflow) {
+TEST(Shape, RejectsNegativeSizesAndOverflow) {
   EXPECT_EQ(error_of<ShapeError>([] { count({2, -3}); }), "[shape] negative size: (2, -3)");
   EXPECT_EQ(error_of<ShapeError>([] {
               count({huge, 2});
@@ -388,7 +388,7 @@ TEST(Shape, RefusesNegativeSizesAndOverflow) {
   EXPECT_EQ(count({huge, 0}), 0);
 }
 
-TEST(Shape, RowMajorStridesAreProductsOfTheSizesBehind) {
+TEST(Shape, RowMajorStridesAreProductsOfTrailingSizes) {
   EXPECT_EQ(contiguous_strides({}), Dims{});
   EXPECT_EQ(contiguous_strides({2, 3, 4}), (Dims{12, 4, 1}));
   EXPECT_EQ(contiguous_strides({5, 1}), (Dims{1, 1}));

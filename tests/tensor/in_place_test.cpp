@@ -53,7 +53,7 @@ TEST(CopyFrom, BroadcastsAndConverts) {
             "f32 on cpu");
 }
 
-TEST(CopyFrom, RefusesASourceWhoseGradientWouldBeLost) {
+TEST(CopyFrom, RejectsASourceThatRequiresGrad) {
   const Tensor source = wanting_gradient({2});
   Tensor x = ones({2});
   const auto version = x.storage()->version();
@@ -108,7 +108,7 @@ TEST(CopyFrom, TransposesASquareInPlace) {
   EXPECT_THAT(x.to_vector<float>(), ElementsAre(1, 4, 7, 1, 4, 7, 1, 4, 7)) << "broadcast of one of its own rows";
 }
 
-TEST(CopyFrom, OfItselfChangesNothing) {
+TEST(CopyFrom, ToItselfChangesNothing) {
   Tensor x = arange(0, 4);
   x.copy_from(x);
   EXPECT_THAT(x.to_vector<float>(), ElementsAre(0, 1, 2, 3));
@@ -128,7 +128,7 @@ TEST(InPlace, WritesAdvanceTheVersionOfTheSharedStorage) {
   EXPECT_EQ(from_data({1.0f}, {1}).storage()->version(), 0u);
 }
 
-TEST(InPlace, RefusesADestinationThatSharesPlaces) {
+TEST(InPlace, RejectsADestinationWithRepeatedElements) {
   const Tensor x = zeros({1, 3});
   Tensor wide = x.alias(expanded(x.geometry(), {2, 3}));
   EXPECT_EQ(error_of<ShapeError>([&] { wide.fill(1); }),
@@ -198,7 +198,7 @@ TEST(GradRecord, AGradientLooksLikeItsTensor) {
   EXPECT_FALSE(x.grad().defined());
 }
 
-TEST(GradRecord, BackwardNeedsOneThatRequiresAGradient) {
+TEST(GradRecord, BackwardNeedsRequiresGrad) {
   EXPECT_EQ(error_of<Error>([] { zeros({}).backward(); }),
             "[backward] the tensor requires no gradient: none of its inputs does (set_requires_grad()), or a "
             "NoGradGuard was active: () f32 on cpu");

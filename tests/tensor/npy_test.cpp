@@ -59,7 +59,7 @@ class Npy : public testing::Test {
   std::string path_ = folder_.file("x.npy");
 };
 
-TEST_F(Npy, ReadsWhatNumPyWrites) {
+TEST_F(Npy, ReadsNumPyFiles) {
   const Tensor rows = load(row_major);
   EXPECT_EQ(describe(rows), "(2, 3) f32 on cpu");
   EXPECT_THAT(rows.to_vector<float>(), ElementsAre(1, 2, 3, 4, 5, 6));
@@ -91,7 +91,7 @@ TEST_F(Npy, ReadsAnyOrderOfKeysAndOldSpellings) {
   EXPECT_EQ(shape("{'descr': '>u1', 'shape': (3,), 'fortran_order': True}", 3), "(3,)") << "one byte has no order";
 }
 
-TEST_F(Npy, WritesTheBytesThatNumPyWrites) {
+TEST_F(Npy, WritesTheSameBytesAsNumPy) {
   save_npy(path_, from_data({1.0f, 2.0f, 3.0f, 4.0f, 5.0f, 6.0f}, {2, 3}));
   EXPECT_EQ(read_bytes(path_), row_major);
   const Tensor x = from_data({1.0f, 4.0f, 2.0f, 5.0f, 3.0f, 6.0f}, {3, 2});
@@ -110,7 +110,7 @@ TEST_F(Npy, KeepsEveryBitOfEveryDtypeAndShape) {
     }
 }
 
-TEST_F(Npy, RefusesWhatItCannotRepresent) {
+TEST_F(Npy, RejectsUnsupportedDtypes) {
   EXPECT_EQ(error_of<DTypeError>([&] { save_npy(path_, zeros({2}, {.dtype = DType::bf16})); }),
             "[save_npy] npy files have no dtype for bf16");
   EXPECT_TRUE(folder_.names().empty());
@@ -123,7 +123,7 @@ TEST_F(Npy, RefusesWhatItCannotRepresent) {
   EXPECT_THAT(descr("[('x', '<f4')]"), HasSubstr("expected '\"' at character 10"));
 }
 
-TEST_F(Npy, RefusesSizesThatDoNotFitTheFileBeforeAllocating) {
+TEST_F(Npy, RejectsSizesBeyondTheFileBeforeAllocating) {
   const std::uint64_t requests = allocator_for(cpu).statistics().requests;
   const auto shape = [&](const std::string& text) {
     return refusal(npy_file("{'descr': '<f8', 'fortran_order': False, 'shape': " + text + ", }", "12345678"));
@@ -139,7 +139,7 @@ TEST_F(Npy, RefusesSizesThatDoNotFitTheFileBeforeAllocating) {
   EXPECT_EQ(allocator_for(cpu).statistics().requests, requests);
 }
 
-TEST_F(Npy, RefusesMalformedHeaders) {
+TEST_F(Npy, RejectsMalformedHeaders) {
   const std::string good = "{'descr': '<f8', 'fortran_order': False, 'shape': (1,), }";
   EXPECT_EQ(load(npy_file(good, "12345678")).count(), 1);
   for (const char* header :
@@ -155,7 +155,7 @@ TEST_F(Npy, RefusesMalformedHeaders) {
     EXPECT_THROW(load(npy_file(header, "12345678")), FileError) << header;
 }
 
-TEST_F(Npy, RefusesOtherFiles) {
+TEST_F(Npy, RejectsOtherFiles) {
   EXPECT_EQ(refusal("PK\003\004 a zip archive"), "not an npy file: its 18 bytes do not begin with '\\x93NUMPY'");
   EXPECT_EQ(refusal("\223NUM"), "not an npy file: its 4 bytes do not begin with '\\x93NUMPY'");
   EXPECT_EQ(refusal("\223NUMPY\004\000\000\000\000\000"s), "unknown version 4.0 (at byte 6)");
@@ -168,7 +168,7 @@ TEST_F(Npy, RefusesOtherFiles) {
   EXPECT_EQ(error_of<FileError>([] { load_npy("/dev/zero"); }), "[load_npy] /dev/zero: not a regular file");
 }
 
-TEST_F(Npy, RefusesABoolThatIsNeitherTrueNorFalse) {
+TEST_F(Npy, RejectsAnInvalidBool) {
   EXPECT_EQ(refusal(npy_file("{'descr': '|b1', 'fortran_order': False, 'shape': (3,), }", "\001\000\002"s)),
             "a bool of value 2 (at byte 69)");
 }

@@ -62,14 +62,14 @@ TEST(Print, ZeroDimensionalHasNoBrackets) {
   EXPECT_EQ(to_string(scalar(1, {.dtype = DType::boolean})), "True bool");
 }
 
-TEST(Print, EmptyShowsItsShapeWhereBracketsDoNot) {
+TEST(Print, EmptyShowsItsShapeIfBracketsDoNot) {
   EXPECT_EQ(to_string(zeros({0})), "[]");
   EXPECT_EQ(to_string(zeros({3, 0})), "[] shape (3, 0)");
   EXPECT_EQ(to_string(zeros({0, 2}, {.dtype = DType::i32})), "[] shape (0, 2) i32");
   EXPECT_EQ(to_string(Tensor()), "undefined");
 }
 
-TEST(Print, SpecialValuesTakePartInTheAlignment) {
+TEST(Print, AlignsSpecialValues) {
   EXPECT_EQ(to_string(from_data({nan, inf, -inf, 1.5f}, {4})), "[ nan  inf -inf  1.5]");
   EXPECT_EQ(to_string(from_data({nan, inf}, {2})), "[nan inf]");
   EXPECT_EQ(to_string(from_data({-inf, nan}, {2})), "[-inf  nan]");
@@ -106,7 +106,7 @@ TEST(Print, IntegersAndBoolsAlignToTheRight) {
             " [False  True]] bool");
 }
 
-TEST(Print, SummarisesLongDimensions) {
+TEST(Print, SummarizesLongDimensions) {
   EXPECT_EQ(to_string(integers(2000, {2000})), "[   0    1    2 ... 1997 1998 1999] i64");
   EXPECT_EQ(to_string(integers(1500, {2, 2, 375}, DType::i32)),
             "[[[   0    1    2 ...  372  373  374]\n"
@@ -125,7 +125,7 @@ TEST(Print, SummarisesLongDimensions) {
             " [2.9250e+02 2.9262e+02 2.9275e+02 ... 2.9962e+02 2.9975e+02 2.9988e+02]]");
 }
 
-TEST(Print, ReadsOnlyWhatItShows) {
+TEST(Print, ReadsOnlyTheShownElements) {
   const Tensor one = ones({1, 1});
   const Tensor wide = one.alias(expanded(one.geometry(), {1 << 20, 1 << 20}));  // 2^40 elements in 4 bytes
   EXPECT_EQ(to_string(wide, {.edge_items = 1}),

@@ -92,14 +92,14 @@ TEST_F(Safetensors, KeepsEveryBitOfEveryDtypeAndShape) {
   EXPECT_EQ(length % 8, 0u);
 }
 
-TEST_F(Safetensors, MayHoldNothing) {
+TEST_F(Safetensors, MayBeEmpty) {
   save_safetensors(path_, {});
   const SafetensorsFile file = load_safetensors(path_);
   EXPECT_TRUE(file.tensors.empty());
   EXPECT_TRUE(file.metadata.empty());
 }
 
-TEST_F(Safetensors, NamesNearOnesWhereATensorIsMissing) {
+TEST_F(Safetensors, SuggestsNamesForAMissingTensor) {
   SafetensorsFile file;
   for (const char* name : {"block0.weight", "block1.weight", "embedding", "block0.bias"})
     file.tensors.emplace_back(name, zeros({1}));
@@ -111,7 +111,7 @@ TEST_F(Safetensors, NamesNearOnesWhereATensorIsMissing) {
   EXPECT_EQ(error_of<FileError>([] { SafetensorsFile().at("x"); }), "[safetensors] no tensor is called 'x'");
 }
 
-TEST_F(Safetensors, LeavesATensorOfAForeignDtypeOutAndLoadsTheOthers) {
+TEST_F(Safetensors, SkipsATensorOfAForeignDtypeAndLoadsTheOthers) {
   const std::string odd =
       "{\"a\":{\"dtype\":\"U32\",\"shape\":[2],\"data_offsets\":[0,8]},"
       "\"b\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[8,10]},"
@@ -171,7 +171,7 @@ TEST_F(Safetensors, ShowsNamesEscapedAndCut) {
   EXPECT_LT(error_of<FileError>([&] { SafetensorsFile().at(long_name); }).size(), 200u);
 }
 
-TEST_F(Safetensors, RefusesToWriteWhatCouldNotBeRead) {
+TEST_F(Safetensors, RejectsUnreadableNamesOnWrite) {
   const Tensor x = zeros({1});
   const auto refused = [&](const SafetensorsFile& file) {
     return error_of<ValueError>([&] { save_safetensors(path_, file); });
@@ -183,7 +183,7 @@ TEST_F(Safetensors, RefusesToWriteWhatCouldNotBeRead) {
   EXPECT_TRUE(folder_.names().empty());
 }
 
-TEST_F(Safetensors, RefusesALayoutWithHolesOverlapsOrTrailingBytes) {
+TEST_F(Safetensors, RejectsHolesOverlapsAndTrailingBytes) {
   const std::uint64_t requests = allocator_for(cpu).statistics().requests;
   const auto two = [&](const std::string& a, const std::string& b, std::size_t data) {
     return refusal(with_header("{\"a\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":" + a +
@@ -203,7 +203,7 @@ TEST_F(Safetensors, RefusesALayoutWithHolesOverlapsOrTrailingBytes) {
       << "only the two good files, an outline and bytes of each tensor";
 }
 
-TEST_F(Safetensors, RefusesShapesThatOverflow) {
+TEST_F(Safetensors, RejectsOverflowingShapes) {
   const auto shape = [&](const std::string& text) {
     return refusal(
         with_header("{\"a\":{\"dtype\":\"F64\",\"shape\":" + text + ",\"data_offsets\":[0,8]}}", "12345678"));
@@ -218,7 +218,7 @@ TEST_F(Safetensors, RefusesShapesThatOverflow) {
   EXPECT_EQ(shape("[1,1,1,1,1,1,1,1,1]"), "tensor 'a': more than 8 dimensions");
 }
 
-TEST_F(Safetensors, RefusesHeadersThatSayAnythingElse) {
+TEST_F(Safetensors, RejectsInvalidHeaders) {
   const auto entry = [&](const std::string& fields) { return refusal(with_header("{\"a\":{" + fields + "}}")); };
   const std::string dtype = "\"dtype\":\"U8\"", shape = "\"shape\":[0]", offsets = "\"data_offsets\":[0,0]";
   EXPECT_EQ(entry(dtype + "," + shape + "," + offsets), "no exception");
@@ -260,7 +260,7 @@ TEST_F(Safetensors, RefusesHeadersThatSayAnythingElse) {
   EXPECT_EQ(header("{\"a\":" + std::string(1000000, '[')), "tensor 'a': unexpected array") << "no recursion";
 }
 
-TEST_F(Safetensors, RefusesWhatIsNoSafetensorsFile) {
+TEST_F(Safetensors, RejectsOtherFiles) {
   const auto none = [](std::size_t bytes) {
     return "not a safetensors file: its " + std::to_string(bytes) +
            " bytes do not begin with the length of a header and '{'";
@@ -279,7 +279,7 @@ TEST_F(Safetensors, RefusesWhatIsNoSafetensorsFile) {
             "[load_safetensors] " + folder_.file("none") + ": does not exist");
 }
 
-TEST_F(Safetensors, RefusesABoolThatIsNeitherTrueNorFalse) {
+TEST_F(Safetensors, RejectsAnInvalidBool) {
   EXPECT_EQ(refusal(with_header("{\"a\":{\"dtype\":\"BOOL\",\"shape\":[2],\"data_offsets\":[0,2]}}", "\001\003")),
             "a bool of value 3 (at byte 64)");
 }
@@ -311,7 +311,7 @@ TEST_F(Safetensors, LoadsOntoADevice) {
       << "what is read from sim is zero";
 }
 
-TEST_F(Safetensors, IsNotReadToWhereElementsShareMemory) {
+TEST_F(Safetensors, RejectsADestinationWithRepeatedElements) {
   write_bytes(path_, reference);
   const SafetensorsReader reader(path_);
   const Tensor one = zeros({1}), shared = one.alias({{2, 2}, {0, 0}, 0});
@@ -320,7 +320,7 @@ TEST_F(Safetensors, IsNotReadToWhereElementsShareMemory) {
   EXPECT_EQ(one.item(), 0.0);
 }
 
-TEST_F(Safetensors, TakesTimeThatGrowsLikeTheNumberOfTensors) {
+TEST_F(Safetensors, TakesTimeLinearInTheNumberOfTensors) {
   const auto seconds = [&](int count) {
     SafetensorsFile file;
     const Tensor one = zeros({1});

@@ -51,7 +51,7 @@ TEST(SimulatedTensor, ReadsAsZeros) {
             "[data] memory outside the CPU cannot be read: (3,) i64 on sim:0");
 }
 
-TEST(SimulatedTensor, TakesPartInCopies) {
+TEST(SimulatedTensor, SupportsCopies) {
   Tensor there = Tensor::empty({2, 2}, {.device = sim});
   there.copy_from(ones({2}));
   EXPECT_EQ(there.storage()->version(), 1u);

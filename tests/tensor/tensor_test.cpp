@@ -41,7 +41,7 @@ TEST(Tensor, MayBeZeroDimensionalOrEmpty) {
   EXPECT_EQ(scalar(2.5).item(), 2.5);
 }
 
-TEST(Tensor, UndefinedSaysSo) {
+TEST(Tensor, UndefinedTensorsAreReported) {
   const Tensor undefined;
   EXPECT_FALSE(undefined.defined());
   EXPECT_FALSE(undefined.is_sole_owner());
@@ -54,7 +54,7 @@ TEST(Tensor, UndefinedSaysSo) {
             "[copy_from] the source is undefined: destination (2,) f32 on cpu");
 }
 
-TEST(Tensor, RefusesSizesThatNoMemoryHas) {
+TEST(Tensor, RejectsImpossibleSizes) {
   EXPECT_EQ(error_of<ShapeError>([] { Tensor::empty({-1}); }), "[shape] negative size: (-1,)");
   EXPECT_EQ(error_of<ShapeError>([] { Tensor::empty({std::int64_t{1} << 61}); }),
             "[empty] more than 2^63 - 1 bytes: (2305843009213693952,) f32");
@@ -62,7 +62,7 @@ TEST(Tensor, RefusesSizesThatNoMemoryHas) {
   EXPECT_EQ(zeros({2}).count(), 2) << "the library goes on";
 }
 
-TEST(Tensor, CopiesOfAHandleAreTheSameTensor) {
+TEST(Tensor, CopiedHandlesAreTheSameTensor) {
   const Tensor a = zeros({2}), b = a;
   EXPECT_TRUE(a.is_same(b));
   const Tensor c = a.detach();
@@ -71,7 +71,7 @@ TEST(Tensor, CopiesOfAHandleAreTheSameTensor) {
   EXPECT_FALSE(a.shares_storage_with(a.copy()));
 }
 
-TEST(Tensor, SwapsWhatItIsForAllHandles) {
+TEST(Tensor, SwapsTheContentsOfAllHandles) {
   const Tensor a = ones({2, 3}), handle = a, b = zeros({4}, {.dtype = DType::i64});
   const Tensor memory = a.detach();
   swap_tensors(a, b);
@@ -85,7 +85,7 @@ TEST(Tensor, SwapsWhatItIsForAllHandles) {
   EXPECT_EQ(error_of<Error>([&] { swap_tensors(a, Tensor()); }), "[swap_tensors] the tensor is undefined");
 }
 
-TEST(Tensor, KnowsWhetherItsMemoryHasAnotherOwner) {
+TEST(Tensor, ReportsSharedMemory) {
   Tensor a = zeros({2});
   EXPECT_TRUE(a.is_sole_owner());
   {
@@ -118,14 +118,14 @@ TEST(Tensor, AliasStaysInsideItsStorage) {
   EXPECT_NO_THROW(x.alias({{0, 3}, {3, 1}, 6})) << "nothing is touched";
 }
 
-TEST(Tensor, AliasOfNothingIsAtNoPlaceThatItsNumbersSay) {
+TEST(Tensor, AliasWithoutElementsIgnoresItsOffset) {
   const Tensor x = zeros({2, 3});
   const Tensor nothing = x.alias({{0}, {1}, INT64_MAX});
   EXPECT_EQ(nothing.view().data, x.view().data) << "INT64_MAX elements would not fit in 64 bits";
   EXPECT_EQ(nothing.alias({{0, 2}, {INT64_MAX, 1}, INT64_MIN}).to_vector<double>(), std::vector<double>());
 }
 
-TEST(Tensor, AliasRefusesWhatWrapsAroundSixtyFourBits) {
+TEST(Tensor, AliasRejects64BitOverflow) {
   const Tensor x = zeros({9});
   constexpr std::int64_t far = std::int64_t{1} << 61;
   EXPECT_THROW(x.alias({{9}, {far}, 0}), ShapeError) << "8 * 2^61 = 2^64";
@@ -162,7 +162,7 @@ TEST(Tensor, ToVectorReadsInRowMajorOrderAndConverts) {
   EXPECT_THAT(from_data({-1.9, 2.9}, {2}).to_vector<std::int64_t>(), ElementsAre(-1, 2)) << "towards zero";
 }
 
-TEST(Tensor, CopyIsRowMajorAndItsOwn) {
+TEST(Tensor, CopyIsRowMajorAndUnshared) {
   const Tensor x = from_data({0.0f, 1.0f, 2.0f, 3.0f}, {2, 2});
   const Tensor t = x.alias(transposed(x.geometry(), 0, 1));
   EXPECT_FALSE(t.is_contiguous());
@@ -173,7 +173,7 @@ TEST(Tensor, CopyIsRowMajorAndItsOwn) {
   EXPECT_THAT(x.to_vector<float>(), ElementsAre(0, 1, 2, 3));
 }
 
-TEST(Tensor, OnHostCopiesOnlyWhereItMust) {
+TEST(Tensor, OnHostCopiesOnlyIfNeeded) {
   const Tensor x = from_data({0.0f, 1.0f, 2.0f, 3.0f}, {2, 2});
   EXPECT_TRUE(x.on_host().shares_storage_with(x));
   const Tensor t = x.alias(transposed(x.geometry(), 0, 1));
@@ -187,7 +187,7 @@ std::uint64_t live_bytes(Category category) {
   return allocator_for(cpu).statistics().category_bytes[static_cast<std::size_t>(category)].current;
 }
 
-TEST(Storage, ComesFromThePoolAndGoesBackToIt) {
+TEST(Storage, ComesFromThePoolAndReturnsToIt) {
   const std::uint64_t before = live_bytes();
   {
     const Storage storage(cpu, 1000);
@@ -199,7 +199,7 @@ TEST(Storage, ComesFromThePoolAndGoesBackToIt) {
   EXPECT_EQ(live_bytes(), before);
 }
 
-TEST(Storage, OfNoBytesStillHasAnAddressOfItsOwn) {
+TEST(Storage, HasItsOwnAddressWithZeroBytes) {
   const Storage a(cpu, 0), b(cpu, 0);
   EXPECT_NE(a.data(), nullptr);
   EXPECT_NE(a.data(), b.data());

@@ -41,7 +41,7 @@ class AtomicFiles : public ::testing::Test {
   fs::path folder_;
 };
 
-TEST_F(AtomicFiles, RemoveTheTemporaryOfAProcessThatWasKilled) {
+TEST_F(AtomicFiles, RemoveTheTemporaryFileOfAKilledProcess) {
   const pid_t child = fork();
   if (child == 0) {
     AtomicFile half(file("state"));
@@ -56,7 +56,7 @@ TEST_F(AtomicFiles, RemoveTheTemporaryOfAProcessThatWasKilled) {
   EXPECT_THAT(names(), ::testing::ElementsAre("state"));
 }
 
-TEST_F(AtomicFiles, LeaveTheTemporariesOfWritersAndOfOtherFiles) {
+TEST_F(AtomicFiles, KeepTheTemporaryFilesOfWritersAndOfOtherFiles) {
   for (const char* other : {"state.tmp.1.0", "state.tmp.", "state.tmp.1.old", "other.tmp.1.0", "xstate.tmp.1.0"})
     write(other);
   fs::create_directory(file("state.tmp.2.0"));
@@ -76,7 +76,7 @@ TEST_F(AtomicFiles, LeaveTheTemporariesOfWritersAndOfOtherFiles) {
   EXPECT_NO_THROW(remove_abandoned_temporaries("/nowhere/state"));
 }
 
-TEST_F(AtomicFiles, AreFoundThroughALinkAndInTheWorkingFolder) {
+TEST_F(AtomicFiles, AreFoundThroughALinkAndInTheCurrentFolder) {
   fs::create_directory(file("there"));
   fs::create_symlink("there/state", file("link"));
   write("there/state.tmp.1.0");

@@ -142,13 +142,13 @@ class ForkTest : public PoolTest {
 };
 INSTANTIATE_TEST_SUITE_P(Devices, ForkTest, devices, device_name);
 
-TEST_P(ForkTest, LeavesAChildThatCanAllocateAndReadStatistics) {
+TEST_P(ForkTest, LetsTheChildAllocateAndReadStatistics) {
   CachingAllocator pool(memory(), {.trace = 1000});
   const Work work(pool);
   for (int i = 0; i < 60; ++i) ASSERT_EQ(in_fork([&] { return use(pool); }), 0) << "fork " << i;
 }
 
-TEST_P(ForkTest, LeavesPoolsThatCanEnd) {
+TEST_P(ForkTest, LetsTheChildDestroyItsPools) {
   auto pool = std::make_unique<CachingAllocator>(memory());
   CachingAllocator other(memory());
   {
@@ -164,7 +164,7 @@ TEST_P(ForkTest, LeavesPoolsThatCanEnd) {
   }
 }
 
-TEST_P(ForkTest, GivesTheChildWhatOtherThreadsHadCached) {
+TEST_P(ForkTest, GivesTheChildTheCachesOfOtherThreads) {
   CachingAllocator pool(memory(), {.budget = page});
   std::atomic<int> step = 0;
   std::thread thread([&] {
@@ -186,13 +186,13 @@ TEST_P(ForkTest, GivesTheChildWhatOtherThreadsHadCached) {
   EXPECT_EQ(pool.statistics().reserved_bytes.current, page) << "the parent's pool is its own";
 }
 
-TEST_P(ForkTest, LeavesAChildThatDetectsRaces) {
+TEST_P(ForkTest, LetsTheChildDetectRaces) {
   CachingAllocator pool(std::make_unique<RaceDetector>(memory()));
   const Work work(pool);
   for (int i = 0; i < 30; ++i) ASSERT_EQ(in_fork([&] { return use(pool); }), 0) << "fork " << i;
 }
 
-TEST(Fork, LeavesAChildThatCanEnterScopesAndReadTheirNames) {
+TEST(Fork, LetsTheChildEnterScopesAndReadTheirNames) {
   const CachingAllocator pool(make_memory("host", page));
   const MemoryScope outer("fork");
   ASSERT_EQ(in_fork([] {
@@ -203,7 +203,7 @@ TEST(Fork, LeavesAChildThatCanEnterScopesAndReadTheirNames) {
   EXPECT_EQ(scope_name(current_tag().scope), "fork");
 }
 
-TEST(Fork, FindsNobodyWritingUnderASharedMutex) {
+TEST(Fork, WaitsForWritersOfASharedMutex) {
   ForkSharedMutex mutex;
   std::atomic<int> first = 0, second = 0;
   const Again work([&](std::mt19937_64& random) {
@@ -227,7 +227,7 @@ TEST(Fork, FindsNobodyWritingUnderASharedMutex) {
   }
 }
 
-TEST(Fork, LeavesAChildThatCanUseADeviceBesideItsPool) {
+TEST(Fork, LetsTheChildUseADeviceBesideItsPool) {
   auto memory = std::make_unique<SimulatedMemory>(0, 64 * page);
   SimulatedMemory* device = memory.get();
   const CachingAllocator pool(std::move(memory));
@@ -245,7 +245,7 @@ TEST(Fork, LeavesAChildThatCanUseADeviceBesideItsPool) {
   }
 }
 
-TEST(Fork, LeavesAChildThatCanNameWhatCallsIt) {
+TEST(Fork, LetsTheChildNameCallSites) {
   const CachingAllocator pool(std::make_unique<HostMemory>());
   const std::string product = "product";
   const auto name = [&] {
@@ -260,7 +260,7 @@ TEST(Fork, LeavesAChildThatCanNameWhatCallsIt) {
   }
 }
 
-TEST(Fork, LeavesAChildThatCanUseACache) {
+TEST(Fork, LetsTheChildUseACache) {
   struct Kept {
     std::uint64_t number;
     std::size_t bytes() const { return 1; }
@@ -289,7 +289,7 @@ TEST(Fork, LeavesAChildThatCanUseACache) {
   }
 }
 
-TEST(Fork, MemoryOfTheHostIsTheChildsOwnCopy) {
+TEST(Fork, CopiesHostMemoryForTheChild) {
   CachingAllocator pool(std::make_unique<HostMemory>());
   auto* bytes = static_cast<char*>(allocate(pool, page));
   std::memset(bytes, 1, page);

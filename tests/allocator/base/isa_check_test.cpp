@@ -14,14 +14,14 @@ namespace {
 
 using ::testing::StrEq;
 
-TEST(InstructionSets, NamesTheFirstThatIsMissing) {
+TEST(InstructionSets, NameTheFirstMissingOne) {
   EXPECT_EQ(missing_instruction_set(0b0111, 0b1111), nullptr);
   EXPECT_EQ(missing_instruction_set(0, 0), nullptr);
   EXPECT_THAT(missing_instruction_set(0b0111, 0b0001), StrEq("avx2"));
   EXPECT_THAT(missing_instruction_set(1u << 18, (1u << 18) - 1), StrEq("avx512bf16"));
 }
 
-TEST(InstructionSets, ThisCpuHasWhatTheLibraryWasCompiledFor) {
+TEST(InstructionSets, IncludeAllCompiledOnesOnThisCpu) {
   EXPECT_EQ(missing_instruction_set(compiled_instruction_sets, supported_instruction_sets()), nullptr);
 }
 

@@ -55,7 +55,7 @@ TEST(JsonEvents, EndWhereTheTextEnds) {
   EXPECT_EQ(Told::of("[1"), "!3");
 }
 
-TEST(JsonEvents, TakeNoStackAndNoErrorOfTheirReaderForOneOfTheText) {
+TEST(JsonEvents, UseNoStackForDepthAndPassOnTheReadersErrors) {
   EXPECT_EQ(Told::of(std::string(1'000'000, '[')), "!1000001");
   struct Refusing : Told {
     void null() override { throw std::runtime_error("no null here"); }

@@ -29,7 +29,7 @@ struct Words {
   }
 };
 
-TEST(Lru, MakesAValueOnceAndLetsTheLeastRecentlyUsedGoFirst) {
+TEST(Lru, MakesAValueOnceAndEvictsTheLeastRecentlyUsed) {
   Words words(100, 2);
   EXPECT_EQ(words.get(1), 1);
   EXPECT_EQ(words.get(2), 2);
@@ -42,7 +42,7 @@ TEST(Lru, MakesAValueOnceAndLetsTheLeastRecentlyUsedGoFirst) {
   EXPECT_EQ(words.cache.statistics().entries, 2);
 }
 
-TEST(Lru, KeepsWithinItsBytes) {
+TEST(Lru, StaysWithinItsBytes) {
   Words words(10, 100);
   words.get(1, 6);
   words.get(2, 4);
@@ -59,7 +59,7 @@ TEST(Lru, KeepsWithinItsBytes) {
   EXPECT_EQ(words.get(6, 2), 7);
 }
 
-TEST(Lru, StaysAsItWasWhereMakingThrows) {
+TEST(Lru, IsUnchangedWhenMakingAValueThrows) {
   Words words(10, 10);
   words.get(1);
   const auto never = [](const Word&) { return false; };
@@ -70,7 +70,7 @@ TEST(Lru, StaysAsItWasWhereMakingThrows) {
   EXPECT_EQ(words.get(1), 1);
 }
 
-TEST(Lru, GivesAllThreadsTheSameAndMakesItOnceWhereThatIsWanted) {
+TEST(Lru, GivesAllThreadsOneValueAndMakesItOnceOnRequest) {
   Lru<Word> cache(1000, 1000);
   std::atomic<int> made = 0, made_once = 0, different = 0;
   std::latch start(8);

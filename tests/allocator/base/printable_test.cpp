@@ -21,7 +21,7 @@ TEST(VisibleText, KeepsPrintableUtf8) {
   EXPECT_EQ(visible("\xf4\x90\x80\x80\xf5\x80\x80\x80"), "????????") << "beyond the last character";
 }
 
-TEST(VisibleText, ReplacesWhatBreaksLinesOrTurnsThemRound) {
+TEST(VisibleText, ReplacesLineBreaksAndDirectionMarks) {
   for (const char* text : {"\xe2\x80\xa8", "\xe2\x80\xa9", "\xe2\x80\xae", "\xe2\x81\xa6", "\xe2\x80\x8f"})
     EXPECT_EQ(visible_text(text, [](char) { return "?"; }), "???") << printable(text);
   EXPECT_EQ(printable("\xe2\x80\x94"), "\xe2\x80\x94") << "a dash beside them";

@@ -37,7 +37,7 @@ std::vector<std::string> alike(int pairs) {
   return texts;
 }
 
-TEST(SaltedMap, TakesTextsApartThatStdHashTakesForOne) {
+TEST(SaltedMap, SeparatesTextsWithEqualStdHashes) {
   const std::vector<std::string> texts = alike(12);
   std::set<std::size_t> standard, salted;
   for (const std::string& text : texts) {
@@ -49,13 +49,13 @@ TEST(SaltedMap, TakesTextsApartThatStdHashTakesForOne) {
   EXPECT_GE(salted.size(), texts.size() - 1);  // of 8 million pairs in 2^32 places
 }
 
-TEST(SaltedMap, TakesTextsApartThatDifferInLengthAlone) {
+TEST(SaltedMap, SeparatesTextsThatDifferOnlyInLength) {
   std::set<std::size_t> hashes;
   for (std::size_t length = 0; length < 40; ++length) hashes.insert(SaltedHash{}(std::string(length, '\0')));
   EXPECT_EQ(hashes.size(), 40u);
 }
 
-TEST(SaltedMap, SpreadsNumbersThatAreMultiplesOfOne) {
+TEST(SaltedMap, SpreadsMultiplesOfANumber) {
   std::set<std::size_t> places;
   for (std::uint64_t i = 0; i < 1000; ++i) places.insert(SaltedHash{}(i * 42043 << 20) % 1024);
   EXPECT_GT(places.size(), 500u);  // 638 of 1024 at random

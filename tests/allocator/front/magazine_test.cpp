@@ -15,7 +15,7 @@ std::vector<Block> blocks_of(std::size_t count, std::size_t size) {
   return blocks;
 }
 
-TEST(Magazine, HandsOutTheNewestBlockOfExactlyTheSize) {
+TEST(Magazine, ReturnsTheNewestBlockOfExactlyTheSize) {
   Magazine magazine(7, 0, 1);
   std::vector<Block> blocks = blocks_of(3, 1024);
   for (Block& block : blocks) ASSERT_TRUE(magazine.push(&block, 4096));
@@ -27,7 +27,7 @@ TEST(Magazine, HandsOutTheNewestBlockOfExactlyTheSize) {
   EXPECT_EQ(magazine.bytes(), 0u);
 }
 
-TEST(Magazine, HandsOutWhatIsAligned) {
+TEST(Magazine, ReturnsOnlyAlignedBlocks) {
   Magazine magazine(7, 0, 1);
   std::vector<Block> blocks = blocks_of(2, 1024);
   blocks[0].address = 4096;
@@ -39,7 +39,7 @@ TEST(Magazine, HandsOutWhatIsAligned) {
   EXPECT_EQ(magazine.pop(1024, 64), &blocks[1]);
 }
 
-TEST(Magazine, HoldsNoMoreBytesThanItMay) {
+TEST(Magazine, HoldsNoMoreBytesThanItsLimit) {
   Magazine magazine(0, 0, 1);
   std::vector<Block> blocks = blocks_of(5, 1024);
   for (std::size_t i = 0; i < 4; ++i) ASSERT_TRUE(magazine.push(&blocks[i], 5119));
@@ -140,7 +140,7 @@ class MagazinesTest : public PoolTest {
 };
 INSTANTIATE_TEST_SUITE_P(Devices, MagazinesTest, devices, device_name);
 
-TEST_P(MagazinesTest, ServeASizeThatHasJustComeBack) {
+TEST_P(MagazinesTest, ServeASizeThatWasJustFreed) {
   CachingAllocator pool(memory());
   void* first = allocate(pool, 1000);
   void* second = allocate(pool, 1000);
@@ -187,7 +187,7 @@ TEST_P(MagazinesTest, ServeRequestsOfPyTorchsAlignmentOnEveryThread) {
   EXPECT_GT(pool.statistics().magazine_hits, 3600u) << "of 4000 requests";
 }
 
-TEST_P(MagazinesTest, AreLeftToTransients) {
+TEST_P(MagazinesTest, HoldTransientBlocksOnly) {
   CachingAllocator pool(memory());
   void* parameter = allocate(pool, 1000, Category::parameter);
   deallocate(pool, parameter, 1000);
@@ -206,7 +206,7 @@ TEST_P(MagazinesTest, AreDrainedBeforeTheDeviceIsAskedForMore) {
   EXPECT_EQ(count(pool, BlockState::magazine), 0u);
 }
 
-TEST_P(MagazinesTest, OfOtherThreadsAreDrainedToo) {
+TEST_P(MagazinesTest, AreDrainedForOtherThreads) {
   CachingAllocator pool(memory(), {.budget = page});
   std::atomic<int> phase = 0;
   std::thread other([&] {
@@ -230,7 +230,7 @@ TEST_P(MagazinesTest, OfOtherThreadsAreDrainedToo) {
   expect_invariants(pool);
 }
 
-TEST_P(MagazinesTest, ComeBackWhenTheirThreadEnds) {
+TEST_P(MagazinesTest, ReturnToThePoolWhenTheirThreadEnds) {
   CachingAllocator pool(memory());
   std::thread([&] { deallocate(pool, allocate(pool, 1000), 1000); }).join();
   EXPECT_EQ(count(pool, BlockState::magazine), 0u);
@@ -239,7 +239,7 @@ TEST_P(MagazinesTest, ComeBackWhenTheirThreadEnds) {
   expect_invariants(pool);
 }
 
-TEST_P(MagazinesTest, OutliveNeitherTheirPoolNorTheirThread) {
+TEST_P(MagazinesTest, AreDroppedWithTheirPool) {
   // The thread has caches of destroyed pools and of new pools at the same addresses.
   for (int round = 0; round < 20; ++round) {
     CachingAllocator pool(memory());
@@ -252,7 +252,7 @@ TEST_P(MagazinesTest, OutliveNeitherTheirPoolNorTheirThread) {
   }
 }
 
-TEST_P(MagazinesTest, TakeWhatAnotherThreadAllocated) {
+TEST_P(MagazinesTest, TakeBlocksThatAnotherThreadAllocated) {
   CachingAllocator pool(memory());
   void* block = allocate(pool, 1000);
   void* again = nullptr;
@@ -268,7 +268,7 @@ TEST_P(MagazinesTest, TakeWhatAnotherThreadAllocated) {
   expect_invariants(pool);
 }
 
-TEST_P(MagazinesTest, AreOffWhereMemoryMustBeSeen) {
+TEST_P(MagazinesTest, AreOffWithPoisonAndWithoutThePool) {
   for (const AllocatorConfig& config : {AllocatorConfig{.magazines = false}, AllocatorConfig{.poison = true},
                                         AllocatorConfig{.mode = AllocatorMode::none}}) {
     CachingAllocator pool(memory(), config);
@@ -278,7 +278,7 @@ TEST_P(MagazinesTest, AreOffWhereMemoryMustBeSeen) {
   }
 }
 
-TEST_P(MagazinesTest, HoldLessOncePagesHaveGone) {
+TEST_P(MagazinesTest, HoldLessInASmallerPool) {
   CachingAllocator pool(memory());
   std::vector<void*> blocks;
   for (int i = 0; i < 1000; ++i) blocks.push_back(allocate(pool, 1000));
@@ -344,7 +344,7 @@ TEST_P(MagazinesDeathTest, NameAWrongSizeAndAStreamOfAnotherDevice) {
                "stream of another device for .* cuda:5");
 }
 
-TEST_P(MagazinesTest, AreTakenAwayWhileTheirOwnersWork) {
+TEST_P(MagazinesTest, AreDrainedWhileTheirOwnersWork) {
   // Owner threads start and end as fast as they can, while another thread drains, reads and resets.
   CachingAllocator pool(memory(64 * page));
   std::atomic<bool> done = false;

@@ -25,7 +25,7 @@ void join_all(std::vector<std::thread>& threads) {
   for (std::thread& thread : threads) thread.join();
 }
 
-TEST_P(ThreadsTest, FindTheirCachesOfManyPoolsWithoutALock) {
+TEST_P(ThreadsTest, FindTheirCachesOfManyPools) {
   std::vector<std::unique_ptr<CachingAllocator>> pools;
   for (int i = 0; i < 9; ++i) pools.push_back(std::make_unique<CachingAllocator>(memory(16 * page), AllocatorConfig{}));
   pools.erase(pools.begin() + 2);  // its place is free for the next
@@ -36,7 +36,7 @@ TEST_P(ThreadsTest, FindTheirCachesOfManyPoolsWithoutALock) {
   for (const auto& pool : pools) EXPECT_GE(pool->statistics().magazine_hits, 98u);
 }
 
-TEST(RequestSequences, OfOtherCategoriesHaveOtherHashes) {
+TEST(RequestSequences, HashTheCategories) {
   std::set<std::uint64_t> hashes, low;
   for (std::size_t a = 0; a < category_count; ++a) {
     for (std::size_t b = 0; b < category_count; ++b) {
@@ -60,7 +60,7 @@ TEST(RequestSequences, OfOtherCategoriesHaveOtherHashes) {
   EXPECT_EQ(low.size(), hashes.size()) << "in more than the highest bits";
 }
 
-TEST(RequestSequences, OfMoreThan65536ThreadsAreApart) {
+TEST(RequestSequences, AreDistinctForMoreThan65536Threads) {
   std::vector<std::uint64_t> numbers;
   for (const std::uint64_t thread : {0u, 1u, 65535u, 65536u, 65537u, 131072u, 4194303u}) {
     RequestSequence sequence(thread);
@@ -73,7 +73,7 @@ TEST(RequestSequences, OfMoreThan65536ThreadsAreApart) {
 
 // A cache hit reads a block's stream without a lock. The atomics order nothing, so the thread sanitizer reports any
 // race in this read.
-TEST_P(ThreadsTest, GiveBackBlocksWhoseStreamIsRenamedMeanwhile) {
+TEST_P(ThreadsTest, FreeBlocksDuringARenameOfTheirStream) {
   auto delayed = std::make_unique<DelayedMemory>(memory(64 * page));
   DelayedMemory* device = delayed.get();
   CachingAllocator pool(std::move(delayed));
@@ -103,7 +103,7 @@ TEST_P(ThreadsTest, GiveBackBlocksWhoseStreamIsRenamedMeanwhile) {
 }
 
 // While a pool is destroyed, threads that have used it switch to other pools, whose caches evict its cache, or end.
-TEST_P(ThreadsTest, MayDropTheirCacheOfAPoolThatGoes) {
+TEST_P(ThreadsTest, MayDropTheirCacheWhileThePoolIsDestroyed) {
   constexpr int rounds = 60;
   CachingAllocator other(memory(4 * page));
   for (int round = 0; round < rounds; ++round) {
@@ -187,7 +187,7 @@ TEST_P(ThreadsTest, StayWithinTheBudgetAndNeverRunOutSpuriously) {
   expect_invariants(pool);
 }
 
-TEST_P(ThreadsTest, MayFreeWhatOthersAllocated) {
+TEST_P(ThreadsTest, MayFreeBlocksOfOtherThreads) {
   CachingAllocator pool(memory());
   std::vector<void*> blocks(1000);
   for (void*& block : blocks) block = allocate(pool, 500);
@@ -202,7 +202,7 @@ TEST_P(ThreadsTest, MayFreeWhatOthersAllocated) {
   expect_invariants(pool);
 }
 
-TEST(Registry, MakesOnePoolHoweverManyThreadsAskFirst) {
+TEST(Registry, MakesOnePoolForManyThreadsAtOnce) {
   std::vector<std::thread> threads;
   std::vector<CachingAllocator*> seen(8);
   for (CachingAllocator*& pool : seen)

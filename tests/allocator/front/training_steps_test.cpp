@@ -40,7 +40,7 @@ constexpr TraceModel models[] = {{12, 64, 128, 4, 4, 65},
                                  {1, 4096, 128, 4, 4, 256},
                                  {8, 512, 256, 6, 4, 256}};
 
-TEST_P(TrainingStepsTest, NeedNothingFromTheDeviceFromTheThirdOn) {
+TEST_P(TrainingStepsTest, NeedNoDeviceCallsFromTheThirdOn) {
   for (const std::size_t granularity : page_sizes) {
     for (const TraceModel& model : models) {
       CachingAllocator pool(make_memory(GetParam(), 4096 * MiB, granularity));
@@ -63,7 +63,7 @@ TEST_P(TrainingStepsTest, NeedNothingFromTheDeviceFromTheThirdOn) {
   }
 }
 
-TEST_P(TrainingStepsTest, OfATinyModelWasteLittleOnTheHostsSmallPages) {
+TEST_P(TrainingStepsTest, WasteLittleWithATinyModelOnSmallPages) {
   CachingAllocator pool(make_memory(GetParam(), 64 * MiB, 64 * KiB));
   TrainingTrace trace({1, 256, 32, 1, 2, 256});
   Replay replay(pool);

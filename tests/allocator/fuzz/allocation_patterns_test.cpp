@@ -66,7 +66,7 @@ class AllocationPatterns : public PoolTest {};
 INSTANTIATE_TEST_SUITE_P(Devices, AllocationPatterns, devices, device_name);
 
 // larson: a server whose threads end and pass their connections, full of live objects, to the next generation.
-TEST_P(AllocationPatterns, LarsonHandsLiveBlocksFromThreadToThread) {
+TEST_P(AllocationPatterns, LarsonMovesLiveBlocksBetweenThreads) {
   StampedPool pool(GetParam());
   constexpr std::size_t objects = 100;
   std::vector<std::vector<Owned>> connections(3, std::vector<Owned>(objects));
@@ -88,7 +88,7 @@ TEST_P(AllocationPatterns, LarsonHandsLiveBlocksFromThreadToThread) {
 }
 
 // xmalloc: some threads only allocate, the others only free.
-TEST_P(AllocationPatterns, XmallocFreesWhereItDidNotAllocate) {
+TEST_P(AllocationPatterns, XmallocFreesOnAnotherThread) {
   StampedPool pool(GetParam());
   std::mutex mutex;
   std::vector<Owned> queue;
@@ -174,7 +174,7 @@ TEST_P(AllocationPatterns, Sh8FreesWavesInEveryOrder) {
 }
 
 // Other threads trim and read the pool while threads allocate from their caches.
-TEST_P(AllocationPatterns, SurviveTrimmingAndReadersOnTheSide) {
+TEST_P(AllocationPatterns, SurviveConcurrentTrimsAndReaders) {
   StampedPool pool(GetParam(), {.budget = 24 * page});
   std::atomic<int> at_work = 3;
   on_threads(4, [&](unsigned id) {
@@ -207,7 +207,7 @@ TEST_P(AllocationPatterns, SurviveTrimmingAndReadersOnTheSide) {
 }
 
 // Memory in one thread's cache belongs to the pool, so it is no reason to refuse another thread.
-TEST_P(AllocationPatterns, CachesOfOtherThreadsAreNoReasonToRefuse) {
+TEST_P(AllocationPatterns, RequestsUseTheCachesOfOtherThreads) {
   StampedPool pool(GetParam(), {.budget = 4 * page});
   std::atomic<unsigned> filled = 0;
   std::atomic<bool> done = false;
@@ -227,7 +227,7 @@ TEST_P(AllocationPatterns, CachesOfOtherThreadsAreNoReasonToRefuse) {
 
 // ABA: between two reads of a free list, another thread takes its head, uses it and puts it back. Late events and
 // ending threads make the same addresses come back as fast as possible.
-TEST_P(AllocationPatterns, TheSameBlockMayGoAroundBetweenThreads) {
+TEST_P(AllocationPatterns, OneBlockMayPassBetweenThreads) {
   auto delayed = std::make_unique<DelayedMemory>(make_memory(GetParam(), 64 * page));
   DelayedMemory* device = delayed.get();
   CachingAllocator pool(std::move(delayed), {.budget = 8 * page});

@@ -17,7 +17,7 @@ INSTANTIATE_TEST_SUITE_P(Devices, BadInput, devices, device_name);
 using BadFreeDeathTest = BadInput;
 INSTANTIATE_TEST_SUITE_P(Devices, BadFreeDeathTest, devices, device_name);
 
-TEST_P(BadInput, ABudgetBelowWhatIsLiveIsRefusedAndChangesNothing) {
+TEST_P(BadInput, ABudgetBelowTheLiveBytesIsRefused) {
   CachingAllocator pool(memory(), {.budget = 8 * page});
   void* live = allocate(pool, 3 * page);
   void* cached = allocate(pool, 2 * page);
@@ -34,7 +34,7 @@ TEST_P(BadInput, ABudgetBelowWhatIsLiveIsRefusedAndChangesNothing) {
   expect_invariants(pool);
 }
 
-TEST_P(BadInput, AlignmentsThatAreNoPowerOfTwoAreRefused) {
+TEST_P(BadInput, AlignmentsMustBePowersOfTwo) {
   CachingAllocator pool(memory());
   for (const std::size_t alignment : {std::size_t{0}, std::size_t{3}, std::size_t{65}, std::size_t{96}, SIZE_MAX}) {
     EXPECT_THROW(pool.allocate(100, alignment, stream_of(pool)), ValueError) << alignment;
@@ -177,7 +177,7 @@ TEST(AllocatorText, RefusesMalformedValues) {
   }
 }
 
-TEST(AllocatorText, ReadsBackWhatItWrites) {
+TEST(AllocatorText, RoundTrips) {
   AllocatorConfig config;
   config.budget = 3 * page + 1;
   config.alignment = 256;
@@ -205,7 +205,7 @@ TEST(AllocatorText, ReadsBackWhatItWrites) {
   EXPECT_EQ(AllocatorConfig().text(), "");
 }
 
-TEST(AllocatorText, ABadEnvironmentIsAnErrorOfTheFirstPoolAndNotOfTheNext) {
+TEST(AllocatorText, ABadEnvironmentFailsTheFirstPoolOnly) {
   ASSERT_EQ(setenv("POOLGRAD_ALLOCATOR", "budget:lots", 1), 0);
   EXPECT_THAT([] { allocator_for(Device::parse("sim:201")); }, ThrowsMessage<ValueError>(HasSubstr("'lots'")));
   ASSERT_EQ(unsetenv("POOLGRAD_ALLOCATOR"), 0);

@@ -45,7 +45,7 @@ void expect_survival(PoolSetup setup, std::uint64_t salt) {
 class DeviceFailures : public ::testing::TestWithParam<const char*> {};
 INSTANTIATE_TEST_SUITE_P(Devices, DeviceFailures, ::testing::Values("host", "sim", "handles"), device_name);
 
-TEST_P(DeviceFailures, OfAnyOneCallAreSurvived) { expect_survival({.device = GetParam(), .granularity = 64 * KiB}, 1); }
+TEST_P(DeviceFailures, AreSurvivedAtEachCall) { expect_survival({.device = GetParam(), .granularity = 64 * KiB}, 1); }
 
 TEST_P(DeviceFailures, AreSurvivedWhileEventsAreDelayed) {
   expect_survival({.device = GetParam(), .delayed = true}, 2);
@@ -59,7 +59,7 @@ TEST_P(DeviceFailures, AreSurvivedWithoutThePool) {
   expect_survival({.device = GetParam(), .granularity = 64 * KiB, .config = {.mode = AllocatorMode::none}}, 4);
 }
 
-TEST(Isolation, WhatAChildThrowsIsSaidAndEndsIt) {
+TEST(Isolation, ReportsAnExceptionOfTheChild) {
   EXPECT_EQ(in_child([]() -> std::string { throw std::runtime_error("no driver"); }), "threw: no driver");
 }
 

@@ -4,7 +4,7 @@
 namespace poolgrad::testing {
 namespace {
 
-TEST(FailingPoison, LeavesNoBlockBehind) {
+TEST(FailingPoison, LeaksNoBlock) {
   using Kind = Operation::Kind;
   const PoolSetup setup{.config = {.poison = true, .magazines = false}};
   for (std::size_t call = 1; call < 8; ++call) {

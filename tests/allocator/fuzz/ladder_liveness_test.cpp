@@ -58,20 +58,20 @@ class LadderLiveness : public PoolTest {
 };
 INSTANTIATE_TEST_SUITE_P(Devices, LadderLiveness, devices, device_name);
 
-TEST_P(LadderLiveness, EndsWithAClientThatClaimsWhatItDoesNotFree) {
+TEST_P(LadderLiveness, EndsWithAClientThatClaimsBytesItDoesNotFree) {
   client_->reclaims = [](std::size_t bytes) { return bytes; };
   EXPECT_FALSE(can_allocate());
   EXPECT_GT(client_->asked, 0);
   EXPECT_LT(client_->asked, 1000);
 }
 
-TEST_P(LadderLiveness, EndsWithAClientThatClaimsTheWholeWorld) {
+TEST_P(LadderLiveness, EndsWithAClientThatClaimsAllBytes) {
   client_->estimates = [] { return SIZE_MAX; };
   client_->reclaims = [](std::size_t) { return SIZE_MAX; };
   EXPECT_FALSE(can_allocate());
 }
 
-TEST_P(LadderLiveness, EndsWithAClientThatPromisesAndNeverDelivers) {
+TEST_P(LadderLiveness, EndsWithAClientThatNeverFreesItsEstimate) {
   EXPECT_FALSE(can_allocate());
   EXPECT_FALSE(can_allocate());
   EXPECT_LT(client_->asked, 1000);
@@ -108,7 +108,7 @@ TEST_P(LadderLiveness, SurvivesAClientThatThrows) {
   EXPECT_TRUE(can_allocate());
 }
 
-TEST_P(LadderLiveness, SurvivesAClientThatTrimsAndAsksForFigures) {
+TEST_P(LadderLiveness, SurvivesAClientThatTrimsAndReadsStatistics) {
   client_->reclaims = [this](std::size_t) {
     pool_.trim();
     pool_.statistics();
@@ -137,7 +137,7 @@ TEST_P(LadderLiveness, DoesNotAskForRequestsThatMayNotReclaim) {
   EXPECT_EQ(client_->asked, 0);
 }
 
-TEST_P(LadderLiveness, DoesNotAskClientsThatAreTooDear) {
+TEST_P(LadderLiveness, DoesNotAskClientsAboveThePriority) {
   client_->price = 2.0;
   client_->reclaims = [this](std::size_t) { return give_one_back(); };
   const auto cheap = pool_.try_allocate({.bytes = page, .stream = stream_of(pool_), .priority = 1.0});
@@ -147,7 +147,7 @@ TEST_P(LadderLiveness, DoesNotAskClientsThatAreTooDear) {
   EXPECT_GT(client_->asked, 0);
 }
 
-TEST_P(LadderLiveness, AsksTheCallbackAFewTimesAtMost) {
+TEST_P(LadderLiveness, AsksTheCallbackOnlyAFewTimes) {
   client_->estimates = [] { return std::size_t{0}; };
   std::vector<int> attempts;
   pool_.set_out_of_memory_callback([&](std::size_t bytes, int attempt) {
@@ -171,7 +171,7 @@ TEST_P(LadderLiveness, TriesAgainAfterACallbackThatHelped) {
   EXPECT_EQ(calls, 3);
 }
 
-TEST_P(LadderLiveness, GivesUpAtOnceWhenTheCallbackSaysSo) {
+TEST_P(LadderLiveness, FailsAtOnceWhenTheCallbackDeclines) {
   int calls = 0;
   pool_.set_out_of_memory_callback([&](std::size_t, int) { return ++calls, false; });
   EXPECT_FALSE(can_allocate());

@@ -25,7 +25,7 @@ std::vector<std::size_t> sizes_up_to(std::size_t largest) {
   return sizes;
 }
 
-TEST_P(PoolLaws, UsableSizeNeverFallsWithTheRequestAndWastesLittle) {
+TEST_P(PoolLaws, UsableSizeGrowsWithTheRequestAndWastesLittle) {
   CachingAllocator pool(memory());
   std::size_t previous = 0;
   for (const std::size_t bytes : sizes_up_to(8 * page)) {
@@ -39,7 +39,7 @@ TEST_P(PoolLaws, UsableSizeNeverFallsWithTheRequestAndWastesLittle) {
   }
 }
 
-TEST_P(PoolLaws, UsableSizeDoesNotDependOnWhatIsCached) {
+TEST_P(PoolLaws, UsableSizeDoesNotDependOnTheCache) {
   // Blocks of all sizes are cached. A request never gets a much larger one whole.
   CachingAllocator pool(memory());
   std::vector<std::pair<void*, std::size_t>> cached;
@@ -52,7 +52,7 @@ TEST_P(PoolLaws, UsableSizeDoesNotDependOnWhatIsCached) {
   }
 }
 
-TEST_P(PoolLaws, TheFirstPointerComesBackAfterEverythingIsFree) {
+TEST_P(PoolLaws, TheFirstAddressIsReusedAfterAllFrees) {
   for (std::uint64_t order = 0; order < 12; ++order) {
     CachingAllocator pool(memory());
     Random random(test_seed() + order);
@@ -81,7 +81,7 @@ TEST_P(PoolLaws, TheFirstPointerComesBackAfterEverythingIsFree) {
   }
 }
 
-TEST_P(PoolLaws, TheSameSizeComesBackToTheSamePlace) {
+TEST_P(PoolLaws, TheSameSizeGetsTheSameAddressAgain) {
   CachingAllocator pool(memory(), {.magazines = false});
   for (const std::size_t bytes : sizes_up_to(4 * page)) {
     void* first = allocate(pool, bytes);
@@ -92,7 +92,7 @@ TEST_P(PoolLaws, TheSameSizeComesBackToTheSamePlace) {
   }
 }
 
-TEST_P(PoolLaws, ExpandingReachesJustAsFarAsAllocating) {
+TEST_P(PoolLaws, ExpandingRoundsLikeAllocating) {
   CachingAllocator pool(memory());
   for (const std::size_t bytes : sizes_up_to(page)) {
     void* fresh = allocate(pool, bytes);

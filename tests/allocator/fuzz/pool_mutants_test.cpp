@@ -37,7 +37,7 @@ constexpr std::size_t short_script = 32;
     EXPECT_LE(failure->script.size(), short_script) << failure->text(); \
   } while (false)
 
-TEST(PoolMutants, NoneIsSeenInThePoolItself) {
+TEST(PoolMutants, ThePoolItselfHasNoFault) {
   const auto failure = hunt<CachingAllocator>(10);
   EXPECT_FALSE(failure) << failure->text();
 }
@@ -48,7 +48,7 @@ TEST(PoolMutants, EarlyReuseIsFound) { EXPECT_FOUND(HastyPool, is_too_early); }
 
 TEST(PoolMutants, OnePageBeyondTheBudgetIsFound) { EXPECT_FOUND(GenerousPool, HasSubstr("beyond the budget")); }
 
-TEST(PoolMutants, RefusalsWithoutNeedAreFound) { EXPECT_FOUND(TimidPool, HasSubstr("refused although it fits")); }
+TEST(PoolMutants, NeedlessRefusalsAreFound) { EXPECT_FOUND(TimidPool, HasSubstr("refused although it fits")); }
 
 TEST(PoolMutants, UncountedAllocationsAreFound) { EXPECT_FOUND(ForgetfulPool, HasSubstr("requests is not")); }
 
@@ -59,13 +59,13 @@ TEST(PoolMutants, LostFreesAreFound) {
 
 TEST(PoolMutants, MissingAlignmentIsFound) { EXPECT_FOUND(CrookedPool, HasSubstr("not aligned")); }
 
-TEST(PoolMutants, ADeathIsFound) { EXPECT_FOUND(DyingPool, HasSubstr("ended by Abort")); }
+TEST(PoolMutants, AnAbortIsFound) { EXPECT_FOUND(DyingPool, HasSubstr("ended by Abort")); }
 
 TEST(PoolMutants, ReuseWithoutWaitingIsFound) { EXPECT_FOUND(RushingPool, is_too_early); }
 
-TEST(PoolMutants, UnheardUsesAreFound) { EXPECT_FOUND(IgnorantPool, is_too_early); }
+TEST(PoolMutants, IgnoredUsesAreFound) { EXPECT_FOUND(IgnorantPool, is_too_early); }
 
-TEST(PoolMutants, UnheardEndsOfStreamsAreFound) {
+TEST(PoolMutants, IgnoredEndsOfStreamsAreFound) {
   EXPECT_FOUND(NostalgicPool, AnyOf(is_too_early, HasSubstr("not there")));
 }
 

@@ -6,7 +6,7 @@ namespace {
 
 using Kind = Operation::Kind;
 
-TEST(ShrinkingBlocks, LetAnotherStreamWaitBeforeItTakesTheRest) {
+TEST(ShrinkingBlocks, MakeAnotherStreamWaitForTheirRest) {
   EXPECT_EQ(run_script<CachingAllocator>({.granularity = 64 * KiB, .delayed = true},
                                          {{.kind = Kind::allocate, .slot = 0, .stream = 2, .bytes = 32768},
                                           {.kind = Kind::expand, .slot = 0, .bytes = 0},

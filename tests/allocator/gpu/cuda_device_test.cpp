@@ -36,7 +36,7 @@ TEST_F(CudaDevice, AgreesWithTheShadowOfTheFuzzer) {
   fuzz_pool_on(make, 10, 2000, Isolation::none);
 }
 
-TEST_F(CudaDevice, TakesFromTheDriverWhatItCommits) {
+TEST_F(CudaDevice, TakesItsCommittedBytesFromTheDriver) {
   CudaMemory memory(0);
   const std::size_t bytes = 512 * MiB;
   void* range = memory.reserve(bytes);

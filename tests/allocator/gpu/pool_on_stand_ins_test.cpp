@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::size_t capacity = std::size_t{1} << 30;
 
-TEST(PoolOnStandIns, KeepsTheBytesOfBlocksOnASimulatedDevice) {
+TEST(PoolOnFakeDevices, KeepsTheBytesOfBlocksOnASimulatedDevice) {
   auto memory = std::make_unique<SimulatedMemory>(
       0, capacity, SimulationOptions{.latency = LatencyTable::named("h200"), .backed = true});
   PoolOnDevice(std::make_unique<RaceDetector>(std::move(memory)),
@@ -20,7 +20,7 @@ TEST(PoolOnStandIns, KeepsTheBytesOfBlocksOnASimulatedDevice) {
 }
 
 // The driver fails at each of its calls in turn: the caller gets the error, and the pool still works.
-TEST(PoolOnStandIns, SurvivesADriverThatFails) {
+TEST(PoolOnFakeDevices, SurvivesADriverThatFails) {
   constexpr std::size_t block = std::size_t{10} << 20;
   std::size_t failures = 0;
   for (std::size_t call = 1; call <= 40; ++call) {

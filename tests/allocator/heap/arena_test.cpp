@@ -69,14 +69,14 @@ TEST_F(ArenaTest, TakesTheSmallestRunOfNeighboursThatHoldsTheRequest) {
   EXPECT_TRUE(arena_.take_across_streams(4 * page, 64).empty());
 }
 
-TEST_F(ArenaTest, TakesTheMixedRunWhoseYoungestBlockIsOldest) {
+TEST_F(ArenaTest, TakesTheMixedRunWithTheOldestYoungestBlock) {
   lay({{page / 2, 1, 9}, {page / 2, 2, 1}, {page}, {page / 2, 1, 5}, {page / 2, 2, 6}, {page}});
   const std::vector<Block*> run = arena_.take_mixed_handles();
   ASSERT_EQ(run.size(), 2u);
   EXPECT_EQ(run[0]->address, base + 2 * page);
 }
 
-TEST_F(ArenaTest, CutsAnAlignedBlockOutOfTheFirstThatIsLargeEnoughWhereverItStarts) {
+TEST_F(ArenaTest, CutsAnAlignedBlockFromABlockLargeEnoughAtAnyStart) {
   constexpr std::size_t size = 4096;
   // The best fit starts 64 bytes behind a multiple of 4096. So does the next block, which just fits.
   lay({{64}, {size, 1}, {4096}, {2 * size - 64, 1}, {page - 64 - 4 * size + 64}});
@@ -87,7 +87,7 @@ TEST_F(ArenaTest, CutsAnAlignedBlockOutOfTheFirstThatIsLargeEnoughWhereverItStar
   EXPECT_EQ(arena_.free_bytes(1), size + size - 64) << "the best fit, and what lies before the block";
 }
 
-TEST_F(ArenaTest, LooksAtBlocksInBetweenOnlyWhereNoneIsLargeEnoughWhereverItStarts) {
+TEST_F(ArenaTest, SearchesAlignedStartsOnlyWithoutALargeEnoughBlock) {
   constexpr std::size_t size = 4096;
   lay({{64}, {size, 1}, {size - 64}, {size + 64, 1}, {size - 64}, {2 * size, 1}, {page - 6 * size}});
   EXPECT_EQ(arena_.take(size, size, 1)->address, base + 4 * size);
@@ -95,7 +95,7 @@ TEST_F(ArenaTest, LooksAtBlocksInBetweenOnlyWhereNoneIsLargeEnoughWhereverItStar
   EXPECT_EQ(arena_.take(size, size, 1)->address, base + 2 * size);
 }
 
-TEST_F(ArenaTest, FindsTheBlockInBetweenThatStartsAtTheRightPlace) {
+TEST_F(ArenaTest, FindsATightBlockWithAnAlignedStart) {
   constexpr std::size_t size = 4096;
   lay({{64}, {size, 1}, {size - 64}, {size + 128, 1}, {size - 128}, {size + 64, 1}, {page - 5 * size - 64}});
   Block* block = arena_.take(size, size, 1);
@@ -107,7 +107,7 @@ TEST_F(ArenaTest, FindsTheBlockInBetweenThatStartsAtTheRightPlace) {
   EXPECT_EQ(arena_.take(size, size, 1), nullptr) << "what is left starts at no multiple of 4096";
 }
 
-TEST_F(ArenaTest, PutsABlockThatFillsItsPagesAtAPageOnlyWhereThereIsRoom) {
+TEST_F(ArenaTest, StartsAWholePageBlockAtAPageWhereOneHasRoom) {
   lay({{64}, {2 * page, 1}, {page - 64}, {3 * page, 1}, {page}});
   EXPECT_EQ(arena_.take(2 * page, 64, 1)->address, base + 3 * page);
   EXPECT_EQ(arena_.take(2 * page, 64, 1)->address, base + 64);

@@ -9,7 +9,7 @@
 namespace poolgrad {
 namespace {
 
-TEST(FirstFitIndex, VisitsWhatIsLargeEnoughByAddress) {
+TEST(FirstFitIndex, VisitsLargeEnoughBlocksByAddress) {
   std::mt19937 random(7);
   std::vector<Block> blocks(400);
   for (std::size_t i = 0; i < blocks.size(); ++i) {
@@ -36,7 +36,7 @@ TEST(FirstFitIndex, VisitsWhatIsLargeEnoughByAddress) {
   }
 }
 
-TEST(FirstFitIndex, StopsWhereItIsTold) {
+TEST(FirstFitIndex, StopsWhereTheVisitorDoes) {
   std::vector<Block> blocks(10);
   FirstFitIndex index(64);
   for (std::size_t i = 0; i < blocks.size(); ++i) {

@@ -20,7 +20,7 @@ struct Handles {
   std::uint32_t count;
 };
 
-TEST(HandleIndex, HasTheMostBytesForACallFirstThenTheOldest) {
+TEST(HandleIndex, OrdersBlocksByBytesPerCallThenByAge) {
   std::mt19937_64 random(test_seed());
   SCOPED_TRACE("seed " + std::to_string(test_seed()));
   std::vector<std::unique_ptr<Block>> blocks;

@@ -21,7 +21,7 @@ using ::testing::HasSubstr;
 
 constexpr std::uintptr_t base = 0x7f0000000000;
 
-TEST(HandleSizes, AreAsLargeAsTheyMayBeButForTheLast) {
+TEST(HandleSizes, AreTheLargestAllowedExceptTheLast) {
   EXPECT_THAT(handle_sizes(3 * page, page), ElementsAre(page, page, page));
   EXPECT_THAT(handle_sizes(3 * page, 4 * page), ElementsAre(3 * page));
   EXPECT_THAT(handle_sizes(11 * page, 4 * page), ElementsAre(4 * page, 4 * page, 3 * page));
@@ -80,7 +80,7 @@ TEST(HandleMap, RemembersHandlesThatMove) {
   EXPECT_EQ(target.end_of(base + 72 * page), base + 73 * page);
 }
 
-TEST(HandleMap, AgreesWithAListOfPagesWhateverMoves) {
+TEST(HandleMap, AgreesWithAListOfPagesAfterAnyMoves) {
   constexpr unsigned seed = 23;
   constexpr std::size_t pages = 300;
   std::mt19937 random(seed);
@@ -121,7 +121,7 @@ TEST(HandleMap, AgreesWithAListOfPagesWhateverMoves) {
   }
 }
 
-TEST(HandleMap, ForgetsHandlesThatAreGone) {
+TEST(HandleMap, ForgetsReleasedHandles) {
   HandleMap map(base, 64 * page, page, false);
   map.set(base, {8 * page});
   map.clear(base, 8 * page);
@@ -154,7 +154,7 @@ class MappedHandlesTest : public ::testing::Test {
   MappedHandles handles_;
 };
 
-TEST_F(MappedHandlesTest, FindsTheHandlesThatTileARange) {
+TEST_F(MappedHandlesTest, FindsTheHandlesOfARange) {
   EXPECT_THAT(ids(100, 10), ElementsAre(1));
   EXPECT_THAT(ids(100, 30), ElementsAre(1, 2));
   EXPECT_THAT(ids(140, 10), ElementsAre(3));
@@ -173,7 +173,7 @@ TEST_F(MappedHandlesTest, RefusesRangesWithAGap) {
   EXPECT_THAT(refusal(130, 10), HasSubstr("does not start at a handle"));
 }
 
-TEST_F(MappedHandlesTest, RefusesMemoryBehindMemory) {
+TEST_F(MappedHandlesTest, RefusesToMapARangeTwice) {
   for (const std::uintptr_t address : {95u, 100u, 105u, 109u, 125u, 131u, 149u}) {
     EXPECT_THROW(handles_.add({.address = address, .bytes = 10, .id = 9}, "commit"), DeviceError) << address;
   }
@@ -182,7 +182,7 @@ TEST_F(MappedHandlesTest, RefusesMemoryBehindMemory) {
   EXPECT_EQ(handles_.count(), 5u);
 }
 
-TEST_F(MappedHandlesTest, ForgetsWhatIsRemoved) {
+TEST_F(MappedHandlesTest, ForgetsRemovedHandles) {
   handles_.take(100, 30, "decommit");
   EXPECT_EQ(handles_.count(), 1u);
   EXPECT_NO_THROW(handles_.check_free(0, 140, "commit"));

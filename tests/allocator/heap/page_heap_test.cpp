@@ -90,7 +90,7 @@ class PageHeapTest : public PoolTest {
 };
 INSTANTIATE_TEST_SUITE_P(Devices, PageHeapTest, devices, device_name);
 
-TEST(Handles, AreOneForAGrowthWhileTheBudgetIsFar) {
+TEST(Handles, AreOnePerGrowthFarFromTheBudget) {
   Calls calls;
   CachingAllocator pool(std::make_unique<Watch>(make_memory("sim", 64 * 1024 * MiB), calls, true));
   allocate(pool, 3 * page);
@@ -101,7 +101,7 @@ TEST(Handles, AreOneForAGrowthWhileTheBudgetIsFar) {
   expect_invariants(pool);
 }
 
-TEST(Handles, AreSmallerTheNearerTheBudgetIs) {
+TEST(Handles, AreSmallerNearTheBudget) {
   Calls calls;
   CachingAllocator pool(std::make_unique<Watch>(make_memory("sim", 64 * 1024 * MiB), calls, true),
                         {.budget = 8192 * MiB});
@@ -117,7 +117,7 @@ TEST(Handles, AreSmallerTheNearerTheBudgetIs) {
   EXPECT_EQ(pool.statistics().reserved_bytes.current, 8192 * MiB);
 }
 
-TEST(Handles, OfTheLongLivedArenaAreAtMostA64thOfTheUnusedBudget) {
+TEST(Handles, AreAtMostA64thOfTheUnusedBudgetIfLongLived) {
   Calls calls;
   const std::size_t budget = 8192 * MiB;
   CachingAllocator pool(std::make_unique<Watch>(make_memory("sim", 64 * 1024 * MiB), calls, true), {.budget = budget});
@@ -129,7 +129,7 @@ TEST(Handles, OfTheLongLivedArenaAreAtMostA64thOfTheUnusedBudget) {
   }
 }
 
-TEST(Handles, AreGivenBackWhole) {
+TEST(Handles, AreReleasedWhole) {
   CachingAllocator pool(make_memory("sim", 2304 * MiB));
   void* block = allocate(pool, 64 * page);  // handles of four pages
   deallocate(pool, block, 64 * page);
@@ -143,7 +143,7 @@ TEST(Handles, AreGivenBackWhole) {
   expect_invariants(pool);
 }
 
-TEST(Handles, AreOfBlocksThatFillTheirPagesAlone) {
+TEST(Handles, AreNotSharedByBlocksOfWholePages) {
   // Every other block is freed and its memory is released.
   CachingAllocator pool(make_memory("sim", 64 * 1024 * MiB));
   std::vector<void*> blocks;
@@ -152,7 +152,7 @@ TEST(Handles, AreOfBlocksThatFillTheirPagesAlone) {
   EXPECT_EQ(pool.trim(), 1000 * page);
 }
 
-TEST_P(PageHeapTest, GrowsAheadByASixtyFourthSoThatCallsAreFew) {
+TEST_P(PageHeapTest, GrowsAheadByASixtyFourth) {
   // Blocks that share their last pages with their neighbors.
   make_pool({}, true, 256 * 1024 * MiB);
   const std::size_t bytes = page + page / 2;
@@ -164,14 +164,14 @@ TEST_P(PageHeapTest, GrowsAheadByASixtyFourthSoThatCallsAreFew) {
   expect_invariants(*pool_);
 }
 
-TEST_P(PageHeapTest, GrowsByNoMoreThanIsNeededNearTheBudget) {
+TEST_P(PageHeapTest, GrowsByTheNeededPagesNearTheBudget) {
   make_pool({.budget = 1500 * page}, true, 256 * 1024 * MiB);
   for (std::size_t i = 0; i < 1000; ++i) allocate(*pool_, page + page / 2);
   EXPECT_EQ(pool_->statistics().reserved_bytes.current, 1500 * page);
   EXPECT_EQ(pool_->statistics().num_ooms, 0u);
 }
 
-TEST(Handles, ThatCannotAllBeHadAreGivenBackAtOnce) {
+TEST(Handles, AreReleasedWhenTheDeviceRefusesOneOfThem) {
   CachingAllocator pool(make_memory("sim", 10 * page), {.budget = 100 * page});
   EXPECT_THROW(allocate(pool, 11 * page), OutOfMemoryError);
   expect_invariants(pool);
@@ -231,7 +231,7 @@ TEST(Handles, LieAtTheSamePlacesOnEveryDevice) {
   }
 }
 
-TEST_P(PageHeapTest, MovesScatteredPagesBehindOneRun) {
+TEST_P(PageHeapTest, MovesScatteredPagesIntoOneRun) {
   make_pool({.budget = 12 * page});
   const auto kept = comb(6);
   void* large = allocate(*pool_, 6 * page);
@@ -248,7 +248,7 @@ TEST_P(PageHeapTest, MovesScatteredPagesBehindOneRun) {
   expect_invariants(*pool_);
 }
 
-TEST_P(PageHeapTest, MovesOnlyWhatTheBudgetDoesNotAllowToCommit) {
+TEST_P(PageHeapTest, MovesOnlyThePagesBeyondTheBudget) {
   make_pool({.budget = 14 * page});
   const auto kept = comb(6);
   void* large = allocate(*pool_, 7 * page);
@@ -259,7 +259,7 @@ TEST_P(PageHeapTest, MovesOnlyWhatTheBudgetDoesNotAllowToCommit) {
   deallocate(*pool_, large, 7 * page);
 }
 
-TEST_P(PageHeapTest, MovesWhatLiesIdleBeforeItGrowsByTheRest) {
+TEST_P(PageHeapTest, MovesIdlePagesBeforeItGrows) {
   // The budget fits all blocks, but 60 pages are idle.
   make_pool({.stitch_idle = true}, true, 64 * 1024 * MiB);
   void* idle = allocate(*pool_, 40 * page);
@@ -277,7 +277,7 @@ TEST_P(PageHeapTest, MovesWhatLiesIdleBeforeItGrowsByTheRest) {
   deallocate(*pool_, wall, page);
 }
 
-TEST_P(PageHeapTest, LeavesIdlePagesWhereTheyAreWhileTheBudgetIsFar) {
+TEST_P(PageHeapTest, MovesNoIdlePagesFarFromTheBudget) {
   make_pool({});
   const auto kept = comb(60);
   void* large = allocate(*pool_, 50 * page);
@@ -287,7 +287,7 @@ TEST_P(PageHeapTest, LeavesIdlePagesWhereTheyAreWhileTheBudgetIsFar) {
   expect_invariants(*pool_);
 }
 
-TEST_P(PageHeapTest, MovesWhatTakesTheFewestCalls) {
+TEST_P(PageHeapTest, MovesPagesWithTheFewestCalls) {
   make_pool({.stitch_idle = true}, true, 64 * 1024 * MiB);
   void* idle = allocate(*pool_, 40 * page);
   void* wall = allocate(*pool_, page);
@@ -315,7 +315,7 @@ TEST_P(PageHeapTest, TakesPagesOfTheOtherArena) {
   expect_invariants(*pool_);
 }
 
-TEST_P(PageHeapTest, PutsTransientsIntoTheOtherArenaWhereMuchLiesFree) {
+TEST_P(PageHeapTest, PutsTransientsIntoAnArenaWithMuchFreeMemory) {
   make_pool({});
   void* wall = allocate(*pool_, page, Category::parameter);
   void* parameter = allocate(*pool_, 64 * page, Category::parameter);
@@ -342,14 +342,14 @@ TEST_P(PageHeapTest, ReleasesAndCommitsWhereMemoryCannotMove) {
   expect_invariants(*pool_);
 }
 
-TEST_P(PageHeapTest, MovesNothingUnlessToldTo) {
+TEST_P(PageHeapTest, MovesNoPagesWithoutStitching) {
   make_pool({.budget = 12 * page, .stitch = false});
   comb(6);
   EXPECT_NO_THROW(allocate(*pool_, 6 * page));
   EXPECT_EQ(calls_.moves, 0u);
 }
 
-TEST_P(PageHeapTest, TradesSmallRunsWithoutMoving) {
+TEST_P(PageHeapTest, ReplacesSmallRunsWithoutMoves) {
   make_pool({.budget = 6 * page});
   comb(3);
   EXPECT_NO_THROW(allocate(*pool_, 3 * page));
@@ -390,7 +390,7 @@ TEST_P(PageHeapTest, HoldsALivePeakCloseToItsBudget) {
   EXPECT_EQ(pool_->statistics().num_ooms, 0u);
 }
 
-TEST_P(PageHeapTest, GivesBackWhatHasNotBeenUsedForLong) {
+TEST_P(PageHeapTest, ReleasesPagesUnusedForLong) {
   make_pool({.decay = 20});
   void* block = allocate(*pool_, 8 * page);
   void* wall = allocate(*pool_, page / 2);
@@ -424,19 +424,19 @@ void expect_decay_at(CachingAllocator& pool, std::uint64_t age, bool gone) {
   expect_invariants(pool);
 }
 
-TEST_P(PageHeapTest, GivesPagesBackThatAreExactlyAsOldAsTheyMayGet) {
+TEST_P(PageHeapTest, ReleasesPagesOfExactlyTheAgeLimit) {
   make_pool({.magazines = false, .decay = 7});
   expect_decay_at(*pool_, 7, true);
   make_pool({.magazines = false, .decay = 8});
   expect_decay_at(*pool_, 7, false);
 }
 
-TEST_P(PageHeapTest, KeepsPagesForEverAtTheLargestAge) {
+TEST_P(PageHeapTest, KeepsPagesForeverAtTheLargestAgeLimit) {
   make_pool({.magazines = false, .decay = SIZE_MAX});
   expect_decay_at(*pool_, 101, false);
 }
 
-TEST_P(PageHeapTest, GivesOldPagesBackWhileMagazinesServeEverything) {
+TEST_P(PageHeapTest, ReleasesOldPagesWhileMagazinesServeAllRequests) {
   make_pool({.decay = 500});
   void* block = allocate(*pool_, 8 * page);
   void* wall = allocate(*pool_, page / 2);
@@ -448,7 +448,7 @@ TEST_P(PageHeapTest, GivesOldPagesBackWhileMagazinesServeEverything) {
   deallocate(*pool_, wall, page / 2);
 }
 
-TEST_P(PageHeapTest, GivesPagesBackWithTime) {
+TEST_P(PageHeapTest, ReleasesPagesWithTime) {
   make_pool({.magazines = false, .decay_ms = 20});
   void* block = allocate(*pool_, 8 * page);
   void* wall = allocate(*pool_, page / 2);
@@ -469,7 +469,7 @@ TEST_P(PageHeapTest, GivesPagesBackWithTime) {
   }
 }
 
-TEST_P(PageHeapTest, GivesPagesBackWithTimeWhileMagazinesServeNearlyEverything) {
+TEST_P(PageHeapTest, ReleasesPagesWithTimeWhileMagazinesServeMostRequests) {
   make_pool({.decay_ms = 20});
   void* block = allocate(*pool_, 8 * page);
   void* wall = allocate(*pool_, page / 2);
@@ -486,7 +486,7 @@ TEST_P(PageHeapTest, GivesPagesBackWithTimeWhileMagazinesServeNearlyEverything) 
   deallocate(*pool_, wall, page / 2);
 }
 
-TEST_P(PageHeapTest, GivesPagesBackBesideASmallBlockThatComesAndGoes) {
+TEST_P(PageHeapTest, ReleasesPagesBesideAReusedSmallBlock) {
   for (const bool by_time : {false, true}) {
     for (const bool magazines : {false, true}) {
       make_pool(
@@ -504,7 +504,7 @@ TEST_P(PageHeapTest, GivesPagesBackBesideASmallBlockThatComesAndGoes) {
   }
 }
 
-TEST_P(PageHeapTest, KeepsThePagesThatABlockWasInLately) {
+TEST_P(PageHeapTest, KeepsRecentlyUsedPages) {
   make_pool({.budget = 128 * page, .magazines = false, .decay = 50});
   deallocate(*pool_, allocate(*pool_, 50 * page), 50 * page);
   for (int i = 0; i < 100; ++i) deallocate(*pool_, allocate(*pool_, 20 * page), 20 * page);
@@ -515,7 +515,7 @@ TEST_P(PageHeapTest, KeepsThePagesThatABlockWasInLately) {
   expect_invariants(*pool_);
 }
 
-TEST_P(PageHeapTest, ReleasesWhatWasUsedLeastRecentlyOfBothArenas) {
+TEST_P(PageHeapTest, ReleasesTheLeastRecentlyUsedPagesOfBothArenas) {
   for (const bool transient_first : {false, true}) {
     make_pool({.budget = 4 * page});
     void* transient = allocate(*pool_, page, Category::activation);
@@ -532,7 +532,7 @@ TEST_P(PageHeapTest, ReleasesWhatWasUsedLeastRecentlyOfBothArenas) {
   }
 }
 
-TEST_P(PageHeapTest, ReleasesBlocksInTheOrderInWhichTheyCameBack) {
+TEST_P(PageHeapTest, ReleasesBlocksInTheOrderOfTheirFrees) {
   constexpr std::size_t count = 12;
   make_pool({.budget = 2 * count * page});
   std::vector<void*> blocks;
@@ -550,7 +550,7 @@ TEST_P(PageHeapTest, ReleasesBlocksInTheOrderInWhichTheyCameBack) {
   EXPECT_EQ(calls_.decommitted, order);
 }
 
-TEST_P(PageHeapTest, SeesWhatComesAndGoesWhileItReleases) {
+TEST_P(PageHeapTest, SeesAllocationsAndFreesDuringARelease) {
   make_pool({.budget = 8 * page});
   std::array<void*, 4> blocks{};
   for (void*& block : blocks) {
@@ -568,7 +568,7 @@ TEST_P(PageHeapTest, SeesWhatComesAndGoesWhileItReleases) {
 }
 
 // 2^40 bytes of addresses would hold one window for each of only the first few.
-TEST(PageHeap, GivesAddressesBackThatNothingIsBehind) {
+TEST(PageHeap, ReturnsAddressesWithoutMemory) {
   constexpr std::size_t GiB = 1024 * MiB;
   for (const std::size_t first : {std::size_t{70}, std::size_t{130}}) {
     CachingAllocator pool(std::make_unique<SimulatedMemory>(0, 512 * GiB));
@@ -589,7 +589,7 @@ TEST(PageHeap, GivesAddressesBackThatNothingIsBehind) {
 }
 
 // On a device without free addresses, the report says so.
-TEST(PageHeap, SaysThatAddressesAreOut) {
+TEST(PageHeap, ReportsWhenAddressesRunOut) {
   CachingAllocator pool(std::make_unique<SimulatedMemory>(0, std::size_t{1} << 41));
   const auto result = pool.try_allocate({.bytes = (std::size_t{1} << 40) + 1, .stream = stream_of(pool)});
   ASSERT_TRUE(std::holds_alternative<std::string>(result));

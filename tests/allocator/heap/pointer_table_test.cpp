@@ -49,7 +49,7 @@ class PointerTableTest : public ::testing::Test {
   }
 };
 
-TEST_F(PointerTableTest, FindsWhatAMapFinds) {
+TEST_F(PointerTableTest, AgreesWithAMap) {
   std::mt19937_64 random(test_seed());
   for (const unsigned shift : {0u, 6u, 15u, 30u}) {
     const std::uint64_t stride = std::uint64_t{1} << shift;
@@ -73,7 +73,7 @@ TEST_F(PointerTableTest, FindsWhatAMapFinds) {
   }
 }
 
-TEST_F(PointerTableTest, HoldsAFewBytesForEachPointerWhereverItsKeyIs) {
+TEST_F(PointerTableTest, TakesAFewBytesPerPointerForAnyKeys) {
   set_all(0, 1000);
   const std::size_t full = held_;
   EXPECT_TRUE(table_.expect()) << "former slots";
@@ -87,7 +87,7 @@ TEST_F(PointerTableTest, HoldsAFewBytesForEachPointerWhereverItsKeyIs) {
   EXPECT_EQ(held_, of_none_);
 }
 
-TEST_F(PointerTableTest, NeedsNoMemoryForWhatIsExpected) {
+TEST_F(PointerTableTest, NeedsNoMemoryForExpectedPointers) {
   for (std::size_t i = 0; i < 3000; ++i) {
     table_.expect();
     const Without memory;
@@ -95,7 +95,7 @@ TEST_F(PointerTableTest, NeedsNoMemoryForWhatIsExpected) {
   }
 }
 
-TEST_F(PointerTableTest, NeedsNoMemoryToTakeAPlaceThatIsTaken) {
+TEST_F(PointerTableTest, NeedsNoMemoryToReplaceAPointer) {
   for (std::size_t i = 0; i < 300; ++i) {
     set_all(i, i + 1);
     const Without memory;
@@ -104,14 +104,14 @@ TEST_F(PointerTableTest, NeedsNoMemoryToTakeAPlaceThatIsTaken) {
   }
 }
 
-TEST_F(PointerTableTest, NeedsNoMemoryForAsMuchAsThereWas) {
+TEST_F(PointerTableTest, NeedsNoMemoryToRefill) {
   set_all(0, 3000);
   for (std::size_t i = 0; i < 3000; ++i) table_.erase(i << 15);
   const Without memory;
   set_all(1000, 4000);
 }
 
-TEST_F(PointerTableTest, ChangesNothingForWantOfMemory) {
+TEST_F(PointerTableTest, IsUnchangedWhenMemoryRunsOut) {
   set_all(0, 24);
   const Without memory;
   EXPECT_THROW(table_.expect(), std::bad_alloc);
@@ -123,7 +123,7 @@ TEST_F(PointerTableTest, ChangesNothingForWantOfMemory) {
 }
 
 // A lookup of a stable key by another thread finds the right value or, rarely, no value.
-TEST_F(PointerTableTest, IsLookedIntoWhileItChanges) {
+TEST_F(PointerTableTest, IsReadWhileItChanges) {
   constexpr std::size_t own = 64;
   for (std::size_t i = 0; i < own; ++i) table_.set(i * 7, &things_[i]);
   std::atomic<bool> over = false;

@@ -254,7 +254,7 @@ class CudaDriverTest : public ::testing::Test {
   }
 };
 
-TEST_F(CudaDriverTest, MakesNoContextButThatOfItsDevice) {
+TEST_F(CudaDriverTest, MakesOnlyTheContextOfItsDevice) {
   call_each([](const char* call) {
     EXPECT_THAT(contexts, ElementsAre(1)) << call;
     EXPECT_THAT(current, IsEmpty()) << call << " leaves a context current";
@@ -262,13 +262,13 @@ TEST_F(CudaDriverTest, MakesNoContextButThatOfItsDevice) {
   EXPECT_THAT(called_on, Each(1));
 }
 
-TEST_F(CudaDriverTest, LeavesCurrentWhatWas) {
+TEST_F(CudaDriverTest, RestoresTheCurrentContext) {
   current = {2};
   call_each([](const char* call) { EXPECT_THAT(current, ElementsAre(2)) << call; });
   EXPECT_THAT(called_on, Each(1));
 }
 
-TEST_F(CudaDriverTest, LeavesCurrentWhatWasWhereACallFails) {
+TEST_F(CudaDriverTest, RestoresTheCurrentContextWhenACallFails) {
   const auto driver = make_cuda_driver(1);
   next_result = cudaErrorUnknown;
   EXPECT_THROW(driver->memory_info(), CudaError);
@@ -276,7 +276,7 @@ TEST_F(CudaDriverTest, LeavesCurrentWhatWasWhereACallFails) {
   EXPECT_THAT(contexts, ElementsAre(1));
 }
 
-TEST_F(CudaDriverTest, MemoryThatCannotBePinnedIsRefusedAndNoError) {
+TEST_F(CudaDriverTest, RefusesUnpinnableMemoryWithoutAnError) {
   const auto driver = make_cuda_driver(1);
   for (const cudaError_t refusal : {cudaErrorMemoryAllocation, cudaErrorNotSupported, cudaErrorNotPermitted}) {
     next_result = refusal;
@@ -286,7 +286,7 @@ TEST_F(CudaDriverTest, MemoryThatCannotBePinnedIsRefusedAndNoError) {
   EXPECT_THROW(driver->host_register(0, 4096), CudaError);
 }
 
-TEST_F(CudaDriverTest, GivesAPeerAccessWhereItCanHaveIt) {
+TEST_F(CudaDriverTest, GivesAccessToAReachablePeer) {
   const auto driver = make_cuda_driver(1);
   EXPECT_TRUE(driver->is_reachable_from(2));
   EXPECT_FALSE(driver->is_reachable_from(0));
@@ -296,7 +296,7 @@ TEST_F(CudaDriverTest, GivesAPeerAccessWhereItCanHaveIt) {
   EXPECT_THAT(given_access, ElementsAre(1, 2));
 }
 
-TEST_F(CudaDriverTest, HandlesAreFileDescriptorsWhereTheDriverHasThem) {
+TEST_F(CudaDriverTest, ExportsHandlesAsFileDescriptors) {
   const auto driver = make_cuda_driver(1);
   const auto handle = driver->create(4096);
   EXPECT_EQ(requested, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
@@ -304,7 +304,7 @@ TEST_F(CudaDriverTest, HandlesAreFileDescriptorsWhereTheDriverHasThem) {
   EXPECT_EQ(driver->import_handle(47, 4096), 7u);
 }
 
-TEST_F(CudaDriverTest, ADriverThatPromisesToExportAndCannotIsAskedForHandlesWithout) {
+TEST_F(CudaDriverTest, FallsBackToHandlesThatCannotBeExported) {
   for (const CUresult refusal : {CUDA_ERROR_NOT_SUPPORTED, CUDA_ERROR_NOT_PERMITTED}) {
     create_exportable = refusal;
     const auto driver = make_cuda_driver(1);
@@ -332,7 +332,7 @@ class UnusableDevice : public CudaDriverTest {
   }
 };
 
-TEST_F(UnusableDevice, IsBeyondTheLast) {
+TEST_F(UnusableDevice, IsBeyondTheLastDevice) {
   EXPECT_EQ(error_of_device(3), "[allocator] cuda:3 cannot be used: the last CUDA device is cuda:2; use cpu or sim:N");
   EXPECT_THAT(contexts, IsEmpty());
 }
@@ -361,7 +361,7 @@ TEST_F(UnusableDevice, IsOlderThanTheKernels) {
   EXPECT_EQ(error_of_device(1), "no error");
 }
 
-TEST_F(UnusableDevice, IsNone) {
+TEST_F(UnusableDevice, IsReportedWhereThereIsNoDevice) {
   count_result = cudaErrorNoDevice;
   EXPECT_THAT(cuda_unavailable_reason(), ::testing::StartsWith("no CUDA device: "));
 }

@@ -20,7 +20,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using Failure = RecordingDriver::Failure;
 
-TEST(CudaArchitectures, CodeRunsOnItsMajorNumberAndPtxOnWhateverIsNewer) {
+TEST(CudaArchitectures, CodeRunsWithinItsMajorVersionAndPtxOnNewerOnes) {
   const auto runs = [](std::string_view architectures) {
     std::string on;
     for (const auto& [major, minor] : {std::pair(7, 5), {8, 0}, {8, 6}, {9, 0}, {10, 0}, {10, 3}})
@@ -66,7 +66,7 @@ TEST_F(CudaMemoryTest, CommitsOneHandle) {
   EXPECT_THAT(calls_of([&] { memory_->decommit(range_, 3 * page); }), ElementsAre("unmap", "release"));
 }
 
-TEST_F(CudaMemoryTest, MapsTheNewPlaceBeforeItLeavesTheOldOne) {
+TEST_F(CudaMemoryTest, MapsTheNewAddressesBeforeItUnmapsTheOldOnes) {
   ASSERT_TRUE(memory_->commit(range_, page));
   ASSERT_TRUE(memory_->commit(range_ + page, 2 * page));
   EXPECT_THAT(calls_of([&] { EXPECT_TRUE(memory_->move(range_, range_ + 8 * page, 3 * page)); }),
@@ -126,7 +126,7 @@ TEST_F(CudaMemoryTest, ReleasesAHandleEvenIfItCannotBeUnmapped) {
   }
 }
 
-TEST_F(CudaMemoryTest, UsesEventsAgain) {
+TEST_F(CudaMemoryTest, ReusesEvents) {
   const Stream stream{memory_->device(), 7};
   for (int round = 0; round < 5; ++round) {
     const EventId first = memory_->record_event(stream);
@@ -139,7 +139,7 @@ TEST_F(CudaMemoryTest, UsesEventsAgain) {
   EXPECT_EQ(driver_->events(), 2);
 }
 
-TEST_F(CudaMemoryTest, LosesNoEventWhereRecordingFails) {
+TEST_F(CudaMemoryTest, LosesNoEventWhenRecordingFails) {
   const Stream stream{memory_->device(), 0};
   for (std::size_t call = 1; call <= 2; ++call) {
     driver_->fail_call(call, Failure::error);
@@ -230,7 +230,7 @@ class Worker {
   std::thread thread_{[this] { run(); }};
 };
 
-TEST_F(PerThreadStream, IsInOrderForItsThread) {
+TEST_F(PerThreadStream, NeedsNoEventWithinItsThread) {
   EXPECT_THAT(calls_of([&] {
                 void* block = allocate();
                 give_back(block);
@@ -241,7 +241,7 @@ TEST_F(PerThreadStream, IsInOrderForItsThread) {
 }
 
 // The legacy default stream synchronizes with all of them, so its event covers the other thread's work.
-TEST_F(PerThreadStream, WaitsForThatOfAnotherThreadBeforeItTakesABlock) {
+TEST_F(PerThreadStream, WaitsForTheStreamOfTheThreadThatFreedABlock) {
   void* block = nullptr;
   Worker first, second;
   first([&] { give_back(block = allocate()); });
@@ -250,7 +250,7 @@ TEST_F(PerThreadStream, WaitsForThatOfAnotherThreadBeforeItTakesABlock) {
   second([&] { give_back(block); });
 }
 
-TEST_F(PerThreadStream, HoldsABlockBackThatAnotherThreadMayStillUse) {
+TEST_F(PerThreadStream, HoldsABlockUntilOtherThreadsAreDone) {
   void* block = nullptr;
   Worker first, second;
   first([&] { block = allocate(); });
@@ -274,7 +274,7 @@ TEST_F(PerThreadStream, OutlivesItsThreadUntilItsWorkIsDone) {
   }
 }
 
-TEST_F(PerThreadStream, IsOrderedUnderItsHandle) {
+TEST_F(PerThreadStream, IsOrderedByItsHandle) {
   const Stream other{own_.device, 7};
   EXPECT_THAT(calls_of([&] { pool_->order(own_, other); }), ElementsAre("event_record 7", "stream_wait 2"));
   EXPECT_THAT(calls_of([&] { pool_->order(other, own_); }), ElementsAre("event_record 2", "stream_wait 7"));
@@ -333,7 +333,7 @@ TEST(PinnedMemoryTest, IsRegisteredAsItIsCommitted) {
   memory.unreserve(range, 16 * page);
 }
 
-TEST(PinnedMemoryTest, TheHostIsAStreamWhoseWorkIsDone) {
+TEST(PinnedMemoryTest, TreatsTheHostAsAFinishedStream) {
   auto made = std::make_unique<RecordingDriver>(capacity);
   RecordingDriver& driver = *made;
   driver.delay_events();

@@ -98,7 +98,7 @@ TEST_P(DeviceMemoryContract, ReservesAlignedDisjointRangesThatCostNothing) {
   memory_->unreserve(second, granule_);
 }
 
-TEST_P(DeviceMemoryContract, CountsWhatIsCommitted) {
+TEST_P(DeviceMemoryContract, CountsCommittedBytes) {
   ASSERT_TRUE(memory_->commit(at(2), granule_));
   ASSERT_TRUE(memory_->commit(at(3), granule_));
   ASSERT_TRUE(memory_->commit(at(4), 2 * granule_));
@@ -120,7 +120,7 @@ TEST_P(DeviceMemoryContract, RefusesMoreThanItHasAndStaysUsable) {
   memory_->decommit(window_ + capacity, granule_);
 }
 
-TEST_P(DeviceMemoryContract, ReportsAnAbsurdReservationAsImpossible) {
+TEST_P(DeviceMemoryContract, RefusesAnImpossibleReservation) {
   EXPECT_EQ(memory_->reserve(std::size_t{1} << 60), nullptr);
 }
 
@@ -133,7 +133,7 @@ TEST_P(DeviceMemoryContract, FillsCommittedMemory) {
   memory_->decommit(window_, 2 * granule_);
 }
 
-TEST_P(DeviceMemoryContract, MovesMemoryBehindOtherAddresses) {
+TEST_P(DeviceMemoryContract, MovesMemoryToOtherAddresses) {
   ASSERT_TRUE(memory_->commit(at(1), granule_));
   write(at(1), 0x5A);
   finish();
@@ -183,7 +183,7 @@ TEST_P(DeviceMemoryContract, MovesBackAndForth) {
   memory_->decommit(at(0), 2 * granule_);
 }
 
-TEST_P(DeviceMemoryContract, TakesPartsOfWhatWasCommittedOnlyWhereItIsDivisible) {
+TEST_P(DeviceMemoryContract, MovesPartsOfACommitOnlyIfDivisible) {
   ASSERT_TRUE(memory_->commit(window_, 4 * granule_));
   write(at(3), 9);
   finish();

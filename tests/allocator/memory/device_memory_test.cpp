@@ -47,7 +47,7 @@ INSTANTIATE_TEST_SUITE_P(
         MemoryKind{"race_detector_over_host", [] { return std::make_unique<RaceDetector>(host()); }, read_host}),
     memory_kind_name);
 
-TEST(HostMemory, GivesMemoryThatCanBeUsedAndComesBackZeroed) {
+TEST(HostMemory, GivesZeroedMemoryAtEachCommit) {
   HostMemory memory;
   auto* range = static_cast<char*>(memory.reserve(4 * page));
   ASSERT_TRUE(memory.commit(range + page, page));
@@ -62,7 +62,7 @@ TEST(HostMemory, GivesMemoryThatCanBeUsedAndComesBackZeroed) {
   memory.unreserve(range, 4 * page);
 }
 
-TEST(HostMemory, KeepsTheAddressesThatMemoryWasMovedFrom) {
+TEST(HostMemory, KeepsTheOldAddressesOfMovedMemory) {
   HostMemory memory;
   auto* range = static_cast<char*>(memory.reserve(4 * page));
   ASSERT_TRUE(memory.commit(range, page));
@@ -76,7 +76,7 @@ TEST(HostMemory, KeepsTheAddressesThatMemoryWasMovedFrom) {
 }
 
 // Moved pages have mappings of their own. A range of such pages still moves in one call.
-TEST(HostMemory, MovesARangeThatWasPutTogetherFromManyMoves) {
+TEST(HostMemory, MovesARangeMadeOfManyMoves) {
   HostMemory memory(0, small_page);
   constexpr std::size_t pieces = 64;
   auto* range = static_cast<unsigned char*>(memory.reserve(4 * pieces * small_page));
@@ -92,7 +92,7 @@ TEST(HostMemory, MovesARangeThatWasPutTogetherFromManyMoves) {
   memory.unreserve(range, 4 * pieces * small_page);
 }
 
-TEST(HostMemory, ChangesNothingWhereAMoveIsImpossible) {
+TEST(HostMemory, IsUnchangedByAnImpossibleMove) {
   HostMemory memory(0, small_page);
   auto* range = static_cast<unsigned char*>(memory.reserve(4 * small_page));
   ASSERT_TRUE(memory.commit(range, small_page));
@@ -129,7 +129,7 @@ std::ptrdiff_t mappings() {
   return std::count(std::istreambuf_iterator<char>(maps), {}, '\n');
 }
 
-TEST(HostMemory, LeavesTheProcessItsMappingsHoweverMuchIsMoved) {
+TEST(HostMemory, LimitsItsMappingsUnderManyMoves) {
   HostMemory memory(0, small_page);
   constexpr std::size_t pieces = 30'000;
   auto* range = static_cast<char*>(memory.reserve(3 * pieces * small_page));
@@ -148,7 +148,7 @@ TEST(HostMemory, LeavesTheProcessItsMappingsHoweverMuchIsMoved) {
   memory.unreserve(range, 3 * pieces * small_page);
 }
 
-TEST(HostMemory, LeavesTheProcessItsMappingsHoweverScatteredWhatComesBack) {
+TEST(HostMemory, LimitsItsMappingsUnderScatteredReleases) {
   HostMemory memory(0, small_page);
   constexpr std::size_t pages = 80'000;
   auto* range = static_cast<char*>(memory.reserve(pages * small_page));

@@ -53,7 +53,7 @@ TEST(LatencyTable, ChargesOneMicrosecondForEachCallInTheUnitTable) {
   }
 }
 
-TEST(LatencyTable, SaysThatTheFiguresForTheH200WereNotMeasuredOnOne) {
+TEST(LatencyTable, SaysThatItsH200FiguresAreNotMeasured) {
   const LatencyTable table = LatencyTable::named("h200");
   EXPECT_THAT(table.source, HasSubstr("not measured on an H200"));
   EXPECT_GT(table.set_access.call, table.map.call);
@@ -66,7 +66,7 @@ TEST(LatencyTable, AddsTheCostOfEachMebibyte) {
   EXPECT_EQ(cost.of(std::size_t{1} << 19), 105);
 }
 
-TEST(LatencyTable, ComesBackFromItsText) {
+TEST(LatencyTable, RoundTripsThroughText) {
   LatencyTable table = LatencyTable::named("h200");
   table.create = {.call = 12.5, .per_mib = 0.125};
   const LatencyTable again = LatencyTable::parse(table.text(), "/somewhere/mine.txt");
@@ -79,7 +79,7 @@ TEST(LatencyTable, ComesBackFromItsText) {
 }
 
 // With a locale of C and C++ whose decimal separator is a comma.
-TEST(LatencyTable, IsWrittenAndReadInTheCLocale) {
+TEST(LatencyTable, IgnoresTheLocale) {
   struct Comma : std::numpunct<char> {
     char do_decimal_point() const override { return ','; }
     std::string do_grouping() const override { return "\3"; }
@@ -124,7 +124,7 @@ TEST(LatencyTable, NamesPathAndLineOfAnUnknownCall) {
   EXPECT_THAT(message, HasSubstr("known calls: source, reserve"));
 }
 
-TEST(LatencyTable, RefusesNumbersThatAreNone) {
+TEST(LatencyTable, RefusesMalformedNumbers) {
   for (const char* number : {"-1", "nan", "inf", "1e13", "1ns", "0x", "one", "1e999"}) {
     EXPECT_THAT(parse_error(std::string("map ") + number + " 0\n"),
                 HasSubstr("line 1: expected nanoseconds from 0 to 1e12"))
@@ -141,7 +141,7 @@ TEST(LatencyTable, RefusesMissingAndSuperfluousWords) {
   EXPECT_THAT(parse_error("source a\nsource b\n"), HasSubstr("line 2: duplicate source"));
 }
 
-TEST(LatencyTable, NamesACallThatIsMissing) {
+TEST(LatencyTable, NamesAMissingCall) {
   EXPECT_THAT(parse_error(""), HasSubstr("line 1: the file ends without a line for reserve"));
   std::string text = complete();
   text.erase(text.find("unmap"));
@@ -187,7 +187,7 @@ TEST(Calibration, GivesATableThatTheSimulatorReads) {
 }
 
 // A driver whose cudaMalloc takes longer for more bytes: the line through two sizes shows both costs.
-TEST(Calibration, TellsTheCostOfACallFromThatOfItsSize) {
+TEST(Calibration, SeparatesTheCostPerCallFromTheCostPerMebibyte) {
   struct Slow : RecordingDriver {
     using RecordingDriver::RecordingDriver;
     std::uintptr_t malloc(std::size_t bytes) override {
@@ -201,7 +201,7 @@ TEST(Calibration, TellsTheCostOfACallFromThatOfItsSize) {
   EXPECT_GT(table.malloc.per_mib, 0);
 }
 
-TEST(Calibration, GivesEverythingBackWhenMemoryIsShort) {
+TEST(Calibration, FreesAllBlocksWhenMemoryRunsOut) {
   RecordingDriver driver(2 * page);
   EXPECT_THROW(calibrate(driver, quick), OutOfMemoryError);
   EXPECT_EQ(driver.objects(), 0);

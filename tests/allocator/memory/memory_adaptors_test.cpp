@@ -43,7 +43,7 @@ TEST(FailingMemory, FailsMovesWithoutMoving) {
   EXPECT_EQ(memory.info().free, capacity);
 }
 
-TEST(DelayedMemory, HoldsEventsBackUntilTold) {
+TEST(DelayedMemory, HoldsEventsUntilReleased) {
   DelayedMemory memory(std::make_unique<HostMemory>());
   const EventId event = memory.record_event(Stream{});
   EXPECT_FALSE(memory.event_finished(event));
@@ -54,7 +54,7 @@ TEST(DelayedMemory, HoldsEventsBackUntilTold) {
   EXPECT_EQ(memory.unfinished_events(), 0u);
 }
 
-TEST(LimitedMemory, SpeaksOfItsPartAlone) {
+TEST(LimitedMemory, ReportsItsLimitAsTheTotal) {
   LimitedMemory memory(sim(), 4 * page);
   EXPECT_EQ(memory.info().total, 4 * page);
   auto* range = static_cast<char*>(memory.reserve(8 * page));
@@ -66,7 +66,7 @@ TEST(LimitedMemory, SpeaksOfItsPartAlone) {
   EXPECT_EQ(memory.info().free, 4 * page);
 }
 
-TEST(LimitedMemory, CannotGiveMoreThanTheDeviceHas) {
+TEST(LimitedMemory, CannotCommitMoreThanTheDeviceHas) {
   LimitedMemory memory(sim(), 2 * capacity);
   EXPECT_EQ(memory.info().total, capacity);
   auto* range = static_cast<char*>(memory.reserve(2 * capacity));
@@ -75,7 +75,7 @@ TEST(LimitedMemory, CannotGiveMoreThanTheDeviceHas) {
   EXPECT_EQ(memory.info().free, 0u);
 }
 
-TEST(LimitedMemory, TakesNothingForACallThatFails) {
+TEST(LimitedMemory, CountsNothingForAFailedCall) {
   auto failing = std::make_unique<FailingMemory>(sim());
   FailingMemory* inner = failing.get();
   LimitedMemory memory(std::move(failing), 2 * page);
@@ -89,7 +89,7 @@ TEST(LimitedMemory, TakesNothingForACallThatFails) {
 }
 
 // One thread repeatedly requests more than the limit; the small requests of another thread always succeed.
-TEST(LimitedMemory, NeverLetsATooLargeRequestTakeRoomFromASmallOne) {
+TEST(LimitedMemory, ServesSmallRequestsBesideTooLargeOnes) {
   LimitedMemory memory(sim(), 4 * page);
   auto* range = static_cast<char*>(memory.reserve(16 * page));
   std::atomic<bool> done = false;

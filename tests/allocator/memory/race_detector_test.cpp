@@ -71,7 +71,7 @@ TEST_F(RaceDetectorTest, IsSilentOnDisjointRanges) {
   EXPECT_EQ(touch(50, 0, 2), "");
 }
 
-TEST_F(RaceDetectorTest, AcceptsAnEventThatTheOtherStreamWaitsFor) {
+TEST_F(RaceDetectorTest, AcceptsAWaitForTheOtherStream) {
   EXPECT_EQ(touch(0, 100, 1), "");
   order(1, 2);
   EXPECT_EQ(touch(0, 100, 2), "");
@@ -84,7 +84,7 @@ TEST_F(RaceDetectorTest, AcceptsAChainOfStreams) {
   EXPECT_EQ(touch(0, 100, 3), "");
 }
 
-TEST_F(RaceDetectorTest, AcceptsWhatTheProgramHasWaitedFor) {
+TEST_F(RaceDetectorTest, AcceptsSynchronizedWork) {
   EXPECT_EQ(touch(0, 100, 1), "");
   memory_.synchronize(memory_.record_event(stream(1)));
   EXPECT_EQ(touch(0, 100, 2), "");
@@ -105,13 +105,13 @@ TEST_F(RaceDetectorTest, FindsAWaitInTheWrongDirection) {
   EXPECT_NE(touch(0, 100, 2), "");
 }
 
-TEST_F(RaceDetectorTest, FindsAnEventThatWasRecordedButNotWaitedFor) {
+TEST_F(RaceDetectorTest, FindsAnEventWithoutAWait) {
   EXPECT_EQ(touch(0, 100, 1), "");
   memory_.discard_event(memory_.record_event(stream(1)));
   EXPECT_NE(touch(0, 100, 2), "");
 }
 
-TEST_F(RaceDetectorTest, TakesNoNewsFromAnUnfinishedEvent) {
+TEST_F(RaceDetectorTest, IgnoresAnUnfinishedEvent) {
   auto inner = std::make_unique<SimulatedMemory>(0, 64 * page);
   inner->set_event_delay(100);
   RaceDetector memory(std::move(inner));
@@ -158,7 +158,7 @@ TEST_F(RaceDetectorTest, ReportsARaceOnce) {
   EXPECT_EQ(touch(0, 100, 2), "");
 }
 
-TEST_F(RaceDetectorTest, ForgetsMemoryThatIsGivenBack) {
+TEST_F(RaceDetectorTest, ForgetsReleasedMemory) {
   ASSERT_TRUE(memory_.commit(range_, page));
   EXPECT_EQ(touch(0, page, 1), "");
   memory_.decommit(range_, page);
@@ -287,7 +287,7 @@ TEST_F(RaceDetectorTest, FindsExactlyTheRacesOfRandomPrograms) {
   EXPECT_GT(ordered_changes, 100u);
 }
 
-TEST(RaceDetectorOfAPool, HearsOfEveryUse) {
+TEST(PoolRaceDetector, SeesEveryUse) {
   CachingAllocator pool(std::make_unique<RaceDetector>(std::make_unique<SimulatedMemory>(0, 64 * page)),
                         {.races = true});
   const auto stream = [&](std::uint64_t id) { return Stream{pool.device(), id}; };
@@ -309,7 +309,7 @@ TEST(RaceDetectorOfAPool, HearsOfEveryUse) {
   pool.deallocate(block, 5000, 64, stream(1));
 }
 
-TEST(RaceDetectorOfAPool, HearsOfWhatABlockGrowsBy) {
+TEST(PoolRaceDetector, SeesTheGrowthOfABlock) {
   CachingAllocator pool(std::make_unique<RaceDetector>(std::make_unique<SimulatedMemory>(0, 64 * page)),
                         {.races = true});
   const auto stream = [&](std::uint64_t id) { return Stream{pool.device(), id}; };

@@ -19,7 +19,7 @@ TEST(SimulatedMemory, PlacesDevicesOneTebibyteApart) {
   EXPECT_EQ(reinterpret_cast<std::uintptr_t>(third.reserve(page)), 0x7f0000000000u + (std::uintptr_t{2} << 40));
 }
 
-TEST(SimulatedMemory, ReservesAddressesAgainWhateverTheOrder) {
+TEST(SimulatedMemory, ReusesAddressesReleasedInAnyOrder) {
   SimulatedMemory memory(0, capacity);
   constexpr std::size_t quarter = std::size_t{1} << 38;
   std::vector<void*> ranges;
@@ -52,7 +52,7 @@ TEST(SimulatedMemory, FinishesEventsWhenTheClockPassesThem) {
   EXPECT_EQ(memory.now(), 200u);
 }
 
-TEST(SimulatedMemory, LetsCallsTakeNoTimeWithoutATable) {
+TEST(SimulatedMemory, TakesNoTimeWithoutALatencyTable) {
   SimulatedMemory memory(0, capacity);
   auto* range = static_cast<char*>(memory.reserve(4 * page));
   memory.commit(range, page);
@@ -129,7 +129,7 @@ TEST(SimulatedMemory, KeepsItsCapacityWhenBacked) {
 
 using SimulatedMemoryDeathTest = ::testing::Test;
 
-TEST(SimulatedMemoryDeathTest, EndsTheProgramWhenAPartOfAHandleIsGivenBack) {
+TEST(SimulatedMemoryDeathTest, EndsTheProgramWhenAPartOfAHandleIsReleased) {
   SimulatedMemory memory(0, capacity);
   auto* range = static_cast<char*>(memory.reserve(4 * page));
   ASSERT_TRUE(memory.commit(range, 2 * page));
@@ -137,7 +137,7 @@ TEST(SimulatedMemoryDeathTest, EndsTheProgramWhenAPartOfAHandleIsGivenBack) {
   EXPECT_DEATH(memory.decommit(range + 2 * page, page), "decommit.*not mapped");
 }
 
-TEST(SimulatedMemory, LikeTheCpuReservesFromLargePagesOn) {
+TEST(SimulatedMemory, ReservesAtLargePagesLikeTheCpu) {
   SimulatedMemory memory(0, capacity, SimulationOptions::like("cpu"));
   for (int i = 0; i < 3; ++i) {
     const auto address = reinterpret_cast<std::uintptr_t>(memory.reserve(5 * memory.granularity()));

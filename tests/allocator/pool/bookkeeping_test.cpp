@@ -166,7 +166,7 @@ void expect_counted(const CachingAllocator& pool, std::size_t heap) {
   EXPECT_NEAR(counted, static_cast<double>(heap), 0.05 * counted + 64 * KiB);
 }
 
-TEST(Bookkeeping, IsWhatThePoolTakesOfTheHeap) {
+TEST(Bookkeeping, EqualsTheHeapBytesOfThePool) {
   const std::size_t before = heap_bytes;
   CachingAllocator counted(std::make_unique<SimulatedMemory>(0, std::size_t{8} << 30));
   std::vector<Held> held = fill(counted, {512, 2 * KiB, 100000}, 5);
@@ -184,7 +184,7 @@ TEST(Bookkeeping, IsWhatThePoolTakesOfTheHeap) {
   EXPECT_LE(heap_bytes - before - own, floor_bytes);
 }
 
-TEST(Bookkeeping, OfARecordedStepAndItsPlanIsCounted) {
+TEST(Bookkeeping, CountsARecordedStepAndItsPlan) {
   constexpr std::size_t requests = 50000;
   std::vector<Held> held;
   held.reserve(requests);
@@ -216,7 +216,7 @@ TEST(Bookkeeping, OfARecordedStepAndItsPlanIsCounted) {
   EXPECT_GT(recorded, requests * 2 * sizeof(std::uint64_t)) << "a size and a time for each request";
 }
 
-TEST(Bookkeeping, OfManyStreamsIsCounted) {
+TEST(Bookkeeping, CountsManyStreams) {
   constexpr std::uint64_t streams = 300;
   const std::size_t before = heap_bytes;
   CachingAllocator pool(std::make_unique<SimulatedMemory>(0, std::size_t{8} << 30), {.magazines = false});
@@ -235,7 +235,7 @@ TEST(Bookkeeping, OfManyStreamsIsCounted) {
   EXPECT_LE(pool.statistics().bookkeeping_bytes, alone + floor_bytes) << "what is over need not be known";
 }
 
-TEST(Bookkeeping, OfThreadsAndStreamsGoesWithThem) {
+TEST(Bookkeeping, EndsWithItsThreadsAndStreams) {
   CachingAllocator pool(std::make_unique<SimulatedMemory>(0, 64 * MiB));
   deallocate(pool, allocate(pool, 100), 100);
   pool.trim();
@@ -250,7 +250,7 @@ TEST(Bookkeeping, OfThreadsAndStreamsGoesWithThem) {
   EXPECT_EQ(pool.statistics().bookkeeping_bytes, before);
 }
 
-TEST(Bookkeeping, OfAgesInMillisecondsIsAFewMarksOfTheClock) {
+TEST(Bookkeeping, StaysSmallForAgesInMilliseconds) {
   for (const std::size_t age : {1u, 10u, 15u, 1000u}) {
     CachingAllocator pool(std::make_unique<SimulatedMemory>(0, 64 * MiB), {.magazines = false, .decay_ms = age});
     const auto request = [&] { deallocate(pool, allocate(pool, 100), 100); };

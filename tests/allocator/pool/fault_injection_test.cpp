@@ -73,7 +73,7 @@ class WatchedMemory : public MemoryAdaptor {
   Seen& seen_;
 };
 
-TEST(WatchedPool, WaitsForAllWorkThoughThereIsNoMemoryForThat) {
+TEST(WatchedPool, WaitsForAllWorkWithoutMemoryToDoSo) {
   for (std::uint64_t k = 1, last = 12; k <= last; ++k) {
     for (const bool all : {false, true}) {
       SCOPED_TRACE("request " + std::to_string(k) + (all ? " and all after it fail" : " fails"));
@@ -340,7 +340,7 @@ class AnyExceptionTest : public PoolTest {
 };
 INSTANTIATE_TEST_SUITE_P(Devices, AnyExceptionTest, devices, device_name);
 
-TEST_P(AnyExceptionTest, FromAnyDeviceCallLeavesThePoolAsItWas) {
+TEST_P(AnyExceptionTest, AtADeviceCallLeavesThePoolUnchanged) {
   const std::vector<std::function<void()>> raises = {
       [] { throw std::bad_alloc(); }, [] { throw CudaError("[device] out of order"); }, [] { throw 42; }};
   // Each call fails with each exception in turn. In a brief run it fails with one, chosen by the seed, and neighboring
@@ -362,7 +362,7 @@ TEST_P(AnyExceptionTest, FromAnyDeviceCallLeavesThePoolAsItWas) {
   }
 }
 
-TEST_P(AnyExceptionTest, ForWantOfMemoryOfItsOwnLeavesThePoolAsItWas) {
+TEST_P(AnyExceptionTest, AtAHeapRequestLeavesThePoolUnchanged) {
   counts_news_ = true;
   for (const AllocatorConfig& config : configurations()) {
     SCOPED_TRACE(config.text());

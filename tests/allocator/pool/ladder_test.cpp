@@ -31,7 +31,7 @@ std::vector<Yield> climb(
   return EmergencyLadder::climb(rungs, need, search, [](const Rung&, std::size_t, std::uint64_t) {});
 }
 
-TEST(EmergencyLadder, TriesRungsInOrderAndSkipsTheHopeless) {
+TEST(EmergencyLadder, TriesStagesInOrderAndSkipsThoseWithoutYield) {
   std::vector<std::string> visited;
   Need need;
   const auto yields = climb({rung("a", visited, 1, 0), rung("b", visited, 0, 5), rung("c", visited, 1, 0)}, need,
@@ -44,7 +44,7 @@ TEST(EmergencyLadder, TriesRungsInOrderAndSkipsTheHopeless) {
   EXPECT_EQ(need.block, nullptr);
 }
 
-TEST(EmergencyLadder, SearchesAgainAfterEveryRungThatYields) {
+TEST(EmergencyLadder, SearchesAgainAfterEachStageThatYields) {
   std::vector<std::string> visited;
   Need need;
   Block block;
@@ -58,7 +58,7 @@ TEST(EmergencyLadder, SearchesAgainAfterEveryRungThatYields) {
   EXPECT_EQ(need.block, &block);
 }
 
-TEST(EmergencyLadder, GoesBackToTheLowerRungsWhenAHigherOneYields) {
+TEST(EmergencyLadder, StartsOverWhenAStageYields) {
   std::vector<std::string> visited;
   Need need;
   Rung once = rung("c", visited, 1, 7);
@@ -68,7 +68,7 @@ TEST(EmergencyLadder, GoesBackToTheLowerRungsWhenAHigherOneYields) {
   EXPECT_EQ(yields[2].bytes, 7u);
 }
 
-TEST(EmergencyLadder, EndsEvenIfEveryRungAlwaysYields) {
+TEST(EmergencyLadder, EndsEvenIfEveryStageAlwaysYields) {
   std::vector<std::string> visited;
   std::vector<Rung> rungs;
   for (char name = 'a'; name <= 'l'; ++name) rungs.push_back(rung(std::string(1, name), visited, 1, 1));
@@ -77,7 +77,7 @@ TEST(EmergencyLadder, EndsEvenIfEveryRungAlwaysYields) {
   EXPECT_EQ(visited.size(), 12u * 12u);
 }
 
-TEST(EmergencyLadder, SearchesOnceMoreAfterAStrangerWhoClaimsToHaveFreedNothing) {
+TEST(EmergencyLadder, SearchesOnceMoreAfterAnUntrustedStage) {
   std::vector<std::string> visited;
   Need need;
   Rung stranger = rung("b", visited, 1, 0);
@@ -88,7 +88,7 @@ TEST(EmergencyLadder, SearchesOnceMoreAfterAStrangerWhoClaimsToHaveFreedNothing)
   EXPECT_EQ(searches, 1);
 }
 
-TEST(EmergencyLadder, TellsAboutEachRun) {
+TEST(EmergencyLadder, ReportsEachRun) {
   std::vector<std::string> visited;
   std::vector<std::pair<RungId, std::size_t>> runs;
   Need need;
@@ -101,7 +101,7 @@ TEST(EmergencyLadder, TellsAboutEachRun) {
                                 std::pair(RungId::other_streams, 0u)));
 }
 
-TEST(EmergencyLadder, ClimbsOnlyBelowTheRungThatIsRunning) {
+TEST(EmergencyLadder, RunsOnlyEarlierStagesInsideAStage) {
   std::vector<std::string> visited;
   std::vector<std::string> inner;
   Need need;
@@ -186,7 +186,7 @@ std::string refusal(CachingAllocator& pool, std::size_t bytes) {
 class ReclaimClientTest : public PoolTest {};
 INSTANTIATE_TEST_SUITE_P(Devices, ReclaimClientTest, devices, device_name);
 
-TEST_P(ReclaimClientTest, IsAskedLastWhereItsPriceIsNoNumber) {
+TEST_P(ReclaimClientTest, IsAskedLastIfItsPriceIsNan) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   CachingAllocator pool(memory(), {.budget = 3 * page});
   const std::array clients = {std::make_shared<Cache>(pool, "unknown", 0.0),
@@ -215,7 +215,7 @@ TEST_P(ReclaimClientTest, IsAskedLastWhereItsPriceIsNoNumber) {
   for (void* block : blocks) deallocate(pool, block, page);
 }
 
-TEST_P(ReclaimClientTest, IsEmptiedByTrimWhereItIsADerivedCache) {
+TEST_P(ReclaimClientTest, IsEmptiedByTrimIfItIsADerivedCache) {
   CachingAllocator pool(memory(), {.budget = 8 * page});
   const auto derived = std::make_shared<Cache>(pool, "derived", 1.0);
   const auto offloading = std::make_shared<Cache>(pool, "offloading", 1.0, RungId::offload);
@@ -232,7 +232,7 @@ TEST_P(ReclaimClientTest, IsEmptiedByTrimWhereItIsADerivedCache) {
   EXPECT_EQ(pool.statistics().reserved_bytes.current, page);
 }
 
-TEST_P(ReclaimClientTest, IsAskedCheapestFirstAndOnlyForWhatIsNeeded) {
+TEST_P(ReclaimClientTest, IsAskedCheapestFirstForTheNeededBytesOnly) {
   CachingAllocator pool(memory(), {.budget = 8 * page});
   const auto dear = std::make_shared<Cache>(pool, "dear", 2.0);
   const auto cheap = std::make_shared<Cache>(pool, "cheap", 1.0);
@@ -255,7 +255,7 @@ TEST_P(ReclaimClientTest, IsAskedCheapestFirstAndOnlyForWhatIsNeeded) {
   expect_invariants(pool);
 }
 
-TEST_P(ReclaimClientTest, IsAskedByPriceWhetherItOffloadsOrRecomputesButCachesFirst) {
+TEST_P(ReclaimClientTest, IsAskedByPriceOfAnyKindAfterCaches) {
   CachingAllocator pool(memory(), {.budget = 3 * page});
   const auto recompute = std::make_shared<Cache>(pool, "recompute", 1.0, RungId::rematerialise);
   const auto offload = std::make_shared<Cache>(pool, "offload", 2.0, RungId::offload);
@@ -294,7 +294,7 @@ TEST_P(ReclaimClientTest, IsLeftAloneByRequestsOfLowPriority) {
   deallocate(pool, std::get<void*>(result), page);
 }
 
-TEST_P(ReclaimClientTest, GivesUpWhatASmallerBudgetNeeds) {
+TEST_P(ReclaimClientTest, FreesBytesForASmallerBudget) {
   CachingAllocator pool(memory());
   const auto client = std::make_shared<Cache>(pool, "client", 1.0);
   pool.add_client(client);
@@ -406,7 +406,7 @@ TEST_P(ReclaimClientTest, MayLowerTheBudgetWhileItReclaims) {
   expect_invariants(pool);
 }
 
-TEST_P(ReclaimClientTest, IsForgottenWhenItIsGone) {
+TEST_P(ReclaimClientTest, IsForgottenWhenItIsDestroyed) {
   CachingAllocator pool(memory(), {.budget = page});
   pool.add_client(std::make_shared<Cache>(pool, "gone", 0.0));
   void* block = allocate(pool, page);
@@ -429,7 +429,7 @@ TEST_P(ReclaimClientTest, AppearsInTheReport) {
   deallocate(pool, block, page / 2);
 }
 
-TEST_P(ReclaimClientTest, IsNotAskedForWhatWouldNotFitEvenSo) {
+TEST_P(ReclaimClientTest, IsNotAskedForRequestsItCannotHelp) {
   CachingAllocator pool(memory(), {.budget = 4 * page});
   const std::array clients = {std::make_shared<Cache>(pool, "tables", 0.0),
                               std::make_shared<Cache>(pool, "offloading", 1.0, RungId::offload)};
@@ -453,7 +453,7 @@ TEST_P(ReclaimClientTest, IsNotAskedForWhatWouldNotFitEvenSo) {
   deallocate(pool, block, page);
 }
 
-TEST_P(ReclaimClientTest, IsAskedLastWhereItClaimsNothing) {
+TEST_P(ReclaimClientTest, IsAskedLastIfItsEstimateIsZero) {
   CachingAllocator pool(memory(), {.budget = 2 * page});
   const auto modest = std::make_shared<Cache>(pool, "modest", 0.0);
   const auto open = std::make_shared<Cache>(pool, "open", 1.0, RungId::rematerialise);
@@ -477,7 +477,7 @@ TEST_P(ReclaimClientTest, IsAskedLastWhereItClaimsNothing) {
   deallocate(pool, second, page);
 }
 
-TEST_P(ReclaimClientTest, IsAskedOnceTheUsersCallbackHasMadeThatHelp) {
+TEST_P(ReclaimClientTest, IsAskedAfterTheCallbackIfThatHelps) {
   CachingAllocator pool(memory(), {.budget = 3 * page});
   const auto client = std::make_shared<Cache>(pool, "tables", 0.0);
   pool.add_client(client);
@@ -492,7 +492,7 @@ TEST_P(ReclaimClientTest, IsAskedOnceTheUsersCallbackHasMadeThatHelp) {
   EXPECT_EQ(client->estimate(), 0u);
 }
 
-TEST_P(ReclaimClientTest, IsRefusedWhereItIsNoneOrHasNoPriceOrAnotherKind) {
+TEST_P(ReclaimClientTest, IsRefusedIfNullOrWithoutPriceOrKind) {
   CachingAllocator pool(memory());
   const double infinity = std::numeric_limits<double>::infinity();
   const auto said = [&](const std::weak_ptr<ReclaimClient>& client) -> std::string {
@@ -515,7 +515,7 @@ TEST_P(ReclaimClientTest, IsRefusedWhereItIsNoneOrHasNoPriceOrAnotherKind) {
   EXPECT_EQ(said(std::make_shared<Cache>(pool, "tables", 0.0)), "");
 }
 
-TEST_P(ReclaimClientTest, IsNotBelievedButCounted) {
+TEST_P(ReclaimClientTest, IsMeasuredAndNotBelieved) {
   CachingAllocator pool(memory(), {.budget = 2 * page});
   const auto liar = std::make_shared<Cache>(pool, "liar", 0.0);
   pool.add_client(liar);
@@ -533,7 +533,7 @@ TEST_P(ReclaimClientTest, IsNotBelievedButCounted) {
   deallocate(pool, block, page);
 }
 
-TEST_P(ReclaimClientTest, IsPassedOverByNameWhereItThrows) {
+TEST_P(ReclaimClientTest, IsSkippedAndNamedWhenItThrows) {
   CachingAllocator pool(memory(), {.budget = 3 * page});
   const auto broken = std::make_shared<Cache>(pool, "broken", 0.0);
   const auto sound = std::make_shared<Cache>(pool, "sound", 1.0);
@@ -626,7 +626,7 @@ class Spare {
   std::size_t bytes_;
 };
 
-TEST_P(CallbackTest, RemembersWhatItDid) {
+TEST_P(CallbackTest, KeepsItsState) {
   CachingAllocator pool(memory(), {.budget = page});
   std::vector<int> calls;
   pool.set_out_of_memory_callback([&, call = 0](std::size_t, int) mutable {
@@ -637,7 +637,7 @@ TEST_P(CallbackTest, RemembersWhatItDid) {
   EXPECT_THAT(calls, ElementsAre(1, 2, 3));
 }
 
-TEST_P(CallbackTest, MayOwnWhatItGivesUp) {
+TEST_P(CallbackTest, MayOwnTheMemoryItFrees) {
   CachingAllocator pool(memory(), {.budget = 2 * page});
   pool.set_out_of_memory_callback([spare = std::make_shared<Spare>(pool, page)](std::size_t, int) mutable {
     return std::exchange(spare, nullptr) != nullptr;
@@ -648,7 +648,7 @@ TEST_P(CallbackTest, MayOwnWhatItGivesUp) {
   expect_invariants(pool);
 }
 
-TEST_P(CallbackTest, GivesWhatItOwnsBackWhereAnotherTakesItsPlaceAndWithThePool) {
+TEST_P(CallbackTest, FreesItsMemoryWhenReplacedAndWithThePool) {
   CachingAllocator pool(memory());
   const auto callback_with_a_page = [&] {
     return [spare = std::make_shared<Spare>(pool, page)](std::size_t, int) { return spare == nullptr; };
@@ -661,7 +661,7 @@ TEST_P(CallbackTest, GivesWhatItOwnsBackWhereAnotherTakesItsPlaceAndWithThePool)
   pool.set_out_of_memory_callback(callback_with_a_page());
 }
 
-TEST_P(CallbackTest, MayAllocateButIsNotCalledForThat) {
+TEST_P(CallbackTest, MayAllocateWithoutACallToItself) {
   CachingAllocator pool(memory(), {.budget = 2 * page});
   void* kept = allocate(pool, page);
   int depth = 0;

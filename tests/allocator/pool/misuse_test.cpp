@@ -55,7 +55,7 @@ class FillWatch : public MemoryAdaptor {
   }
 };
 
-TEST(Poison, FillsMemoryWithNansWhenItIsHandedOutAndWhenItComesBack) {
+TEST(Poison, FillsBlocksWithNansAtAllocationAndAtFree) {
   auto memory = std::make_unique<FillWatch>(make_memory("host", 64 * MiB));
   FillWatch* watch = memory.get();
   CachingAllocator pool(std::move(memory), {.poison = true});
@@ -68,7 +68,7 @@ TEST(Poison, FillsMemoryWithNansWhenItIsHandedOutAndWhenItComesBack) {
   expect_invariants(pool);
 }
 
-TEST(Poison, FillsWhatABlockGrowsByAndWhatIsCutOff) {
+TEST(Poison, FillsTheGrowthAndTheRestOfABlock) {
   auto memory = std::make_unique<FillWatch>(make_memory("host", 64 * MiB));
   FillWatch* watch = memory.get();
   CachingAllocator pool(std::move(memory), {.poison = true});
@@ -85,7 +85,7 @@ TEST(Poison, FillsWhatABlockGrowsByAndWhatIsCutOff) {
   deallocate(pool, block, 2000);
 }
 
-TEST(Poison, LeavesABlockThatCannotBeFilledAsItWas) {
+TEST(Poison, KeepsABlockLiveWhenItsFillFails) {
   auto memory = std::make_unique<FailingMemory>(make_memory("host", 64 * MiB));
   FailingMemory* failing = memory.get();
   CachingAllocator pool(std::move(memory), {.poison = true});
@@ -116,7 +116,7 @@ TEST(AddressSanitizerDeathTest, ReportsTensorMemoryLikeAnyOther) {
 }
 #endif
 
-TEST(CachedMemory, KeepsThePatternOfOneHundredThousandBlocks) {
+TEST(CachedMemory, KeepsThePatternsOf100000Blocks) {
   CachingAllocator pool(make_memory("host", 1024 * MiB));
   struct Live {
     unsigned char* pointer;

@@ -63,7 +63,7 @@ std::unique_ptr<DeviceMemory> device(std::size_t pages) {
   return std::make_unique<SimulatedMemory>(0, pages * page, page);
 }
 
-TEST(UnlockedCall, GivesTheMutexUpWhileItCallsAndHasItAgainAfterwards) {
+TEST(UnlockedCall, ReleasesTheMutexDuringTheCall) {
   PoolMutex mutex;
   PoolLock lock(mutex);
   UnlockedCall call(lock);
@@ -85,7 +85,7 @@ TEST(UnlockedCall, GivesTheMutexUpWhileItCallsAndHasItAgainAfterwards) {
   EXPECT_TRUE(other_was_in);
 }
 
-TEST(UnlockedCall, PutsBackUnlessDoneWhateverIsThrown) {
+TEST(UnlockedCall, UndoesUnlessDoneAfterAnyException) {
   PoolMutex mutex;
   PoolLock lock(mutex);
   std::vector<std::string> put_back;
@@ -102,7 +102,7 @@ TEST(UnlockedCall, PutsBackUnlessDoneWhateverIsThrown) {
   EXPECT_EQ(mutex.calls_ended(), 3u);
 }
 
-TEST(UnlockedCall, HasEndedForThoseWhoWaitForIt) {
+TEST(UnlockedCall, EndsBeforeWaitingThreadsContinue) {
   PoolMutex mutex;
   std::atomic<bool> waiting = false;
   bool published = false;
@@ -123,7 +123,7 @@ TEST(UnlockedCall, HasEndedForThoseWhoWaitForIt) {
   other.join();
 }
 
-TEST(PoolSettings, LookAtTheAgeOfPagesBehindAtMostAThousandHitsAndNotAtEach) {
+TEST(PoolSettings, CheckPageAgesAtLeastEvery1024Hits) {
   SimulatedMemory memory(0, std::size_t{1} << 20);
   EXPECT_EQ(PoolSettings(memory, {.decay_ms = 20}).hits_between_looks, 1024u) << "the clock is dear";
   EXPECT_EQ(PoolSettings(memory, {.decay = 30, .decay_ms = 20}).hits_between_looks, 30u);
@@ -131,7 +131,7 @@ TEST(PoolSettings, LookAtTheAgeOfPagesBehindAtMostAThousandHitsAndNotAtEach) {
   EXPECT_FALSE(PoolSettings(memory, {}).decays);
 }
 
-TEST(Accounts, FollowABlockFromHandToHand) {
+TEST(Accounts, FollowTheStatesOfABlock) {
   Block block;
   block.size = 128;
   block.requested = 100;
@@ -169,7 +169,7 @@ TEST(PageSupply, CommitsWithinTheBudgetAndCountsBeforeTheDeviceIsAsked) {
   EXPECT_EQ(parts.ground.memory->info().free, 6 * page);
 }
 
-TEST(PageSupply, LeavesNothingReservedWhereTheDeviceRefuses) {
+TEST(PageSupply, LeavesNothingReservedWhenTheDeviceRefuses) {
   Parts parts(device(1), {.budget = 8 * page});
   PoolLock lock(parts.ground.mutex);
   Need need = parts.need(2 * page);
@@ -196,7 +196,7 @@ class FewAddresses : public MemoryAdaptor {
   std::size_t addresses_;
 };
 
-TEST(PageSupply, TakesSmallWindowsWhereAddressesAreScarce) {
+TEST(PageSupply, TakesSmallWindowsWhenAddressesAreScarce) {
   const std::size_t mib = std::size_t{1} << 20;
   auto few = std::make_unique<FewAddresses>(device(2048), 520 * mib);
   FewAddresses& memory = *few;
@@ -211,7 +211,7 @@ TEST(PageSupply, TakesSmallWindowsWhereAddressesAreScarce) {
   EXPECT_EQ(memory.left(), 4 * mib);
 }
 
-TEST(PageSupply, MovesFreePagesWhereTheDeviceIsFullThoughTheBudgetIsNot) {
+TEST(PageSupply, MovesFreePagesOfAFullDeviceWithinTheBudget) {
   Parts parts(device(64));
   PoolLock lock(parts.ground.mutex);
   parts.ledger.put_back(parts.commit(lock, 8 * page));
@@ -242,7 +242,7 @@ class SmallWindows : public MemoryAdaptor {
   std::size_t addresses_;
 };
 
-TEST(PageSupply, GivesTheAddressesOfAllEmptyWindowsBackForALargeRequest) {
+TEST(PageSupply, ReturnsEmptyWindowsForALargeRequest) {
   Parts parts(std::make_unique<SmallWindows>(device(64), 8 * page, 16 * page), {.budget = 64 * page});
   PoolLock lock(parts.ground.mutex);
   for (Block* block : {parts.commit(lock, 8 * page), parts.commit(lock, 8 * page)}) parts.ledger.put_back(block);
@@ -250,7 +250,7 @@ TEST(PageSupply, GivesTheAddressesOfAllEmptyWindowsBackForALargeRequest) {
   parts.commit(lock, 16 * page);
 }
 
-TEST(PageSupply, LeavesNothingReservedWhateverTheDeviceThrows) {
+TEST(PageSupply, LeavesNothingReservedWhenTheDeviceThrows) {
   auto failing = std::make_unique<FailingMemory>(device(8));
   FailingMemory& memory = *failing;
   Parts parts(std::move(failing));
@@ -268,7 +268,7 @@ TEST(PageSupply, LeavesNothingReservedWhateverTheDeviceThrows) {
   parts.commit(lock, page);
 }
 
-TEST(Releaser, GivesBackWhatWasUnusedLongestOverBothArenas) {
+TEST(Releaser, ReleasesTheOldestPagesOfBothArenas) {
   Parts parts(device(8));
   PoolLock lock(parts.ground.mutex);
   Block* const long_lived = parts.commit(lock, page, Category::parameter);
@@ -297,7 +297,7 @@ TEST(Releaser, ReleasesNoMoreThanAFullDeviceLacks) {
   EXPECT_EQ(parts.releaser.release_for(lock, need), 4 * page);
 }
 
-TEST(StreamLedger, FreesAtOnceForTheOwnerAndLaterForOthers) {
+TEST(StreamLedger, FreesAtOnceOnTheOwnStreamAndLaterOnOthers) {
   auto slow = std::make_unique<DelayedMemory>(device(8));
   DelayedMemory& delays = *slow;
   Parts parts(std::move(slow));

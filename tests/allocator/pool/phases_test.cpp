@@ -83,7 +83,7 @@ class PhasesTest : public PoolTest {
   std::mt19937_64 random_{test_seed()};
 };
 
-TEST_P(PhasesTest, HaveTheSameAddressesWhateverRanBefore) {
+TEST_P(PhasesTest, HaveTheSameAddressesAfterAnyPhases) {
   for (int round = 0; round < 5; ++round) {
     const std::array scripts{Script(random_), Script(random_), Script(random_)};
     const auto pool = this->pool();
@@ -117,7 +117,7 @@ TEST_P(PhasesTest, PlaceABlockThatFillsItsPagesWhateverTheGrowth) {
   EXPECT_EQ(run_phase(3 * small_page - 2944), first);
 }
 
-TEST_P(PhasesTest, FitForEverWhereTheyFitOnceAfterTheBudgetHasRefusedPages) {
+TEST_P(PhasesTest, FitAgainAfterTheBudgetHasRefusedPages) {
   for (int round = 0; round < 3; ++round) {
     const std::array scripts{Script(random_), Script(random_)};
     std::size_t reserved = 0;

@@ -46,7 +46,7 @@ class RecordedStreamTest : public PoolTest {
 };
 INSTANTIATE_TEST_SUITE_P(Devices, RecordedStreamTest, devices, device_name);
 
-TEST_P(RecordedStreamTest, KeepsItsPagesFromARelease) {
+TEST_P(RecordedStreamTest, KeepsItsPagesDuringATrim) {
   make_pool();
   void* oldest = get(recorded);
   void* other = get(2);
@@ -60,7 +60,7 @@ TEST_P(RecordedStreamTest, KeepsItsPagesFromARelease) {
   expect_invariants(*pool_);
 }
 
-TEST_P(RecordedStreamTest, KeepsNobodyFromWhatOthersHaveCached) {
+TEST_P(RecordedStreamTest, LeavesTheCachesOfOtherStreamsUsable) {
   make_pool({.stitch = false});
   void* oldest = get(recorded);
   std::array<void*, 7> blocks{};
@@ -74,7 +74,7 @@ TEST_P(RecordedStreamTest, KeepsNobodyFromWhatOthersHaveCached) {
   expect_invariants(*pool_);
 }
 
-TEST_P(RecordedStreamTest, KeepsItsPagesWhereTheBudgetBecomesSmaller) {
+TEST_P(RecordedStreamTest, KeepsItsPagesWhenTheBudgetShrinks) {
   make_pool();
   void* oldest = get(recorded);
   void* other = get(2, 3 * page);
@@ -86,7 +86,7 @@ TEST_P(RecordedStreamTest, KeepsItsPagesWhereTheBudgetBecomesSmaller) {
   EXPECT_EQ(get(recorded), oldest);
 }
 
-TEST_P(RecordedStreamTest, KeepsItsPagesFromDecayAsLongAsItIsRecorded) {
+TEST_P(RecordedStreamTest, KeepsItsPagesFromDecay) {
   make_pool({.decay = 4});
   void* oldest = get(recorded);
   void* other = get(2);
@@ -103,7 +103,7 @@ TEST_P(RecordedStreamTest, KeepsItsPagesFromDecayAsLongAsItIsRecorded) {
   EXPECT_EQ(reserved_pages(), 1u);
 }
 
-TEST_P(RecordedStreamTest, KeepsHandlesThatItSharesAndNoOthers) {
+TEST_P(RecordedStreamTest, KeepsOnlyTheHandlesWithItsBlocks) {
   make_pool();
   const auto share_a_page_with_stream_3 = [&](std::uint64_t stream) {
     return std::pair(get(stream, page / 2), get(3, page / 2));
@@ -123,7 +123,7 @@ TEST_P(RecordedStreamTest, KeepsHandlesThatItSharesAndNoOthers) {
   expect_invariants(*pool_);
 }
 
-TEST_P(RecordedStreamTest, KeepsItsBlocksAndAnotherStreamGivesOne) {
+TEST_P(RecordedStreamTest, KeepsItsBlocksSoAnotherStreamsBlockIsTaken) {
   make_pool();
   void* best_fit = get(recorded);
   void* wall = get(4);
@@ -139,7 +139,7 @@ TEST_P(RecordedStreamTest, KeepsItsBlocksAndAnotherStreamGivesOne) {
   expect_invariants(*pool_);
 }
 
-TEST_P(RecordedStreamTest, KeepsBlocksThatWaitForItAndAnotherOneIsGiven) {
+TEST_P(RecordedStreamTest, KeepsItsPendingBlocksSoAnotherIsTaken) {
   make_pool({.budget = 3 * page});
   void* best_fit = get(2);
   void* next_best = get(2, 2 * page);
@@ -152,7 +152,7 @@ TEST_P(RecordedStreamTest, KeepsBlocksThatWaitForItAndAnotherOneIsGiven) {
   EXPECT_EQ(pool_->statistics().num_sync_all_streams, 0u) << "the stream waits, and not this thread";
 }
 
-TEST_P(RecordedStreamTest, KeepsRunsThatItIsPartOfAndAnotherOneIsGiven) {
+TEST_P(RecordedStreamTest, KeepsItsMixedRunsSoAnotherIsTaken) {
   make_pool({.budget = 5 * page});
   void* best_fit = get(recorded);
   void* beside_it = get(2);
@@ -169,7 +169,7 @@ TEST_P(RecordedStreamTest, KeepsRunsThatItIsPartOfAndAnotherOneIsGiven) {
   expect_invariants(*pool_);
 }
 
-TEST_P(RecordedStreamTest, KeepsItsPagesWhereThoseOfOthersAreMovedBehindOneRun) {
+TEST_P(RecordedStreamTest, KeepsItsPagesWhileOthersAreMovedIntoOneRun) {
   make_pool();
   void* oldest = get(recorded);
   std::array<void*, 7> blocks{};

@@ -45,7 +45,7 @@ TEST(StreamOrder, AllowsAStreamItsOwnMemory) {
   EXPECT_TRUE(order.finished({1, 0}));
 }
 
-TEST(StreamOrder, CoversWhatWasGivenBackBeforeTheEventOnly) {
+TEST(StreamOrder, CoversOnlyFreesBeforeTheEvent) {
   StreamOrder order;
   const Stamp before = stamp(order, 1);
   order.wait(2, order.begin_event(1));
@@ -56,7 +56,7 @@ TEST(StreamOrder, CoversWhatWasGivenBackBeforeTheEventOnly) {
   EXPECT_FALSE(order.covered(1, stamp(order, 2)));
 }
 
-TEST(StreamOrder, PassesOnWhatAStreamHadWaitedForWhenTheEventWasRecorded) {
+TEST(StreamOrder, PassesOnTheEarlierWaitsOfAnEventsStream) {
   StreamOrder order;
   const Stamp first = stamp(order, 1);
   order.wait(2, order.begin_event(1));
@@ -68,7 +68,7 @@ TEST(StreamOrder, PassesOnWhatAStreamHadWaitedForWhenTheEventWasRecorded) {
   EXPECT_FALSE(order.covered(3, second));
 }
 
-TEST(StreamOrder, KnowsThatAllBeforeAFinishedEventIsFinished) {
+TEST(StreamOrder, TreatsAllWorkBeforeAFinishedEventAsFinished) {
   StreamOrder order;
   const Stamp first = stamp(order, 1);
   order.wait(2, order.begin_event(1));
@@ -126,7 +126,7 @@ TEST(StreamOrder, RetiresAStreamBehindOneEvent) {
   EXPECT_THAT(order.retired_streams(), IsEmpty());
 }
 
-TEST(StreamOrder, StartsTheClockOfARetiredNameAnew) {
+TEST(StreamOrder, RestartsTheClockOfARetiredId) {
   StreamOrder order;
   const Stamp other = stamp(order, 2);
   order.wait(1, order.begin_event(2));
@@ -138,7 +138,7 @@ TEST(StreamOrder, StartsTheClockOfARetiredNameAnew) {
   EXPECT_FALSE(order.covered(2, stamp(order, 1)));
 }
 
-TEST(StreamOrder, RetiresANameManyTimes) {
+TEST(StreamOrder, RetiresAnIdManyTimes) {
   StreamOrder order;
   const std::uint64_t first = retire(order, recorded(order, 1, 1));
   const std::uint64_t second = retire(order, recorded(order, 1, 2));

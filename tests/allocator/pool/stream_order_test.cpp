@@ -25,14 +25,14 @@ class StreamOrderTest : public PoolTest {
 };
 INSTANTIATE_TEST_SUITE_P(Devices, StreamOrderTest, devices, device_name);
 
-TEST_P(StreamOrderTest, ReusesAtOnceOnTheSameStreamWithoutEvents) {
+TEST_P(StreamOrderTest, ReusesABlockOnItsStreamWithoutAnEvent) {
   void* block = allocate(*pool_, page, Category::activation, 7);
   deallocate(*pool_, block, page, 7);
   EXPECT_EQ(allocate(*pool_, page, Category::activation, 7), block);
   EXPECT_EQ(pool_->statistics().events_recorded, 0u);
 }
 
-TEST_P(StreamOrderTest, LetsAnotherStreamWaitBeforeItTakesABlock) {
+TEST_P(StreamOrderTest, MakesAnotherStreamWaitBeforeItTakesABlock) {
   void* block = allocate(*pool_, page, Category::activation, 1);
   deallocate(*pool_, block, page, 1);
   EXPECT_EQ(allocate(*pool_, page, Category::activation, 2), block);
@@ -45,7 +45,7 @@ TEST_P(StreamOrderTest, LetsAnotherStreamWaitBeforeItTakesABlock) {
   expect_invariants(*pool_);
 }
 
-TEST_P(StreamOrderTest, LeavesTheRestOfATakenBlockToItsStream) {
+TEST_P(StreamOrderTest, LeavesTheRestOfASplitBlockToItsStream) {
   void* block = allocate(*pool_, page, Category::activation, 1);
   deallocate(*pool_, block, page, 1);
   EXPECT_EQ(allocate(*pool_, page / 2, Category::activation, 2), block);
@@ -55,7 +55,7 @@ TEST_P(StreamOrderTest, LeavesTheRestOfATakenBlockToItsStream) {
   EXPECT_EQ(pool_->statistics().num_device_alloc, 1u);
 }
 
-TEST_P(StreamOrderTest, HoldsABlockBackThatAnotherStreamMayStillUse) {
+TEST_P(StreamOrderTest, HoldsABlockThatAnotherStreamMayStillUse) {
   void* block = allocate(*pool_, page, Category::activation, 1);
   deallocate(*pool_, block, page, 2);
   EXPECT_EQ(pool_->statistics().allocated_bytes.current, 0u);
@@ -82,7 +82,7 @@ TEST_P(StreamOrderTest, AsksForFinishedWorkBeforeItWaits) {
   deallocate(*pool_, large, 2 * page, 1);
 }
 
-TEST_P(StreamOrderTest, RecordsOneEventForAllThatWaitsForAStream) {
+TEST_P(StreamOrderTest, RecordsOneEventForAllPendingBlocksOfAStream) {
   std::array<void*, 3> blocks{};
   for (void*& block : blocks) block = allocate(*pool_, page, Category::activation, 1);
   for (void* block : blocks) deallocate(*pool_, block, page, 2);
@@ -124,7 +124,7 @@ TEST_P(StreamOrderTest, ReleasesPagesOnlyAfterTheirStreamIsDone) {
   EXPECT_EQ(device_->unfinished_events(), 0u);
 }
 
-TEST_P(StreamOrderTest, ReusesWithoutAnEventWhatTheCallerHasOrdered) {
+TEST_P(StreamOrderTest, ReusesBlocksThatTheCallerOrderedWithoutAnEvent) {
   void* block = allocate(*pool_, page, Category::activation, 1);
   deallocate(*pool_, block, page, 1);
   pool_->order(stream_of(*pool_, 2), stream_of(*pool_, 1));
@@ -154,7 +154,7 @@ TEST_P(StreamOrderTest, FollowsWaitsThroughAThirdStream) {
   EXPECT_EQ(device_->waits(), 2u);
 }
 
-TEST_P(StreamOrderTest, WaitsForWhatCameAfterTheCallersOrder) {
+TEST_P(StreamOrderTest, WaitsForFreesAfterTheCallersOrder) {
   void* block = allocate(*pool_, page, Category::activation, 1);
   pool_->order(stream_of(*pool_, 2), stream_of(*pool_, 1));
   deallocate(*pool_, block, page, 1);
@@ -162,7 +162,7 @@ TEST_P(StreamOrderTest, WaitsForWhatCameAfterTheCallersOrder) {
   EXPECT_EQ(device_->waits(), 2u);
 }
 
-TEST_P(StreamOrderTest, HoldsABlockBackForEveryStreamThatUsesIt) {
+TEST_P(StreamOrderTest, HoldsABlockForEveryStreamThatUsesIt) {
   void* block = allocate(*pool_, page, Category::activation, 1);
   pool_->use(block, stream_of(*pool_, 2));
   pool_->use(block, stream_of(*pool_, 3));
@@ -177,7 +177,7 @@ TEST_P(StreamOrderTest, HoldsABlockBackForEveryStreamThatUsesIt) {
   EXPECT_EQ(pool_->statistics().active_bytes.current, 0u);
 }
 
-TEST_P(StreamOrderTest, TakesAUseThatTheOwnerHasWaitedForAsOver) {
+TEST_P(StreamOrderTest, EndsAUseWhenTheOwnerHasWaitedForIt) {
   void* block = allocate(*pool_, page, Category::activation, 1);
   pool_->use(block, stream_of(*pool_, 2));
   pool_->order(stream_of(*pool_, 1), stream_of(*pool_, 2));
@@ -187,7 +187,7 @@ TEST_P(StreamOrderTest, TakesAUseThatTheOwnerHasWaitedForAsOver) {
   EXPECT_EQ(device_->waits(), 1u);
 }
 
-TEST_P(StreamOrderTest, HandsALiveBlockOnBehindAllThatUseIt) {
+TEST_P(StreamOrderTest, TransfersALiveBlockAfterAllItsUses) {
   void* block = allocate(*pool_, page, Category::activation, 1);
   EXPECT_TRUE(pool_->hand_on(block, stream_of(*pool_, 1))) << "to its own stream";
   EXPECT_EQ(pool_->statistics().events_recorded, 0u);
@@ -202,7 +202,7 @@ TEST_P(StreamOrderTest, HandsALiveBlockOnBehindAllThatUseIt) {
   expect_invariants(*pool_);
 }
 
-TEST_P(StreamOrderTest, HandsABlockOfADestroyedStreamOnToTheNewOneOfItsName) {
+TEST_P(StreamOrderTest, TransfersABlockToANewStreamOfTheSameId) {
   void* block = allocate(*pool_, page, Category::activation, 1);
   pool_->stream_destroyed(stream_of(*pool_, 1));
   EXPECT_TRUE(pool_->hand_on(block, stream_of(*pool_, 1)));
@@ -260,7 +260,7 @@ class StreamHooksTest : public PoolTest {
 };
 INSTANTIATE_TEST_SUITE_P(Devices, StreamHooksTest, devices, device_name);
 
-TEST_P(StreamHooksTest, AnOrderForgetsNoUseThatCameAfterItsEvent) {
+TEST_P(StreamHooksTest, AnOrderKeepsUsesAfterItsEvent) {
   void* block = allocate(*pool_, page, Category::activation, 1);
   void* other = allocate(*pool_, page, Category::activation, 1);
   pool_->use(block, stream_of(*pool_, 2));
@@ -273,7 +273,7 @@ TEST_P(StreamHooksTest, AnOrderForgetsNoUseThatCameAfterItsEvent) {
   EXPECT_EQ(pool_->statistics().active_bytes.current, page) << "the use after the event is not over";
 }
 
-TEST_P(StreamHooksTest, ABlockThatIsHandedOnForgetsNoUseThatCameMeanwhile) {
+TEST_P(StreamHooksTest, ATransferKeepsUsesDuringIt) {
   void* block = allocate(*pool_, page, Category::activation, 1);
   pool_->use(block, stream_of(*pool_, 3));
   device_->after_record = [&] { pool_->use(block, stream_of(*pool_, 3)); };
@@ -283,7 +283,7 @@ TEST_P(StreamHooksTest, ABlockThatIsHandedOnForgetsNoUseThatCameMeanwhile) {
   expect_invariants(*pool_);
 }
 
-TEST_P(StreamHooksTest, ABlockThatIsHandedOnIsFreeOnItsNewStreamAlone) {
+TEST_P(StreamHooksTest, ATransferredBlockIsFreeOnItsNewStreamOnly) {
   void* block = allocate(*pool_, page, Category::activation, 1);
   pool_->use(block, stream_of(*pool_, 2));
   pool_->use(block, stream_of(*pool_, 3));
@@ -293,7 +293,7 @@ TEST_P(StreamHooksTest, ABlockThatIsHandedOnIsFreeOnItsNewStreamAlone) {
   expect_invariants(*pool_);
 }
 
-TEST_P(StreamHooksTest, ARefusedHandOverLeavesTheBlockAsItWas) {
+TEST_P(StreamHooksTest, ARefusedTransferLeavesTheBlockUnchanged) {
   void* block = allocate(*pool_, page, Category::activation, 1);
   void* used = allocate(*pool_, page, Category::activation, 1);
   pool_->use(used, stream_of(*pool_, 3));
@@ -309,7 +309,7 @@ TEST_P(StreamHooksTest, ARefusedHandOverLeavesTheBlockAsItWas) {
   expect_invariants(*pool_);
 }
 
-TEST_P(StreamHooksTest, ABlockThatOutlivesItsStreamComesBack) {
+TEST_P(StreamHooksTest, ABlockThatOutlivesItsStreamIsReused) {
   for (const bool finished : {false, true}) {
     pool_->set_budget(page);
     device_->destroyed.clear();
@@ -326,7 +326,7 @@ TEST_P(StreamHooksTest, ABlockThatOutlivesItsStreamComesBack) {
   }
 }
 
-TEST_P(StreamHooksTest, AUseOnADestroyedStreamIsOverWithIt) {
+TEST_P(StreamHooksTest, AUseOnADestroyedStreamIsOver) {
   pool_->set_budget(page);
   void* block = allocate(*pool_, page, Category::activation, 1);
   pool_->use(block, stream_of(*pool_, 2));
@@ -336,7 +336,7 @@ TEST_P(StreamHooksTest, AUseOnADestroyedStreamIsOverWithIt) {
   EXPECT_EQ(allocate(*pool_, page, Category::activation, 1), block);
 }
 
-TEST_P(StreamHooksTest, APoolWaitsForAllWorkBeforeItsMemoryGoes) {
+TEST_P(StreamHooksTest, APoolWaitsForAllWorkBeforeItReleasesMemory) {
   void* given_back = allocate(*pool_, page, Category::activation, 1);
   allocate(*pool_, page, Category::activation, 2);
   void* used = allocate(*pool_, page, Category::activation, 2);
@@ -350,7 +350,7 @@ TEST_P(StreamHooksTest, APoolWaitsForAllWorkBeforeItsMemoryGoes) {
   EXPECT_EQ((*log)[3], "decommit");
 }
 
-TEST_P(StreamHooksTest, APoolWaitsForTheOthersWhereOneStreamIsBroken) {
+TEST_P(StreamHooksTest, APoolWithABrokenStreamWaitsForTheOthers) {
   for (std::uint64_t stream = 1; stream <= 3; ++stream) allocate(*pool_, page, Category::activation, stream);
   device_->broken = 2;
   const auto log = device_->log;
@@ -361,7 +361,7 @@ TEST_P(StreamHooksTest, APoolWaitsForTheOthersWhereOneStreamIsBroken) {
   EXPECT_EQ((*log)[2], "decommit");
 }
 
-TEST_P(StreamHooksTest, OfTwoPendingBlocksThatFitTheSmallerIsTaken) {
+TEST_P(StreamHooksTest, TheSmallerPendingBlockIsTakenFirst) {
   pool_->set_budget(5 * page);
   void* large = allocate(*pool_, 2 * page, Category::activation, 1);
   void* small = allocate(*pool_, page, Category::activation, 1);
@@ -374,7 +374,7 @@ TEST_P(StreamHooksTest, OfTwoPendingBlocksThatFitTheSmallerIsTaken) {
   EXPECT_EQ(allocate(*pool_, page, Category::activation, 1), small);
 }
 
-TEST_P(StreamHooksTest, OfTwoPendingBlocksOfOneSizeTheOlderIsTaken) {
+TEST_P(StreamHooksTest, TheOlderPendingBlockOfOneSizeIsTakenFirst) {
   std::array<void*, 3> blocks{};
   pool_->set_budget(3 * page);
   for (void*& block : blocks) block = allocate(*pool_, page, Category::activation, 1);
@@ -389,7 +389,7 @@ TEST_P(StreamHooksTest, OfTwoPendingBlocksOfOneSizeTheOlderIsTaken) {
   expect_invariants(*pool_);
 }
 
-TEST_P(StreamOrderTest, WaitsForTheWorkOnWhatShrinkingCutsOff) {
+TEST_P(StreamOrderTest, WaitsForWorkOnTheRestOfAShrunkBlock) {
   void* block = allocate(*pool_, page, Category::activation, 1);
   ASSERT_TRUE(pool_->expand_in_place(block, page, page / 2, stream_of(*pool_, 1)));
   pool_->set_budget(page);
@@ -397,7 +397,7 @@ TEST_P(StreamOrderTest, WaitsForTheWorkOnWhatShrinkingCutsOff) {
   EXPECT_EQ(device_->waits(), 1u);
 }
 
-TEST_P(StreamOrderTest, RefusesToNoteUsesOfWhatIsNotLive) {
+TEST_P(StreamOrderTest, RefusesUsesOfBlocksThatAreNotLive) {
   int foreign = 0;
   EXPECT_THROW(pool_->use(&foreign, stream_of(*pool_, 2)), ValueError);
   EXPECT_THROW(pool_->use(nullptr, stream_of(*pool_, 2)), ValueError);
@@ -407,7 +407,7 @@ TEST_P(StreamOrderTest, RefusesToNoteUsesOfWhatIsNotLive) {
   EXPECT_THROW(pool_->stream_destroyed(Stream{Device::parse("sim:77"), 2}), DeviceError);
 }
 
-TEST_P(StreamOrderTest, RefusesIdsThatPoolsUseThemselves) {
+TEST_P(StreamOrderTest, RefusesTheReservedStreamIds) {
   void* block = allocate(*pool_, page);
   for (const std::uint64_t id : {std::uint64_t{1} << 63, ~std::uint64_t{0}}) {
     const Stream stream{pool_->device(), id};
@@ -419,7 +419,7 @@ TEST_P(StreamOrderTest, RefusesIdsThatPoolsUseThemselves) {
   }
 }
 
-TEST_P(StreamOrderTest, HandsTheBlocksOfADestroyedStreamToOthersBehindItsLastWork) {
+TEST_P(StreamOrderTest, ReusesBlocksOfADestroyedStreamAfterItsLastWork) {
   void* first = allocate(*pool_, page, Category::activation, 1);
   void* second = allocate(*pool_, page, Category::activation, 1);
   deallocate(*pool_, first, page, 1);
@@ -435,7 +435,7 @@ TEST_P(StreamOrderTest, HandsTheBlocksOfADestroyedStreamToOthersBehindItsLastWor
   expect_invariants(*pool_);
 }
 
-TEST_P(StreamOrderTest, TreatsTheNameOfADestroyedStreamAsANewStream) {
+TEST_P(StreamOrderTest, TreatsTheIdOfADestroyedStreamAsANewStream) {
   void* block = allocate(*pool_, page, Category::activation, 1);
   deallocate(*pool_, block, page, 1);
   pool_->stream_destroyed(stream_of(*pool_, 1));
@@ -443,7 +443,7 @@ TEST_P(StreamOrderTest, TreatsTheNameOfADestroyedStreamAsANewStream) {
   EXPECT_EQ(device_->waits(), 1u);
 }
 
-TEST_P(StreamOrderTest, ForgetsWhatADestroyedStreamHadWaitedFor) {
+TEST_P(StreamOrderTest, ForgetsTheWaitsOfADestroyedStream) {
   void* block = allocate(*pool_, page, Category::activation, 2);
   deallocate(*pool_, block, page, 2);
   pool_->order(stream_of(*pool_, 1), stream_of(*pool_, 2));
@@ -482,7 +482,7 @@ TEST_P(StreamOrderTest, OutlivesManyStreams) {
   expect_invariants(*pool_);
 }
 
-TEST_P(StreamOrderTest, ForgetsStreamsThatComeAndGo) {
+TEST_P(StreamOrderTest, ForgetsShortLivedStreams) {
   for (const bool outlived : {false, true}) {
     CachingAllocator pool(memory());
     void* block = allocate(pool, 4 * KiB, Category::activation, 1);
@@ -511,7 +511,7 @@ TEST_P(StreamOrderTest, ForgetsStreamsThatComeAndGo) {
 }
 
 // The tickets of a reused name continue; otherwise a stream would take new work for work it has waited for.
-TEST(StreamOrder, StartsANameThatComesAgainBehindWhatOthersKnowOfIt) {
+TEST(StreamOrder, ContinuesTheTicketsOfAReusedId) {
   StreamOrder order;
   for (int i = 0; i < 5; ++i) order.wait(2, order.begin_event(1));
   const StreamEvent of_the_old_one = order.begin_event(2);
@@ -565,7 +565,7 @@ TEST(StreamOrder, TakesTheFirstEventThatCoversAStamp) {
   EXPECT_EQ(taken.size(), 2u);
 }
 
-TEST(StreamOrder, ForgetsOfWhatAStreamHasWaitedForOnlyWhatIsOver) {
+TEST(StreamOrder, ForgetsOnlyFinishedWaits) {
   StreamOrder order;
   const StreamEvent over = order.begin_event(1);
   const StreamEvent queued = order.begin_event(2);

@@ -21,7 +21,7 @@ INSTANTIATE_TEST_SUITE_P(Devices, TraceRecordingTest, devices, device_name);
 
 using ::testing::ElementsAre;
 
-TEST_P(TraceRecordingTest, TellsTheLifeOfABlock) {
+TEST_P(TraceRecordingTest, RecordsTheLifeOfABlock) {
   CachingAllocator pool(memory());
   deallocate(pool, allocate(pool, 1000), 1000);  // warm up: the calls below need no device call
   pool.start_trace();
@@ -48,7 +48,7 @@ TEST_P(TraceRecordingTest, TellsTheLifeOfABlock) {
   EXPECT_EQ(trace.blocks.size(), pool.snapshot().size());
 }
 
-TEST_P(TraceRecordingTest, ShowsWhatTheDeviceWasAskedFor) {
+TEST_P(TraceRecordingTest, RecordsTheDeviceCalls) {
   CachingAllocator pool(memory(), {.trace = 1000});
   void* block = allocate(pool, 3 * page);
   deallocate(pool, block, 3 * page);
@@ -71,7 +71,7 @@ TEST_P(TraceRecordingTest, KeepsTheNewestEventsAndCountsTheOthers) {
   EXPECT_THROW(pool.start_trace(0), ValueError);
 }
 
-TEST_P(TraceRecordingTest, EndsWhenStoppedAndBeginsAnew) {
+TEST_P(TraceRecordingTest, StopsAndStartsAgain) {
   CachingAllocator pool(memory());
   EXPECT_TRUE(pool.trace().events.empty());
   pool.start_trace();
@@ -101,7 +101,7 @@ std::vector<std::uint64_t> numbers_of_allocations(const Trace& trace) {
   return numbers;
 }
 
-TEST_P(TraceRecordingTest, NumbersScratchApart) {
+TEST_P(TraceRecordingTest, NumbersWorkspacesSeparately) {
   CachingAllocator pool(memory());
   pool.start_trace();
   void* scratch = allocate(pool, 500, Category::workspace);
@@ -123,7 +123,7 @@ struct LastWords {
 };
 thread_local LastWords last_words;
 
-TEST_P(TraceRecordingTest, GivesNoTwoAllocationsTheSameNumber) {
+TEST_P(TraceRecordingTest, GivesEachAllocationItsOwnNumber) {
   CachingAllocator pool(memory());
   pool.start_trace();
   std::thread([&] {
@@ -135,7 +135,7 @@ TEST_P(TraceRecordingTest, GivesNoTwoAllocationsTheSameNumber) {
   EXPECT_NE(numbers[0], numbers[1]);
 }
 
-TEST(TraceRecording, GoesOnWhenASimulatedDeviceIsConfiguredAnew) {
+TEST(TraceRecording, ContinuesWhenASimulatedDeviceIsReconfigured) {
   configure_simulated_device(21, 8 * page);
   CachingAllocator& pool = allocator_for(Device::parse("sim:21"));
   pool.start_trace();
@@ -149,7 +149,7 @@ TEST(TraceRecording, GoesOnWhenASimulatedDeviceIsConfiguredAnew) {
   pool.stop_trace();
 }
 
-TEST_P(TraceRecordingTest, MergesThreadsThatAreGone) {
+TEST_P(TraceRecordingTest, MergesExitedThreads) {
   CachingAllocator pool(memory());
   pool.start_trace();
   void* handed_over = nullptr;
@@ -182,7 +182,7 @@ TEST_P(TraceRecordingTest, StampsEventsWithTheTicketOfTheirStream) {
   EXPECT_EQ(tickets[1], tickets[0] + 1);
 }
 
-TEST_P(TraceRecordingTest, NamesTheStreamsThatEventsAreAbout) {
+TEST_P(TraceRecordingTest, NamesTheStreamsOfEvents) {
   CachingAllocator pool(memory(), {.trace = 1000});
   for (const std::uint64_t index : {1u, 3u, 2u}) {  // in another order than below
     const Stream stream = stream_of(pool, index);

@@ -47,7 +47,7 @@ TEST_F(AdviceTest, NamesTheSmallestBudgetThatIsEnough) {
   EXPECT_THAT(advice(40 * MiB), ElementsAre("budget:80MiB would have served it"));
 }
 
-TEST_F(AdviceTest, SaysNothingWhereNothingHelps) {
+TEST_F(AdviceTest, SaysNothingWhenNothingHelps) {
   CachingAllocator& pool = make({.budget = 64 * MiB});
   allocate(pool, 40 * MiB);
   EXPECT_THAT(advice(300 * MiB), IsEmpty()) << "more than the device has";
@@ -69,7 +69,7 @@ TEST_F(AdviceTest, SaysNothingAboutATraceThatContradictsItself) {
               IsEmpty());
 }
 
-TEST_F(AdviceTest, NeverNamesASettingThatIsInForce) {
+TEST_F(AdviceTest, NeverNamesACurrentSetting) {
   CachingAllocator& pool = make({.budget = 64 * MiB});
   allocate(pool, 40 * MiB);
   for (const std::string& line : advice(40 * MiB)) {
@@ -94,7 +94,7 @@ TEST_F(AdviceTest, KnowsTheAlignmentOfTheRequest) {
 }
 
 // The same program runs again with each named setting.
-TEST_F(AdviceTest, IsTrueWhateverWasAligned) {
+TEST_F(AdviceTest, IsTrueForAnyAlignments) {
   struct Act {
     std::size_t block, bytes, alignment;  // 0 bytes: free
     Category category;

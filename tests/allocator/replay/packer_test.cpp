@@ -34,13 +34,13 @@ void expect_valid(const std::vector<PackItem>& items, const Packing& packing) {
   EXPECT_GE(packing.bytes, packing.lower_bound);
 }
 
-TEST(Packer, OfNothingIsNothing) {
+TEST(Packer, PacksNoItemsIntoNoBytes) {
   const Packing packing = pack({});
   EXPECT_EQ(packing.bytes, 0u);
   EXPECT_TRUE(packing.offsets.empty());
 }
 
-TEST(Packer, UsesTheSameBytesForBlocksThatFollowEachOther) {
+TEST(Packer, ReusesBytesForLaterBlocks) {
   const std::vector<PackItem> items = {{640, 0, 1}, {640, 1, 2}, {640, 2, 3}};
   const Packing packing = pack(items);
   expect_valid(items, packing);

@@ -101,7 +101,7 @@ TEST_P(PlannedModeTest, FallsBackForAStepThatDiffers) {
   EXPECT_GT(pool.statistics().plan_divergences, before);
 }
 
-TEST_P(PlannedModeTest, PlansAnewWhenStepsHaveChangedForGood) {
+TEST_P(PlannedModeTest, PlansAgainAfterALastingChange) {
   CachingAllocator pool(memory(), planned);
   Training training(pool);
   Training larger(pool, {3, 64, 64, 2, 2, 256});
@@ -113,7 +113,7 @@ TEST_P(PlannedModeTest, PlansAnewWhenStepsHaveChangedForGood) {
   EXPECT_EQ(pool.statistics().planned_hits - warm.planned_hits, pool.statistics().requests - warm.requests);
 }
 
-TEST_P(PlannedModeTest, GivesUpThePlanRatherThanFail) {
+TEST_P(PlannedModeTest, DropsThePlanRatherThanFail) {
   CachingAllocator pool(memory(64 * MiB), planned);
   const auto step = [&] {
     pool.begin_step();
@@ -139,7 +139,7 @@ TEST_P(PlannedModeTest, TrimsItsSlab) {
   expect_invariants(pool);
 }
 
-TEST_P(PlannedModeTest, KeepsBlocksThatOtherStreamsUseOutOfSlabs) {
+TEST_P(PlannedModeTest, ExcludesBlocksOfSeveralStreamsFromSlabs) {
   CachingAllocator pool(memory(), planned);
   for (int step = 0; step < 6; ++step) {
     pool.begin_step();
@@ -154,7 +154,7 @@ TEST_P(PlannedModeTest, KeepsBlocksThatOtherStreamsUseOutOfSlabs) {
   }
 }
 
-TEST_P(PlannedModeTest, ServesStreamsFromSlabsOfTheirOwn) {
+TEST_P(PlannedModeTest, ServesEachStreamFromItsOwnSlab) {
   CachingAllocator pool(memory(), planned);
   for (int step = 0; step < 5; ++step) {
     pool.begin_step();
@@ -167,7 +167,7 @@ TEST_P(PlannedModeTest, ServesStreamsFromSlabsOfTheirOwn) {
   EXPECT_EQ(pool.statistics().plan_divergences, 0u);
 }
 
-TEST_P(PlannedModeTest, PlansNoSlabOnAStreamThatWasDestroyedWhileTheStepWasRecorded) {
+TEST_P(PlannedModeTest, PlansNoSlabOnAStreamDestroyedWhileRecorded) {
   CachingAllocator pool(memory(), planned);
   const auto step_on = [&](std::uint64_t stream) {
     pool.begin_step();
@@ -225,7 +225,7 @@ TEST(PlannedMode, NeverMixesUpTheValuesOfTwoBlocks) {
   EXPECT_GT(pool.statistics().planned_hits, 100u);
 }
 
-TEST(PlannedMode, LetsThreadsAllocateWhileStepsBeginAndThePlanIsGivenUp) {
+TEST(PlannedMode, LetsThreadsAllocateWhileThePlanIsDropped) {
   CachingAllocator pool(make_memory("host", 256 * MiB, 64 * KiB), planned);
   std::atomic<bool> done = false;
   std::atomic<int> wrong = 0;

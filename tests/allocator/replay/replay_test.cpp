@@ -53,7 +53,7 @@ TEST(Replay, MeasuresPeaksAndCountsOperations) {
   EXPECT_DOUBLE_EQ(result.utilisation(), 1.0);
 }
 
-TEST(Replay, CountsWhatAPolicyRoundsUpAsWaste) {
+TEST(Replay, CountsTheRoundingOfAPolicyAsWaste) {
   // Bins of 512 bytes x 8^i: 300 KiB take 2 MiB each.
   WorkloadBuilder out;
   for (int i = 0; i < 50; ++i) out.allocate(300 << 10, Category::activation);
@@ -64,7 +64,7 @@ TEST(Replay, CountsWhatAPolicyRoundsUpAsWaste) {
   EXPECT_DOUBLE_EQ(replay(workload, policy_named("poolgrad")).utilisation(), 1.0) << "but whole pages are the device's";
 }
 
-TEST(Replay, CountsWhatThePoolRoundsUp) {
+TEST(Replay, CountsTheRoundingOfThePool) {
   WorkloadBuilder out;
   for (std::uint64_t i = 0; i < 100; ++i) out.allocate(i, Category::activation);
   const Workload workload = out.take("small", "");
@@ -79,7 +79,7 @@ TEST(Replay, CountsWhatThePoolRoundsUp) {
   EXPECT_EQ(replay(workload, mapped).peak_active, 100 * page);
 }
 
-TEST(Replay, CountsWhatThePoolTakesForBlocksAlignedToMoreThanItRounds) {
+TEST(Replay, CountsThePoolsBytesForStrictAlignments) {
   WorkloadBuilder out;
   for (std::uint64_t i = 0; i < 100; ++i) out.allocate(i, Category::activation);
   Workload workload = out.take("aligned", "");
@@ -92,7 +92,7 @@ TEST(Replay, CountsWhatThePoolTakesForBlocksAlignedToMoreThanItRounds) {
   EXPECT_EQ(peak(), expected) << "where the pool itself is asked";
 }
 
-TEST(Replay, CountsWhatWaitsForAStreamOfThePool) {
+TEST(Replay, CountsPendingBlocksOfThePool) {
   WorkloadBuilder out;
   const auto a = out.allocate(8 * MiB, Category::activation, 0);
   out.use(a, 1);
@@ -103,7 +103,7 @@ TEST(Replay, CountsWhatWaitsForAStreamOfThePool) {
     EXPECT_EQ(replay(workload, policy_named(policy)).peak_active, 24 * MiB) << policy;
 }
 
-TEST(Replay, OfNothingHasFullUtilisation) {
+TEST(Replay, HasFullUtilisationWithoutOperations) {
   for (const PolicyEntry& policy : policies()) {
     const ReplayResult result = replay(Workload{}, policy);
     EXPECT_EQ(result.operations, 0u);
@@ -112,7 +112,7 @@ TEST(Replay, OfNothingHasFullUtilisation) {
   EXPECT_DOUBLE_EQ(ReplayResult{}.utilisation(), 1.0);
 }
 
-TEST(Replay, EndsAtTheFirstFailureAndSaysInWhichStep) {
+TEST(Replay, EndsAtTheFirstFailureAndNamesItsStep) {
   WorkloadBuilder out;
   for (int step = 0; step < 4; ++step) {
     out.step();
@@ -131,7 +131,7 @@ TEST(Replay, EndsAtTheFirstFailureAndSaysInWhichStep) {
   }
 }
 
-TEST(Replay, OfEveryPolicyIsTheSameEveryTimeAndStaysWithinTheCapacity) {
+TEST(Replay, RepeatsItselfAndStaysWithinTheCapacity) {
   const Workload workload = on_two_streams();
   for (const PolicyEntry& policy : policies()) {
     const ReplayResult first = replay(workload, policy, {.capacity = 64 * MiB});
@@ -145,7 +145,7 @@ TEST(Replay, OfEveryPolicyIsTheSameEveryTimeAndStaysWithinTheCapacity) {
   }
 }
 
-TEST(Replay, OfThePoolCountsWhatTheDeviceWasAsked) {
+TEST(Replay, CountsTheDeviceCallsOfThePool) {
   const ReplayResult unit = replay(steps(), policy_named("poolgrad"));
   EXPECT_GT(unit.counters.allocations, 0u);
   EXPECT_EQ(unit.counters.events, 0u) << "one stream needs none";
@@ -161,7 +161,7 @@ Workload a_large_block_and_half_of_it() {
   return out.take("halves", "");
 }
 
-TEST(PolicyParameters, ChangeWhatAPolicyDoes) {
+TEST(PolicyParameters, ChangeThePolicy) {
   const Workload workload = a_large_block_and_half_of_it();
   const auto reserved = [&](const char* policy) { return replay(workload, policy_named(policy)).peak_reserved; };
   EXPECT_EQ(reserved("pytorch"), 64 * MiB);
@@ -172,7 +172,7 @@ TEST(PolicyParameters, ChangeWhatAPolicyDoes) {
   EXPECT_EQ(reserved("pytorch"), 64 * MiB) << "and of that one alone";
 }
 
-TEST(PolicyParameters, OfPytorchFreeOneLargeBlockBeforeAllOfTheCache) {
+TEST(PolicyParameters, LetPytorchFreeOneLargeBlockBeforeItsCache) {
   WorkloadBuilder out;
   const auto small = out.allocate(12 * MiB, Category::activation);
   const auto large = out.allocate(64 * MiB, Category::activation);
@@ -185,7 +185,7 @@ TEST(PolicyParameters, OfPytorchFreeOneLargeBlockBeforeAllOfTheCache) {
   EXPECT_FALSE(replay(workload, policy_named("pytorch:max_split=20MiB"), tight).out_of_memory);
 }
 
-TEST(PolicyParameters, OfThePoolAreItsConfiguration) {
+TEST(PolicyParameters, ConfigureThePool) {
   // Scattered pages, and a block that needs them stitched.
   WorkloadBuilder out;
   std::vector<std::uint32_t> blocks;
@@ -197,7 +197,7 @@ TEST(PolicyParameters, OfThePoolAreItsConfiguration) {
   EXPECT_EQ(replay(workload, policy_named("poolgrad")).peak_reserved, 384 * MiB);
 }
 
-TEST(PolicyParameters, SayWhatTheirValuesMustBe) {
+TEST(PolicyParameters, ReportTheirAllowedValues) {
   const auto needs = [](std::string_view policy, std::string_view parameter, std::string_view value) -> std::string {
     std::ostringstream text;
     text << policy << ":" << parameter << "=" << value;
@@ -231,7 +231,7 @@ TEST(PolicyParameters, SayWhatTheirValuesMustBe) {
   EXPECT_EQ(needs("gmlake", "reuse_limit", "-1"), "a number from 1");
 }
 
-TEST(PolicyParameters, AreRefusedWithTheKnownOnes) {
+TEST(PolicyParameters, ListTheKnownNamesForAnUnknownOne) {
   const auto refusal = [](const char* text) -> std::string {
     try {
       policy_named(text);
@@ -251,7 +251,7 @@ TEST(PolicyParameters, AreRefusedWithTheKnownOnes) {
   EXPECT_THAT(refusal("pytroch:max_split=1"), ::testing::HasSubstr("unknown policy 'pytroch'"));
 }
 
-TEST(SmallestCapacity, PassesAndOnePageLessDoesNot) {
+TEST(SmallestCapacity, SufficesAndOnePageLessDoesNot) {
   const Workload workload = steps();
   for (const PolicyEntry& policy : policies()) {
     const std::optional<std::size_t> found = smallest_capacity(workload, policy);
@@ -266,15 +266,15 @@ TEST(SmallestCapacity, PassesAndOnePageLessDoesNot) {
   }
 }
 
-TEST(SmallestCapacity, IsNoneWhereThePolicyHasALimitOfItsOwn) {
+TEST(SmallestCapacity, IsNoneForAPolicyWithItsOwnLimit) {
   EXPECT_EQ(smallest_capacity(steps(), policy_named("rmm-pool:maximum_size=2MiB")), std::nullopt);
 }
 
-TEST(SmallestCapacity, OfNothingIsNothing) {
+TEST(SmallestCapacity, IsZeroWithoutOperations) {
   EXPECT_EQ(smallest_capacity(Workload{}, policy_named("lower-bound")), 0u);
 }
 
-TEST(Planned, WaitsWhereABlockTakesOverAnotherStreamsBytes) {
+TEST(Planned, WaitsBeforeABlockTakesBytesOfAnotherStream) {
   WorkloadBuilder out;
   out.free(out.allocate(8 * MiB, Category::activation, 0));
   out.free(out.allocate(8 * MiB, Category::activation, 1));

@@ -82,7 +82,7 @@ TEST_F(StepPlannerTest, ServesEveryRequestOfIdenticalStepsFromThePlan) {
   EXPECT_EQ(planner_.plans(), 1u);
 }
 
-TEST_F(StepPlannerTest, LeavesWhatItDidNotForeseeToThePool) {
+TEST_F(StepPlannerTest, LeavesUnplannedRequestsToThePool) {
   begin_step();
   step();
   begin_step();
@@ -94,7 +94,7 @@ TEST_F(StepPlannerTest, LeavesWhatItDidNotForeseeToThePool) {
   EXPECT_EQ(planner_.divergences(), 1u);
 }
 
-TEST_F(StepPlannerTest, FindsItsWayBackWhenRequestsAreLeftOut) {
+TEST_F(StepPlannerTest, ResumesThePlanAfterAMissingRequest) {
   begin_step();
   step();
   begin_step();
@@ -106,7 +106,7 @@ TEST_F(StepPlannerTest, FindsItsWayBackWhenRequestsAreLeftOut) {
   EXPECT_EQ(planner_.divergences(), 1u);
 }
 
-TEST_F(StepPlannerTest, NeverHandsOutWhatIsStillLive) {
+TEST_F(StepPlannerTest, NeverReturnsALivePlace) {
   begin_step();
   step();
   begin_step();
@@ -127,7 +127,7 @@ TEST_F(StepPlannerTest, NeverHandsOutWhatIsStillLive) {
   free(again);
 }
 
-TEST_F(StepPlannerTest, PlansBlocksThatAreGivenBackInTheNextStep) {
+TEST_F(StepPlannerTest, PlansBlocksThatAreFreedInTheNextStep) {
   Block* gradient = nullptr;
   const auto with_gradient = [&] {
     if (gradient != nullptr) free(gradient);
@@ -150,7 +150,7 @@ TEST_F(StepPlannerTest, PlansBlocksThatAreGivenBackInTheNextStep) {
   EXPECT_EQ(planner_.hits(), 12u);
 }
 
-TEST_F(StepPlannerTest, DoesNotPlanBlocksThatStayOrThatOtherStreamsUse) {
+TEST_F(StepPlannerTest, DoesNotPlanLastingBlocksOrThoseOfSeveralStreams) {
   begin_step();
   allocate(64);                  // stays
   free(allocate(128), true);     // used on another stream
@@ -168,7 +168,7 @@ TEST_F(StepPlannerTest, DoesNotPlanBlocksThatStayOrThatOtherStreamsUse) {
   EXPECT_EQ(planner_.divergences(), 0u);
 }
 
-TEST_F(StepPlannerTest, GivesEachStreamASlabOfItsOwn) {
+TEST_F(StepPlannerTest, GivesEachStreamItsOwnSlab) {
   const auto two_streams = [&](bool swap) {
     Block* a = allocate(640, swap ? 7 : 0);
     Block* b = allocate(640, swap ? 0 : 7);
@@ -184,7 +184,7 @@ TEST_F(StepPlannerTest, GivesEachStreamASlabOfItsOwn) {
   EXPECT_EQ(planner_.divergences(), 0u);
 }
 
-TEST_F(StepPlannerTest, GivesUpAPlanThatIsMissedAgainAndAgain) {
+TEST_F(StepPlannerTest, DropsAPlanThatOftenMisses) {
   begin_step();
   step();
   begin_step();
@@ -201,7 +201,7 @@ TEST_F(StepPlannerTest, GivesUpAPlanThatIsMissedAgainAndAgain) {
   EXPECT_EQ(planner_.plans(), 2u);
 }
 
-TEST_F(StepPlannerTest, TellsWhatIsLiveInASlab) {
+TEST_F(StepPlannerTest, ListsTheLiveBlocksOfASlab) {
   begin_step();
   step();
   begin_step();
@@ -218,7 +218,7 @@ TEST_F(StepPlannerTest, TellsWhatIsLiveInASlab) {
 }
 
 // A program that begins a step once and never again has a step without end.
-TEST_F(StepPlannerTest, GivesUpAStepThatDoesNotEnd) {
+TEST_F(StepPlannerTest, DropsAnEndlessStep) {
   Block block;
   block.address = 0x1000;
   block.size = 64;
@@ -246,7 +246,7 @@ TEST_F(StepPlannerTest, GivesUpAStepThatDoesNotEnd) {
   EXPECT_EQ(planner_.plans(), 1u) << "steps that end are planned";
 }
 
-TEST_F(StepPlannerTest, MakesNoPlanOfStepsThatAllocateNothing) {
+TEST_F(StepPlannerTest, MakesNoPlanForEmptySteps) {
   for (int i = 0; i < 5; ++i) EXPECT_FALSE(begin_step());
   allocate(64);  // and keep it
   for (int i = 0; i < 5; ++i) EXPECT_FALSE(begin_step());

@@ -55,7 +55,7 @@ std::vector<OperationKind> kinds(const Workload& workload) {
 constexpr auto A = OperationKind::allocate;
 constexpr auto F = OperationKind::free;
 
-TEST(WorkloadOf, NumbersBlocksByOrderOfAllocationThoughAddressesComeBack) {
+TEST(WorkloadOf, NumbersBlocksByAllocationDespiteReusedAddresses) {
   Recorder recorder;
   recorder.allocate(0x1000, 10);
   recorder.free(0x1000, 10);
@@ -71,7 +71,7 @@ TEST(WorkloadOf, NumbersBlocksByOrderOfAllocationThoughAddressesComeBack) {
   EXPECT_EQ(workload.peak_requested(), 20u);
 }
 
-TEST(WorkloadOf, BeginsWithTheBlocksThatWereThereBefore) {
+TEST(WorkloadOf, BeginsWithTheEarlierLiveBlocks) {
   Recorder recorder;
   recorder.allocate(0x3000, 30);
   recorder.free(0x1000, 10);  // allocated before the trace
@@ -100,7 +100,7 @@ TEST(WorkloadOf, BeginsWithTheBlocksThatWereThereBefore) {
   EXPECT_EQ(workload.peak_requested(), 60u);
 }
 
-TEST(WorkloadOf, LearnsTheSizeOfAnOlderBlockFromItsRelease) {
+TEST(WorkloadOf, LearnsTheSizeOfAnEarlierBlockFromItsFree) {
   Recorder recorder;
   recorder.add(TraceKind::stream_use, 0x1000, 0, 1);
   recorder.free(0x1000, 640);
@@ -111,7 +111,7 @@ TEST(WorkloadOf, LearnsTheSizeOfAnOlderBlockFromItsRelease) {
   EXPECT_EQ(workload.operations[1].block, 0u);
 }
 
-TEST(WorkloadOf, LeavesOutWhatFailedAndWhatThePoolDidForItself) {
+TEST(WorkloadOf, OmitsFailedRequestsAndInternalEvents) {
   Recorder recorder;
   recorder.add(TraceKind::segment_map, 0x200000, 1 << 21);
   recorder.add(TraceKind::out_of_memory, 5, 1 << 30);
@@ -141,7 +141,7 @@ TEST(WorkloadOf, KeepsStreamsOrdersStepsAndThinkTime) {
   EXPECT_EQ(workload.operations[4].think, UINT32_MAX) << "more than fits";
 }
 
-TEST(WorkloadOf, HoldsABlockForAStreamThatTheTraceDoesNotName) {
+TEST(WorkloadOf, HoldsAPendingBlockWithoutAKnownStream) {
   Recorder recorder;
   recorder.allocate(0x1000, 10);
   recorder.add(TraceKind::free_requested, 0x1000, 10);
@@ -154,7 +154,7 @@ TEST(WorkloadOf, HoldsABlockForAStreamThatTheTraceDoesNotName) {
   EXPECT_THAT(kinds(recorder.workload()), ElementsAre(A, F, A, A));
 }
 
-TEST(WorkloadOf, LetsTheProgramsTimePassAroundABlockThatIsHeld) {
+TEST(WorkloadOf, CountsTheThinkTimeAroundAPendingBlock) {
   Recorder recorder;
   recorder.allocate(0x1000, 10);
   recorder.time += 5000;
@@ -184,7 +184,7 @@ TEST(WorkloadOf, FindsTheStreamOfManyBlocksAmongManyStreams) {
   EXPECT_EQ(workload.streams, 1u);
 }
 
-TEST(WorkloadOf, ToleratesThatThreadsAreMergedOutOfOrder) {
+TEST(WorkloadOf, ToleratesThreadsMergedOutOfOrder) {
   Recorder recorder;
   recorder.allocate(0x1000, 10);
   recorder.trace.events.back().allocation = 1;
@@ -196,14 +196,14 @@ TEST(WorkloadOf, ToleratesThatThreadsAreMergedOutOfOrder) {
   EXPECT_EQ(workload.operations[2].block, 0u);
 }
 
-TEST(WorkloadOf, OfAnEmptyTraceIsEmpty) {
+TEST(WorkloadOf, IsEmptyForAnEmptyTrace) {
   const Workload workload = workload_of(Trace{}, "nothing");
   EXPECT_TRUE(workload.operations.empty());
   EXPECT_EQ(workload.streams, 1u);
   EXPECT_EQ(workload.peak_requested(), 0u);
 }
 
-TEST(WorkloadOf, RefusesABlockThatIsGivenBackTwice) {
+TEST(WorkloadOf, RefusesABlockThatIsFreedTwice) {
   Recorder recorder;
   recorder.allocate(0x1000, 10);
   recorder.free(0x1000, 10);
@@ -211,7 +211,7 @@ TEST(WorkloadOf, RefusesABlockThatIsGivenBackTwice) {
   EXPECT_EQ(refusal(recorder), "[workload_of] a block is freed twice (event 3 of 5)");
 }
 
-TEST(WorkloadOf, RefusesAnAddressThatIsHandedOutTwice) {
+TEST(WorkloadOf, RefusesAnAddressThatIsAllocatedTwice) {
   Recorder recorder;
   recorder.allocate(0x1000, 10);
   recorder.allocate(0x1000, 10);

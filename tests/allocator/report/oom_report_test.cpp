@@ -55,7 +55,7 @@ TEST(OomReport, SaysWhereEveryByteIs) {
             "  a budget of 20.00 MiB (20971520 B) would have held this request");
 }
 
-TEST(OomReport, NamesTheFunctionAndTheLineThatAskedAndNoCategoryThatNobodyGave) {
+TEST(OomReport, NamesTheCallSiteAndOmitsAMissingCategory) {
   CachingAllocator pool(make_memory("sim", 64 * MiB), {.budget = 4 * MiB});
   const auto line = std::source_location::current().line() + 2;
   try {
@@ -67,13 +67,13 @@ TEST(OomReport, NamesTheFunctionAndTheLineThatAskedAndNoCategoryThatNobodyGave) 
   }
 }
 
-TEST(OomReport, DoesNotRoundWhatNoDeviceCanHave) {
+TEST(OomReport, DoesNotRoundImpossibleSizes) {
   CachingAllocator pool(make_memory("sim", 64 * MiB));
   EXPECT_THAT(failing_report(pool, std::size_t{1} << 62),
               AllOf(HasSubstr("4.00 EiB (4611686018427387904 B)"), Not(HasSubstr("rounded to"))));
 }
 
-TEST(OomReport, HasOneNumberOfLiveBytes) {
+TEST(OomReport, AgreesWithItselfOnTheLiveBytes) {
   CachingAllocator pool(make_memory("sim", 64 * MiB), {.budget = 4 * MiB});
   {
     const MemoryScope scope("many", Category::input);
@@ -117,13 +117,13 @@ TEST(OomReport, NamesTheFiveLargestPinners) {
                         "MiB), 2 others\n"));
 }
 
-TEST(OomReport, EndsWithWhatWasFoundByTrying) {
+TEST(OomReport, EndsWithTheAdvice) {
   OomFacts facts;
   facts.advice = {"stitch:on would have held this request"};
   EXPECT_THAT(oom_report(facts), ::testing::EndsWith("\n  stitch:on would have held this request"));
 }
 
-TEST(OomReport, ChecksItsAdviceByReplayWhereATraceIsRecorded) {
+TEST(OomReport, ChecksItsAdviceByReplayOfTheTrace) {
   // Eight small blocks fill the budget because each starts at a multiple of 1 MiB.
   CachingAllocator pool(make_memory("sim", 64 * MiB), {.budget = 8 * MiB, .alignment = MiB, .trace = 1000});
   std::vector<void*> blocks;

@@ -39,7 +39,7 @@ TEST_P(StatisticsTest, HavePyTorchsNames) {
   deallocate(pool, kept, 1000);
 }
 
-TEST_P(StatisticsTest, ARetryIsARequestThatNewMemoryWasRefusedTo) {
+TEST_P(StatisticsTest, CountARetryForEachRequestRefusedNewMemory) {
   CachingAllocator pool(memory(), {.budget = 4 * page, .stitch = false});
   void* low = allocate(pool, 2 * page);
   void* wall = allocate(pool, page);
@@ -62,7 +62,7 @@ std::uint64_t bytes_moved(const CachingAllocator& pool) {
   return stitch == statistics.rungs.end() ? 0 : stitch->bytes;
 }
 
-TEST_P(StatisticsTest, ARetryIsOneWhereWhatIsCachedMovesInPlaceOfGoing) {
+TEST_P(StatisticsTest, CountARetryWhenCachedPagesMove) {
   constexpr std::size_t part = 8 * MiB;  // the smallest move
   CachingAllocator pool(memory(), {.budget = 4 * part});
   void* low = allocate(pool, 2 * part);
@@ -78,7 +78,7 @@ TEST_P(StatisticsTest, ARetryIsOneWhereWhatIsCachedMovesInPlaceOfGoing) {
   deallocate(pool, wall, part);
 }
 
-TEST_P(StatisticsTest, MovingWhatLiesIdleByChoiceIsNoRetry) {
+TEST_P(StatisticsTest, CountNoRetryForMovesOfIdlePagesByChoice) {
   // Every other block is freed: they exceed the pool's limit of idle bytes.
   constexpr std::size_t part = 8 * MiB;
   CachingAllocator pool(memory(), {.stitch_idle = true});
@@ -145,7 +145,7 @@ class CountingMemory : public MemoryAdaptor {
   Gauge committed;
 };
 
-TEST_P(StatisticsTest, HaveNoMemoryThatTheDeviceRefused) {
+TEST_P(StatisticsTest, ExcludeMemoryThatTheDeviceRefused) {
   auto counting = std::make_unique<CountingMemory>(memory(4 * page));
   CountingMemory* device = counting.get();
   CachingAllocator pool(std::move(counting), {.budget = 64 * page});
@@ -168,7 +168,7 @@ TEST_P(StatisticsTest, HaveNoMemoryThatTheDeviceRefused) {
   deallocate(pool, kept, page);
 }
 
-TEST_P(StatisticsTest, HaveThePeaksOfHotPathsByCategory) {
+TEST_P(StatisticsTest, HaveThePeaksByCategoryOfMagazineHits) {
   CachingAllocator pool(memory());
   const auto step = [&] {
     void* one = allocate(pool, 1000, Category::gradient);
@@ -197,7 +197,7 @@ TEST_P(StatisticsTest, HaveThePeaksOfHotPathsByCategory) {
   EXPECT_EQ(after.requested_bytes.freed - before.requested_bytes.freed, 200u * 3500u + 500u);
 }
 
-TEST_P(StatisticsTest, ResetThePeaksOfEachCategoryToWhatItHasNow) {
+TEST_P(StatisticsTest, ResetThePeakOfEachCategoryToItsCurrentBytes) {
   CachingAllocator pool(memory());
   const auto peak = [&](Category category) {
     return pool.statistics().category_bytes[static_cast<std::size_t>(category)].peak;
@@ -232,7 +232,7 @@ TEST_P(StatisticsTest, MeasureFragmentation) {
   EXPECT_EQ(statistics.bfc_fragmentation(), 0.5);
 }
 
-TEST_P(StatisticsTest, OfManyThreadsAddUp) {
+TEST_P(StatisticsTest, AddUpOverThreads) {
   CachingAllocator pool(memory());
   std::vector<std::thread> threads;
   for (int id = 0; id < 4; ++id) {
@@ -249,7 +249,7 @@ TEST_P(StatisticsTest, OfManyThreadsAddUp) {
   EXPECT_LE(statistics.requested_bytes.peak, 4u * 300u);
 }
 
-TEST_P(StatisticsTest, HashWhatEachThreadDoesWhoeverComesFirst) {
+TEST_P(StatisticsTest, HashRequestsInAnyOrderOfThreads) {
   const auto run = [&](bool swapped) {
     CachingAllocator pool(memory());
     const auto work = [&](std::size_t bytes) {

@@ -48,7 +48,7 @@ class TorchInterface : public ::testing::Test {
   }
 };
 
-TEST_F(TorchInterface, ReusesNoBlockBeforeTheStreamsThatWereRecordedAreDone) {
+TEST_F(TorchInterface, ReusesNoBlockBeforeItsRecordedStreamsAreDone) {
   for (const bool recorded : {false, true}) {
     SCOPED_TRACE(recorded ? "recorded" : "not recorded");
     emulation::Device& device = emulation::device(0);
@@ -90,7 +90,7 @@ TEST_F(TorchInterface, EmptiesTheCachesOfAllDevices) {
   EXPECT_EQ(reserved(1), 0u);
 }
 
-TEST_F(TorchInterface, MakesAPartOfTheMemoryTheBudget) {
+TEST_F(TorchInterface, SetsTheBudgetToAFractionOfTheMemory) {
   poolgrad_torch_memory_fraction(0.5, 0);
   EXPECT_EQ(pool_of(0).budget(), capacity / 2);
   EXPECT_EQ(pool_of(1).budget(), capacity) << "of the device that was named";
@@ -108,7 +108,7 @@ TEST_F(TorchInterface, MakesAPartOfTheMemoryTheBudget) {
     EXPECT_THROW(poolgrad_torch_memory_fraction(none, 0), std::runtime_error) << none;
 }
 
-TEST_F(TorchInterface, ThrowsTheErrorOfTheLibraryThatIsLoadedWhereMemoryIsOut) {
+TEST_F(TorchInterface, ThrowsTorchsErrorWhenMemoryRunsOut) {
   ASSERT_THROW(c10::throw_out_of_memory(), c10::OutOfMemoryError);
   ASSERT_EQ(c10::OutOfMemoryError::alive(), 0);
   try {
@@ -130,7 +130,7 @@ TEST_F(TorchInterface, ThrowsTheErrorOfTheLibraryThatIsLoadedWhereMemoryIsOut) {
   }
 }
 
-TEST_F(TorchInterface, KeepsWhatAGraphWasRecordedWithInAPoolOfItsOwn) {
+TEST_F(TorchInterface, KeepsTheMemoryOfAGraphInItsPrivatePool) {
   const poolgrad_pool_id graph{0, 7}, other{1, 7};
   constexpr ssize_t size = 5000;
   std::function<bool(void*)> filter = [captured = stream(1)](void* asked) { return asked == captured; };
@@ -214,7 +214,7 @@ class ForeignRecording {
   const std::unique_ptr<CudaDriver> driver_ = emulation::device(0).driver();
 };
 
-TEST_F(TorchInterface, WaitsForNothingWhileAGraphIsRecorded) {
+TEST_F(TorchInterface, NeverWaitsWhileAGraphIsRecorded) {
   const poolgrad_pool_id graph{0, 2};
   const auto allocate = [](std::uintptr_t id) { return poolgrad_torch_malloc(4 * MiB, 0, stream(id)); };
   const auto release = [](void* block, std::uintptr_t id) { poolgrad_free(block, 4 * MiB, 0, stream(id)); };
@@ -238,7 +238,7 @@ TEST_F(TorchInterface, WaitsForNothingWhileAGraphIsRecorded) {
   poolgrad_torch_release_pool(0, graph);
 }
 
-TEST_F(TorchInterface, KeepsAPoolForAsLongAsOneOfItsGraphs) {
+TEST_F(TorchInterface, KeepsAPoolAsLongAsItsGraphs) {
   const poolgrad_pool_id graphs{0, 3};
   void* block = nullptr;
   for (int graph = 0; graph < 2; ++graph) {

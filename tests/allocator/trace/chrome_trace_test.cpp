@@ -32,7 +32,7 @@ json last(const json& events, const std::string& name) {
   return found;
 }
 
-TEST(ChromeTrace, CountersEndAtWhatTheBlocksSumTo) {
+TEST(ChromeTrace, EndsItsCountersAtTheSumsOverBlocks) {
   for (const std::size_t lost : {0u, 1000u}) {
     const WindowedTrace window = cut_trace(without_beginning(synthetic_trace(seed_or(1), 3000), lost));
     std::uint64_t allocated = 0, pending = 0, reserved = 0;
@@ -55,7 +55,7 @@ TEST(ChromeTrace, CountersEndAtWhatTheBlocksSumTo) {
   }
 }
 
-TEST(ChromeTrace, EveryEventHasWhatViewersRead) {
+TEST(ChromeTrace, GivesEveryEventTheFieldsOfViewers) {
   const json events = written(cut_trace(synthetic_trace(2, 2000)));
   double time = 0.0;
   for (const json& event : events) {
@@ -68,7 +68,7 @@ TEST(ChromeTrace, EveryEventHasWhatViewersRead) {
   EXPECT_EQ(of_phase(events, "M").at(0).at("args").at("name"), "poolgrad sim:1");
 }
 
-TEST(ChromeTrace, RungsAndFailuresAreInstants) {
+TEST(ChromeTrace, ShowsStagesAndFailuresAsInstants) {
   Trace trace;
   trace.scopes = {"", "model.block3"};
   TraceEvent rung;

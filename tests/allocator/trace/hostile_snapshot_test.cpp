@@ -152,7 +152,7 @@ TEST(HostilePickle, TheStackIsChecked) {
     EXPECT_THAT(refusal_of_read(pickle(program)), StartsWith("[read] evil: byte ")) << program;
 }
 
-TEST(HostilePickle, LengthsAreBelievedOnlyAsFarAsTheFileReaches) {
+TEST(HostilePickle, LengthsCannotExceedTheFile) {
   EXPECT_THAT(refusal_of_read(pickle("X\xff\xff\xff\xff")),
               AllOf(HasSubstr("byte 7"), HasSubstr("4294967295 bytes, 0")));
   EXPECT_THAT(refusal_of_read(pickle("\x8c\xff"
@@ -209,7 +209,7 @@ TEST(HostilePickle, AListIsExpandedOnce) {
   EXPECT_THAT(refusal_of_read(pickle(program)), HasSubstr("segments[1]: blocks is a list that was used before"));
 }
 
-TEST(HostilePickle, LongTextsAreNotCopiedAgainAndAgain) {
+TEST(HostilePickle, TextsRepeatedTooOftenAreRefused) {
   const std::string name(1 << 20, 'n');
   std::string program = pickle("}(" + text("device_traces") + "](](");
   for (int i = 0; i < 100; ++i) {
@@ -222,7 +222,7 @@ TEST(HostilePickle, LongTextsAreNotCopiedAgainAndAgain) {
 }
 
 // A few bytes name one long list for each of many devices; the work must not grow with their number.
-TEST(HostilePickle, FramesThatDevicesShareAreReadOnce) {
+TEST(HostilePickle, FramesSharedByDevicesAreReadOnce) {
   constexpr int depth = 100, devices = 64;
   std::string program = "}(" + text("device_traces") + "](";
   for (int device = 0; device < devices; ++device) {
@@ -244,7 +244,7 @@ TEST(HostilePickle, FramesThatDevicesShareAreReadOnce) {
   for (const Trace& trace : traces) EXPECT_EQ(trace.scopes.at(trace.events.at(0).scope).size(), depth * 101 - 1);
 }
 
-TEST(HostilePickle, AnEntryHasAFewKeys) {
+TEST(HostilePickle, EntriesWithManyKeysAreRefused) {
   std::string program = "](}(";
   for (int i = 0; i < 100; ++i) program += "K\x01K\x02";
   EXPECT_THAT(refusal_of_read(pickle(program + "ue.")), HasSubstr("segments[0]: a dictionary of more than 64 keys"));

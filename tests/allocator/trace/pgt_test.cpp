@@ -61,7 +61,7 @@ void repair_checksums(std::string& bytes) {
     write_u64(bytes, section.header + 16, fnv_of_words(bytes.substr(section.header + 24, section.size)));
 }
 
-TEST(Pgt, BringsEveryFieldBack) {
+TEST(Pgt, RoundTripsEveryField) {
   const std::uint64_t seed = seed_or(1);
   for (const std::size_t events : {0u, 1u, 50u, 5000u}) {
     SCOPED_TRACE("seed " + std::to_string(seed) + ", events " + std::to_string(events));
@@ -70,9 +70,9 @@ TEST(Pgt, BringsEveryFieldBack) {
   }
 }
 
-TEST(Pgt, BringsAnEmptyTraceBack) { expect_same_trace(decode_pgt(encode_pgt({}), "file"), {}); }
+TEST(Pgt, RoundTripsAnEmptyTrace) { expect_same_trace(decode_pgt(encode_pgt({}), "file"), {}); }
 
-TEST(Pgt, BringsExtremeValuesBack) {
+TEST(Pgt, RoundTripsExtremeValues) {
   Trace trace;
   trace.device = {DeviceType::cuda, 255};
   trace.start_us = trace.lost = UINT64_MAX;
@@ -103,7 +103,7 @@ TEST(Pgt, BringsExtremeValuesBack) {
   expect_same_trace(decode_pgt(encode_pgt(trace), "file"), trace);
 }
 
-TEST(Pgt, TakesFewBytesAnEvent) {
+TEST(Pgt, TakesFewBytesPerEvent) {
   const Trace trace = synthetic_trace(1, 20'000);
   EXPECT_LT(encode_pgt(trace).size(), 100 * trace.events.size());
 }
@@ -146,7 +146,7 @@ TEST(Pgt, DamageUnderRightChecksumsIsReadOrRefused) {
   EXPECT_GT(count.accepted, 100);
 }
 
-TEST(Pgt, CountsAreBelievedOnlyAsFarAsTheFileReaches) {
+TEST(Pgt, CountsCannotExceedTheFile) {
   for (const char* name : {"STRM", "SCOP", "LOCA", "BLKS", "EVNT"}) {
     std::string bytes = encode_pgt({});
     for (const Section& section : sections_of(bytes)) {
@@ -167,7 +167,7 @@ TEST(Pgt, AHugeSectionIsRefusedBeforeAnythingIsAllocated) {
               AllOf(HasSubstr("byte 36"), HasSubstr("section needs 18446744073709551615 bytes")));
 }
 
-TEST(Pgt, SkipsSectionsThatItDoesNotKnow) {
+TEST(Pgt, SkipsUnknownSections) {
   std::string bytes = encode_pgt(synthetic_trace(5, 30));
   std::string unknown = "LATR";
   unknown.resize(24 + 3, 'x');
@@ -178,7 +178,7 @@ TEST(Pgt, SkipsSectionsThatItDoesNotKnow) {
   expect_same_trace(decode_pgt(bytes, "file"), synthetic_trace(5, 30));
 }
 
-TEST(Pgt, SaysWhatIsWrong) {
+TEST(Pgt, NamesTheFaultAndItsPlace) {
   const std::string whole = encode_pgt({});
   std::string bytes = whole;
   bytes[8] = 2;

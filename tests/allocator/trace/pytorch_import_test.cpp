@@ -81,7 +81,7 @@ TEST(PytorchImport, ReadsNativeSegmentsOfEveryProtocol) {
   }
 }
 
-TEST(PytorchImport, NothingOfASnapshotThatPythonMadeContradictsItself) {
+TEST(PytorchImport, FindsNoContradictionInSnapshotsOfPytorch) {
   for (const char* name : {"native_protocol4.pickle", "expandable.pickle", "legacy.pickle"}) {
     SCOPED_TRACE(name);
     EXPECT_EQ(cut_trace(load_trace(data(name))).contradictions, 0u);

@@ -34,7 +34,7 @@ std::vector<TraceEvent> shown(const Trace& trace) {
   return events;
 }
 
-TEST(PytorchSnapshot, KeepsTheRulesOfViewersForAnyPartOfAnyTrace) {
+TEST(PytorchSnapshot, ObeysTheRulesOfViewersForAnyPartOfATrace) {
   const std::uint64_t seed = seed_or(1);
   std::mt19937_64 random(seed);
   for (int round = 0; round < 40; ++round) {
@@ -47,7 +47,7 @@ TEST(PytorchSnapshot, KeepsTheRulesOfViewersForAnyPartOfAnyTrace) {
   }
 }
 
-TEST(PytorchSnapshot, SaysTheSameWhenItIsReadBack) {
+TEST(PytorchSnapshot, RoundTripsItsEvents) {
   const Trace trace = synthetic_trace(seed_or(2), 3000);
   for (const SnapshotEncoding encoding : {SnapshotEncoding::pickle, SnapshotEncoding::json}) {
     const Trace back = read_one(encode_pytorch_snapshot(trace, encoding));
@@ -78,7 +78,7 @@ TEST(PytorchSnapshot, SaysTheSameWhenItIsReadBack) {
   }
 }
 
-TEST(PytorchSnapshot, BlocksAtTheEndComeBack) {
+TEST(PytorchSnapshot, RoundTripsTheBlocksAtTheEnd) {
   const Trace trace = synthetic_trace(3, 2000);
   const Trace back = read_one(encode_pytorch_snapshot(trace, SnapshotEncoding::pickle));
   std::vector<BlockSnapshot> expected;
@@ -97,13 +97,13 @@ TEST(PytorchSnapshot, BlocksAtTheEndComeBack) {
   }
 }
 
-TEST(PytorchSnapshot, PickleAndJsonSayTheSame) {
+TEST(PytorchSnapshot, PickleAndJsonHaveEqualContents) {
   const Trace trace = without_beginning(synthetic_trace(4, 2500), 1000);
   expect_same_trace(read_one(encode_pytorch_snapshot(trace, SnapshotEncoding::pickle)),
                     read_one(encode_pytorch_snapshot(trace, SnapshotEncoding::json)));
 }
 
-TEST(PytorchSnapshot, BlocksFromBeforeTheFirstEventAreNumberedFirst) {
+TEST(PytorchSnapshot, NumbersEarlierBlocksFirst) {
   const Trace whole = synthetic_trace(5, 2000);
   const Trace trace = without_beginning(whole, 900);
   const WindowedTrace cut = cut_trace(trace);
@@ -121,7 +121,7 @@ TEST(PytorchSnapshot, BlocksFromBeforeTheFirstEventAreNumberedFirst) {
   }
 }
 
-TEST(PytorchSnapshot, KeepsTheTimeForWhichAnotherStreamWasWaitedFor) {
+TEST(PytorchSnapshot, KeepsTheTimeThatABlockIsPending) {
   const Trace trace = synthetic_trace(6, 2000, {.delayed = 1.0});
   const Trace back = read_one(encode_pytorch_snapshot(trace, SnapshotEncoding::pickle));
   std::map<std::uint64_t, std::uint64_t> requested;
@@ -177,7 +177,7 @@ TEST(PytorchSnapshot, TextsOfAnyBytesCanBeRead) {
 }
 
 // Blocks of a destroyed stream get a name beyond the numbers of a viewer.
-TEST(PytorchSnapshot, StreamsWithLargeNamesKeepApart) {
+TEST(PytorchSnapshot, KeepsStreamsWithLargeIdsApart) {
   Trace trace = synthetic_trace(12, 200);
   trace.streams = {7, (std::uint64_t{1} << 63) + 1, (std::uint64_t{1} << 63) + 2, 1};
   for (std::size_t i = 0; i < trace.events.size(); ++i) trace.events[i].stream = static_cast<std::uint32_t>(i % 4);
@@ -189,7 +189,7 @@ TEST(PytorchSnapshot, StreamsWithLargeNamesKeepApart) {
 }
 
 // The most that a small file can have. A linear search for each would take minutes.
-TEST(PytorchSnapshot, ManyStreamsWithLargeNamesKeepApart) {
+TEST(PytorchSnapshot, KeepsManyStreamsWithLargeIdsApart) {
   constexpr std::uint32_t count = 300'000;
   Trace trace = synthetic_trace(13, 200);
   trace.streams.clear();

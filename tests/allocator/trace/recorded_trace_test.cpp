@@ -79,7 +79,7 @@ void expect_consistent(const CachingAllocator& pool) {
 
 class RecordedTrace : public ::testing::TestWithParam<std::size_t> {};  // number of events in a ring
 
-TEST_P(RecordedTrace, OfOneThreadIsConsistent) {
+TEST_P(RecordedTrace, IsConsistentForOneThread) {
   const std::uint64_t seed = seed_or(1);
   for (std::uint64_t round = 0; round < 4; ++round) {
     SCOPED_TRACE("seed " + std::to_string(seed) + ", round " + std::to_string(round));
@@ -91,7 +91,7 @@ TEST_P(RecordedTrace, OfOneThreadIsConsistent) {
   }
 }
 
-TEST_P(RecordedTrace, OfManyThreadsIsConsistent) {
+TEST_P(RecordedTrace, IsConsistentForManyThreads) {
   const std::uint64_t seed = seed_or(1);
   SCOPED_TRACE("seed " + std::to_string(seed));
   CachingAllocator pool(poolgrad::testing::make_memory("sim", 1024 * page), {.trace = GetParam()});

@@ -62,7 +62,7 @@ TEST(RmmCsv, ReadsALog) {
   EXPECT_EQ(cut_trace(trace).contradictions, 0u);
 }
 
-TEST(RmmCsv, BlocksFromBeforeTheLogAreThere) {
+TEST(RmmCsv, AddsBlocksAllocatedBeforeTheLog) {
   const Trace trace = read("1,00:00:00.0,free,0x1000,64,0\n1,00:00:01.0,allocate,0x1000,32,0\n");
   const WindowedTrace cut = cut_trace(trace);
   EXPECT_EQ(cut.contradictions, 0u);
@@ -90,7 +90,7 @@ double seconds_to_read(std::uint64_t count, std::uint64_t step, std::uint64_t st
   return timer.seconds();
 }
 
-TEST(RmmCsv, NumbersThatAreChosenToMeetInATableCostNoMoreThanOthers) {
+TEST(RmmCsv, ReadsCollidingNumbersAsFastAsOthers) {
   // The inverse of the golden ratio's multiplier modulo 2^64: products are small numbers whose high halves are 0.
   std::uint64_t inverse = 1;
   for (int i = 0; i < 6; ++i) inverse *= 2 - 0x9e3779b97f4a7c15u * inverse;
@@ -107,7 +107,7 @@ TEST(RmmCsv, NumbersThatAreChosenToMeetInATableCostNoMoreThanOthers) {
   }
 }
 
-TEST(RmmCsv, ClocksPassMidnightAndThreadsAreLoggedOutOfOrder) {
+TEST(RmmCsv, SortsEventsAcrossMidnightAndThreads) {
   const Trace trace = read(
       "1,23:59:59.000000,allocate,0x1000,1,0\n"
       "2,00:00:01.000000,allocate,0x2000,1,0\n"
@@ -119,7 +119,7 @@ TEST(RmmCsv, ClocksPassMidnightAndThreadsAreLoggedOutOfOrder) {
   EXPECT_THAT(seconds, ElementsAre(0, 2, 2, 2, 3));
 }
 
-TEST(RmmCsv, BringsAllocationsAndFreesBack) {
+TEST(RmmCsv, RoundTripsAllocationsAndFrees) {
   const std::uint64_t seed = seed_or(1);
   SCOPED_TRACE("seed " + std::to_string(seed));
   const WindowedTrace window = cut_trace(without_beginning(synthetic_trace(seed, 4000), 1500));
@@ -152,7 +152,7 @@ TEST(RmmCsv, BringsAllocationsAndFreesBack) {
   }
 }
 
-TEST(RmmCsv, WritesWhatRmmWrites) {
+TEST(RmmCsv, WritesTheFormatOfRmm) {
   Trace trace;
   trace.start_us = 3'661'000'001;  // 01:01:01.000001
   trace.streams = {0, 0xabc};
@@ -178,7 +178,7 @@ TEST(RmmCsv, WritesWhatRmmWrites) {
   EXPECT_EQ(encode_rmm_csv(cut_trace({})), header);
 }
 
-TEST(RmmCsv, LinesMayEndAsOnWindowsAndTheLastNotAtAll) {
+TEST(RmmCsv, AcceptsWindowsLineEndsAndAMissingLastOne) {
   const std::string log = "Thread,Time,Action,Pointer,Size,Stream\r\n1,00:00:00.0,allocate,0x1000,1,0\r\n\r\n";
   EXPECT_THAT(decode_rmm_csv(log, "log.csv").events, SizeIs(1));
   EXPECT_THAT(read("1,00:00:00.0,allocate,1000,1,0").events, SizeIs(1));

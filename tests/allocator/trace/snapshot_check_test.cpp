@@ -66,7 +66,7 @@ json& block(json& snapshot, std::size_t index) { return snapshot["segments"][0][
 json& entry(json& snapshot, std::size_t index) { return snapshot["device_traces"][0][index]; }
 void erase_entry(json& snapshot, std::size_t index) { snapshot["device_traces"][0].erase(index); }
 
-TEST(SnapshotCheck, FindsNothingWhereTheRulesAreKept) { EXPECT_THAT(check(good()), IsEmpty()); }
+TEST(SnapshotCheck, FindsNothingInAValidSnapshot) { EXPECT_THAT(check(good()), IsEmpty()); }
 
 TEST(SnapshotCheck, BlocksTileTheirSegment) {
   EXPECT_EQ(violation([](json& s) { block(s, 2)["size"] = 2048; }),
@@ -129,7 +129,7 @@ TEST(SnapshotCheck, TimeDoesNotRunBackwards) {
             "device_traces[0][2]: time runs backwards behind it");
 }
 
-TEST(SnapshotCheck, AFreeThatWaitsHasABlockAtTheEnd) {
+TEST(SnapshotCheck, APendingFreeHasABlockAtTheEnd) {
   EXPECT_EQ(violation([](json& s) { erase_entry(s, 6); }),
             "device_traces[0][5]: no free_completed follows, and no block waits there at the end");
   EXPECT_EQ(violation([](json& s) {
@@ -151,7 +151,7 @@ TEST(SnapshotCheck, AnAllocationEndsOrStays) {
             "device_traces[0][4]: its block is neither freed later nor there at the end");
 }
 
-TEST(SnapshotCheck, ABlockIsNotFreedWhileItIsThere) {
+TEST(SnapshotCheck, AFreedBlockIsNotThereAfterwards) {
   EXPECT_EQ(violation([](json& s) { entry(s, 6)["addr"] = 4096; }), "device_traces[0][6]: a block is there afterwards");
   EXPECT_EQ(violation([](json& s) {
               for (const std::size_t i : {4u, 5u, 6u}) entry(s, i)["addr"] = 4600;
@@ -229,7 +229,7 @@ TEST(SnapshotCheck, StopsAfterAHundred) {
   EXPECT_EQ(check(snapshot).size(), 100u);
 }
 
-TEST(SnapshotCheck, WhatIsNoSnapshotIsAnError) {
+TEST(SnapshotCheck, RefusesOtherFiles) {
   EXPECT_THROW(check_snapshot("[]", "file"), FileError);
   EXPECT_THROW(check_snapshot("{}", "file"), FileError);
   EXPECT_THROW(check_snapshot("", "file"), FileError);

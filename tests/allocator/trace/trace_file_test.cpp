@@ -33,7 +33,7 @@ TEST(TraceFile, FormatsAreRecognisedByContent) {
   }
 }
 
-TEST(TraceFile, WhatWasSavedIsLoaded) {
+TEST(TraceFile, LoadsASavedTrace) {
   const TemporaryFolder folder;
   const Trace trace = synthetic_trace(2, 500);
   save_trace(folder.file("a"), trace, TraceFormat::pgt);
@@ -61,7 +61,7 @@ TEST(TraceFile, APartCanBeSaved) {
   EXPECT_THAT(check_snapshot(folder.file("a")), IsEmpty());
 }
 
-TEST(TraceFile, WarnsOfMoreThanViewersShow) {
+TEST(TraceFile, WarnsOfEventsBeyondTheLimitOfViewers) {
   const TemporaryFolder folder;
   Trace trace;
   trace.events.resize(300'001);
@@ -73,7 +73,7 @@ TEST(TraceFile, WarnsOfMoreThanViewersShow) {
   EXPECT_EQ(save_trace(folder.file("a"), trace, TraceFormat::pytorch_pickle), "");
 }
 
-TEST(TraceFile, WarnsOfEventsThatContradictEachOther) {
+TEST(TraceFile, WarnsOfContradictoryEvents) {
   const TemporaryFolder folder;
   Trace trace = synthetic_trace(4, 100);
   trace.events.push_back(trace.events[3]);
@@ -164,7 +164,7 @@ TEST(TraceFile, RefusesATraceThatContradictsItself) {
 }
 
 // The reader of an export accepts the trace of each source file that its reader accepted.
-TEST(TraceFile, ReadsAgainWhatItExportedOfADamagedTrace) {
+TEST(TraceFile, ReadsItsOwnExportOfADamagedTrace) {
   const TemporaryFolder folder;
   const std::uint64_t seed = seed_or(1);
   std::mt19937_64 random(seed);
@@ -209,7 +209,7 @@ TEST(TraceFile, ReadsAgainWhatItExportedOfADamagedTrace) {
   EXPECT_GT(refused, 50);
 }
 
-TEST(TraceFile, WhatIsNoTraceIsAnError) {
+TEST(TraceFile, RefusesOtherFiles) {
   const TemporaryFolder folder;
   const auto load_error = [&](const std::string& path) { return error_of<FileError>([&] { load_trace(path); }); };
   write_bytes(folder.file("text"), "hello");

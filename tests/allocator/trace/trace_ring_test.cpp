@@ -27,7 +27,7 @@ std::vector<std::uint64_t> times(const std::vector<TraceEvent>& events) {
   return result;
 }
 
-TEST(TraceRing, HoldsWhatWasRecordedUntilItIsFull) {
+TEST(TraceRing, KeepsEveryEventUntilItIsFull) {
   TraceRing ring(5);
   EXPECT_THAT(ring.events(), IsEmpty());
   for (std::uint64_t i = 0; i < 5; ++i) ring.record(at(i));
@@ -35,7 +35,7 @@ TEST(TraceRing, HoldsWhatWasRecordedUntilItIsFull) {
   EXPECT_EQ(ring.lost(), 0u);
 }
 
-TEST(TraceRing, OverwritesTheOldestAndCountsThem) {
+TEST(TraceRing, OverwritesTheOldestEventsAndCountsThem) {
   for (const std::size_t capacity : {1u, 3u, 4u, 7u}) {
     TraceRing ring(capacity);
     for (std::uint64_t i = 0; i < 30; ++i) {
@@ -59,7 +59,7 @@ TEST(TraceRing, StartsAgainWhenCleared) {
   EXPECT_EQ(ring.lost(), 0u);
 }
 
-TEST(TraceRing, RefusesCapacitiesThatItCannotHave) {
+TEST(TraceRing, RefusesImpossibleCapacities) {
   EXPECT_THROW(TraceRing(0), ValueError);
   EXPECT_THROW(TraceRing(SIZE_MAX), ValueError);
 }
@@ -103,7 +103,7 @@ TEST(TraceClock, MeasuresNanoseconds) {
   EXPECT_LE(measured, elapsed * 1.001);
 }
 
-TEST(TraceClock, PutsWhatCameBeforeItAtTimeZero) {
+TEST(TraceClock, PutsEarlierTicksAtTimeZero) {
   const std::uint64_t before = trace_ticks();
   const TraceClock clock;
   EXPECT_EQ(clock.scale()(before), 0u);

@@ -45,7 +45,7 @@ void expect_tiles(const std::vector<BlockSnapshot>& blocks) {
   }
 }
 
-TEST(CutTrace, TheWholeTraceStaysAsItIs) {
+TEST(CutTrace, LeavesTheWholeTraceUnchanged) {
   const Trace trace = synthetic_trace(seed_or(1), 3000);
   const WindowedTrace cut = cut_trace(trace);
   EXPECT_EQ(cut.contradictions, 0u);
@@ -54,7 +54,7 @@ TEST(CutTrace, TheWholeTraceStaysAsItIs) {
   expect_same_trace(cut.trace, trace);
 }
 
-TEST(CutTrace, FindsTheStateAtBothEndsByTakingEventsBack) {
+TEST(CutTrace, FindsTheStateAtBothEndsByUndoingEvents) {
   const std::uint64_t seed = seed_or(2);
   std::mt19937_64 random(seed);
   for (int round = 0; round < 60; ++round) {
@@ -84,7 +84,7 @@ TEST(CutTrace, FindsTheStateAtBothEndsByTakingEventsBack) {
   }
 }
 
-TEST(CutTrace, BlocksAtTheEndHaveTheNamesOfTheirEvents) {
+TEST(CutTrace, BlocksAtTheEndHaveTheTagsOfTheirEvents) {
   const Trace trace = synthetic_trace(3, 1500);
   const Trace cut = cut_trace(trace, {.to = 700}).trace;
   std::map<std::uint64_t, const TraceEvent*> latest;
@@ -100,7 +100,7 @@ TEST(CutTrace, BlocksAtTheEndHaveTheNamesOfTheirEvents) {
   }
 }
 
-TEST(CutTrace, SmallRequestsThatEndInsideAreLeftOutWhole) {
+TEST(CutTrace, OmitsAllEventsOfSmallRequestsThatEndInside) {
   const Trace trace = synthetic_trace(4, 3000);
   const WindowedTrace cut = cut_trace(trace, {.from = 500, .min_size = 4096});
   std::map<std::uint64_t, int> events_of;
@@ -120,7 +120,7 @@ TEST(CutTrace, SmallRequestsThatEndInsideAreLeftOutWhole) {
     EXPECT_TRUE(block.requested >= 4096 || !ends[block.number]) << block.requested;
 }
 
-TEST(CutTrace, LeavesOutWhatContradictsTheRest) {
+TEST(CutTrace, OmitsContradictoryEvents) {
   const Trace good = synthetic_trace(5, 1000);
   const auto expect_one_left_out = [&](Trace trace, const char* what) {
     const WindowedTrace cut = cut_trace(trace);
@@ -167,7 +167,7 @@ TEST(CutTrace, LeavesOutWhatContradictsTheRest) {
   expect_one_left_out(trace, "an unknown kind");
 }
 
-TEST(CutTrace, LeavesOutPagesThatComeUnderALiveBlock) {
+TEST(CutTrace, OmitsPagesMappedUnderALiveBlock) {
   constexpr std::uint64_t at = 2 << 20;
   Trace trace;
   trace.streams = {0};
@@ -206,7 +206,7 @@ TEST(CutTrace, PutsIndicesAndTimesInOrder) {
   EXPECT_EQ(cut.locations.size(), 1u);
 }
 
-TEST(CutTrace, ContradictoryBlocksAtTheEndAreLeftOut) {
+TEST(CutTrace, OmitsContradictoryBlocksAtTheEnd) {
   Trace trace;
   const auto add = [&](std::uintptr_t address, std::size_t size, BlockState state) {
     BlockSnapshot& block = trace.blocks.emplace_back();
@@ -223,7 +223,7 @@ TEST(CutTrace, ContradictoryBlocksAtTheEndAreLeftOut) {
   EXPECT_EQ(cut.blocks[0].address, 0x2000u);
 }
 
-TEST(CutTrace, AnyWindowOfAnyTraceIsFine) {
+TEST(CutTrace, AcceptsAnyWindowOfAnyTrace) {
   EXPECT_TRUE(cut_trace({}).trace.events.empty());
   const Trace trace = synthetic_trace(6, 10);
   EXPECT_TRUE(cut_trace(trace, {.from = 7, .to = 3}).trace.events.empty());

@@ -97,7 +97,7 @@ TEST(AttentionCore, EveryModuleTakesSoftcapSlopesSinksAndKeyPadding) {
 }
 
 // A write to the mask after the forward must not change the gradient: modules keep a copy or refuse the backward.
-TEST(AttentionCore, GradientsAreThoseOfThePaddingAtTheForward) {
+TEST(AttentionCore, AWriteToThePaddingAfterTheForwardChangesNoGradient) {
   constexpr std::int64_t length = 41;
   const RingInputs in = ring_inputs({2, length, length, 4, 2, 4, 3});
   for (const Named& one : every_core({})) {
@@ -114,7 +114,7 @@ TEST(AttentionCore, GradientsAreThoseOfThePaddingAtTheForward) {
   }
 }
 
-TEST(AttentionCore, AdaptiveBlocksRefuseAPaddingThatChangedAfterTheForward) {
+TEST(AttentionCore, AdaptiveBlocksRefusePaddingWrittenAfterTheForward) {
   AdaptiveBlockSparseAttention module(4, {.block_size = 16, .selected = 2}, {}, {.dtype = DType::f64});
   const RingInputs in = ring_inputs({2, 41, 41, 4, 2, 4, 3});
   Tensor k = in.k.copy();
@@ -126,7 +126,7 @@ TEST(AttentionCore, AdaptiveBlocksRefuseAPaddingThatChangedAfterTheForward) {
               ::testing::HasSubstr("[masked_fill] a saved tensor (2, 41, 1, 1) bool on cpu was written in place"));
 }
 
-TEST(AttentionCore, PaddedPositionsAreToAdaptiveBlocksAsIfTheyWereNotThere) {
+TEST(AttentionCore, AdaptiveBlocksIgnorePaddedPositions) {
   AdaptiveBlockSparseAttention module(4, {.block_size = 16, .selected = 2}, {}, {.dtype = DType::f64});
   constexpr std::int64_t length = 100;
   const RingInputs in = ring_inputs({2, length, length, 4, 2, 4, 3});
@@ -142,7 +142,7 @@ TEST(AttentionCore, PaddedPositionsAreToAdaptiveBlocksAsIfTheyWereNotThere) {
     }
 }
 
-TEST(AttentionCore, ARankOfARingTakesThePaddingOfTheWholeSequence) {
+TEST(AttentionCore, ARingRankTakesThePaddingOfTheWholeSequence) {
   const RingInputs in = ring_inputs({2, 48, 48, 4, 4, 4, 4});
   const Tensor padding = some_padding(48, {48, 17});
   const Tensor want = RingAttention(Pattern::causal())(in.q, in.k, in.v, {.key_padding = padding});
@@ -161,7 +161,7 @@ TEST(AttentionCore, ARankOfARingTakesThePaddingOfTheWholeSequence) {
 }
 
 /// A shell around a pattern equals a shell around the module of that pattern.
-TEST(AttentionCore, InAShellHasItsSlopesAndSinks) {
+TEST(AttentionCore, AShellGivesItsCoreSlopesAndSinks) {
   Generator generator(4);
   MultiheadOptions options{.kv_heads = 2,
                            .bias = false,
@@ -197,7 +197,7 @@ TEST(AttentionCore, InAShellHasItsSlopesAndSinks) {
                         by_pattern.forward(x, x, x, {.key_padding = padding}), 1e-11, 1e-12));
 }
 
-TEST(AttentionCore, RefusesOptionsThatCannotBe) {
+TEST(AttentionCore, RefusesInvalidOptions) {
   for (const double softcap : {0.0, -1.0, infinity})
     EXPECT_THAT(error_of<ValueError>([&] { ImprovedDilatedAttention({8}, {1}, {}, {.softcap = softcap}); }),
                 HasSubstr("[attention] the softcap must be a positive number"));

@@ -34,7 +34,7 @@ std::set<std::int64_t> seen(const Pattern& pattern, std::int64_t h, std::int64_t
   return result;
 }
 
-TEST(BlockSelection, ChoosesAsManyBlocksAsToldWithItsOwnAmongThem) {
+TEST(BlockSelection, SelectsTheRequestedCountIncludingTheOwnBlock) {
   BlockSelection selection(5, {.block_size = block, .selected = 3}, f64);
   const ModuleInputs inputs = make_inputs(of_blocks(8, 5));
   for (const bool causal : {false, true}) {
@@ -55,7 +55,7 @@ TEST(BlockSelection, ChoosesAsManyBlocksAsToldWithItsOwnAmongThem) {
   EXPECT_EQ(seen(quarter.select(inputs.q, inputs.k, true)[0], 0, 8, 9).size(), 2u);
 }
 
-TEST(BlockSelection, ChoosesTheBlocksOfTheBestScores) {
+TEST(BlockSelection, SelectsTheBlocksWithTheBestScores) {
   BlockSelection selection(5, {.block_size = block, .selected = 3}, f64);
   const ModuleInputs inputs =
       make_inputs({.batch = 1, .queries = 7 * block, .keys = 7 * block, .heads = 1, .kv_heads = 1});
@@ -75,7 +75,7 @@ TEST(BlockSelection, ChoosesTheBlocksOfTheBestScores) {
   }
 }
 
-TEST(BlockSelection, AttendsToSummariesOfWholeBlocks) {
+TEST(BlockSelection, AttendsToTheMeansOfWholeBlocks) {
   for (const bool causal : {false, true}) {
     BlockSelection selection(5, {.block_size = block, .projection = 6}, f64);
     const ModuleInputs inputs = make_inputs(of_blocks(3, 7));
@@ -99,7 +99,7 @@ TEST(BlockSelection, AttendsToSummariesOfWholeBlocks) {
   }
 }
 
-TEST(BlockSelection, SummariesHoldWhatTheDtypeHoldsThoughSumsOfABlockDoNot) {
+TEST(BlockSelection, BlockMeansDoNotOverflowInF16) {
   BlockSelection selection(5, {.block_size = 64});
   const auto inputs = make_inputs({.batch = 1, .queries = 150, .keys = 150}, DType::f16);
   const Tensor v = full(inputs.v.shape(), 2000.0, {.dtype = DType::f16});
@@ -112,7 +112,7 @@ TEST(BlockSelection, SummariesHoldWhatTheDtypeHoldsThoughSumsOfABlockDoNot) {
     }
 }
 
-TEST(BlockSelection, GivesTheScorerTheGradientsOfCentralDifferences) {
+TEST(BlockSelection, ScorerGradientsMatchCentralDifferences) {
   for (const bool causal : {false, true}) {
     BlockSelection selection(2, {.block_size = block, .projection = 3}, f64);
     const ModuleInputs inputs =
@@ -147,7 +147,7 @@ TEST(AdaptiveBlockSparse, IsAttentionToTheChosenBlocksAndAGatedCoarseResult) {
     }
 }
 
-TEST(AdaptiveBlockSparse, HasTheGradientsOfCentralDifferencesWhereTheChoiceStays) {
+TEST(AdaptiveBlockSparse, GradientsMatchCentralDifferencesForAFixedSelection) {
   for (const bool causal : {false, true}) {
     AdaptiveBlockSparseAttention module(2, {.block_size = block, .selected = 2, .projection = 2}, {}, f64);
     const ModuleInputs inputs =
@@ -239,7 +239,7 @@ TEST(AdaptiveBlockSparse, LearnsToSelectTheRightBlock) {
   EXPECT_GT(after, 0.9);
 }
 
-TEST(BlockSelection, SaysWhatIsWrong) {
+TEST(BlockSelection, NamesTheInvalidOption) {
   const auto refusal = [](const BlockSelectionOptions& options, std::int64_t width = 4) {
     return error_of<ValueError>([&] { BlockSelection(width, options); });
   };
@@ -258,7 +258,7 @@ TEST(BlockSelection, SaysWhatIsWrong) {
 }
 
 // A rank that holds part of a batch drops the same weights as one process, and all generators advance equally.
-TEST(AdaptiveBlockSparse, DropsInAPartOfABatchWhatItDropsInTheWhole) {
+TEST(AdaptiveBlockSparse, DropsTheSameWeightsInPartOfABatch) {
   Generator generator(5);
   AdaptiveBlockSparseAttention module(5, {.block_size = block, .selected = 2},
                                       {.dropout = 0.5, .generator = &generator}, f64);

@@ -43,7 +43,7 @@ void call_once(AttentionCore& core, std::int64_t length, bool training, DType dt
   out.backward(ones_like(out));
 }
 
-TEST(PreallocateBuffers, LeavesNoDeviceAllocationToTheFirstCall) {
+TEST(PreallocateBuffers, SparesTheFirstCallEveryDeviceAllocation) {
   ImprovedDilatedAttention core({512, 1024}, {1, 2});
   for (const bool training : {false, true})
     for (const DType dtype : {DType::f32, DType::bf16}) {
@@ -72,7 +72,7 @@ void expect_enough(std::int64_t queries, std::int64_t keys, std::int64_t width, 
                                         << kernels::instruction_set() << " " << pattern.to_string();
 }
 
-TEST(PreallocateBuffers, ReckonsWithTheScratchOfEveryWidthDtypeAndInstructionSet) {
+TEST(PreallocateBuffers, CoversScratchOfEveryWidthDtypeAndInstructionSet) {
   for (const std::string_view set : kernels::instruction_sets()) {
     kernels::set_instruction_set(set);
     for (const bool training : {false, true})
@@ -85,7 +85,7 @@ TEST(PreallocateBuffers, ReckonsWithTheScratchOfEveryWidthDtypeAndInstructionSet
   kernels::set_instruction_set("auto");
 }
 
-TEST(PreallocateBuffers, ReckonsWithTheScratchOfPatternsOfOnePass) {
+TEST(PreallocateBuffers, CoversScratchOfSinglePassPatterns) {
   const std::int64_t length = 600;
   for (const Pattern& pattern :
        {Pattern::dense(), Pattern::window(64, 0), Pattern::dilated({128}, {4}), Pattern::dilated_sparse(32),
@@ -129,11 +129,11 @@ void expect_enough_for_random_calls(std::uint64_t seed) {
   }
 }
 
-TEST(PreallocateBuffers, IsEnoughAmongBlocksOfEarlierCallsAndInEitherOrderOfTheOperands) {
+TEST(PreallocateBuffers, IsEnoughForRandomSequencesOfCalls) {
   for (const std::uint64_t seed : {std::uint64_t{2723410310}, test_seed()}) expect_enough_for_random_calls(seed);
 }
 
-TEST(PreallocateBuffers, IsNeededForThat) {
+TEST(PreallocateBuffers, AColdFirstCallAllocatesFromTheDevice) {
   ImprovedDilatedAttention core({512, 1024}, {1, 2});
   allocator_for(cpu).trim();
   const std::uint64_t cold = device_allocations();
@@ -141,13 +141,13 @@ TEST(PreallocateBuffers, IsNeededForThat) {
   EXPECT_GT(device_allocations(), cold);
 }
 
-TEST(PreallocateBuffers, GivesEverythingBackToThePool) {
+TEST(PreallocateBuffers, ReturnsAllBuffersToThePool) {
   const std::uint64_t before = allocator_for(cpu).statistics().allocated_bytes.current;
   preallocate_buffers(2, 1000, 4, 32, DType::f32, cpu, {.training = true});
   EXPECT_EQ(allocator_for(cpu).statistics().allocated_bytes.current, before);
 }
 
-TEST(PreallocateBuffers, CountsBytesByFormula) {
+TEST(PreallocateBuffers, ReportsTheBytesOfTheFormula) {
   const std::size_t rows = 2 * 100 * 4;  // batch, length, heads
   EXPECT_EQ(preallocate_buffers(2, 100, 4, 32), 4 * rows * 32 * 4 + rows * 4);
   EXPECT_EQ(preallocate_buffers(2, 100, 4, 32, DType::bf16), 4 * rows * 32 * 2 + rows * 4);
@@ -167,7 +167,7 @@ TEST(PreallocateBuffers, WorksOnSimulatedDevices) {
   EXPECT_EQ(allocator_for(sim).statistics().allocated_bytes.current, 0u);
 }
 
-TEST(PreallocateBuffers, ReckonsWithWhatAGpuSplitsOfF32) {
+TEST(PreallocateBuffers, CoversTheSplitF32OperandsOfAGpu) {
   configure_simulated_device(5, std::size_t{512} << 20);
   const Device sim{DeviceType::sim, 5};
   preallocate_buffers(2, 3000, 4, 64, DType::f32, sim, {.training = true});
@@ -184,7 +184,7 @@ TEST(PreallocateBuffers, ReckonsWithWhatAGpuSplitsOfF32) {
   EXPECT_EQ(made(), warm);
 }
 
-TEST(PreallocateBuffers, SaysWhatIsWrong) {
+TEST(PreallocateBuffers, NamesTheInvalidArgument) {
   EXPECT_EQ(error_of<ValueError>([] { preallocate_buffers(1, -5, 4, 32); }),
             "[preallocate_buffers] sizes must not be negative: -5");
   EXPECT_EQ(error_of<ValueError>([] { preallocate_buffers(1, 8, 3, 32, DType::f32, cpu, {.kv_heads = 2}); }),
@@ -209,7 +209,7 @@ TEST(BufferStats, CountsRequestsAndHitsByKind) {
   EXPECT_EQ(after.hits() - before.hits(), 20u);
 }
 
-TEST(BufferStats, ShowsThatFusedAttentionHasNoScores) {
+TEST(BufferStats, ShowsNoScoresForFusedAttention) {
   ImprovedDilatedAttention fused({64, 128}, {1, 2});
   testing_support::GatheredDilatedAttention gathered({64, 128}, {1, 2});
   const auto scores = [](AttentionCore& core) {

@@ -30,7 +30,7 @@ struct CallSitesOfAttention : ::testing::Test {
   Tensor q = randn({1, 64, model_heads, 8}), k = randn({1, 64, model_heads, 8}), v = randn({1, 64, model_heads, 8});
 };
 
-TEST_F(CallSitesOfAttention, AreWhereItIsCalled) {
+TEST_F(CallSitesOfAttention, NameTheLineOfTheCall) {
   const auto causal = Pattern::causal();
   expect_this_line([&] { attend(q, k, v); });
   expect_this_line([&] { attend_by_definition(q, k, v); });
@@ -40,7 +40,7 @@ TEST_F(CallSitesOfAttention, AreWhereItIsCalled) {
   expect_this_line([&] { join_shards({take_shard(q, Layout::zigzag, 0, 1)}, Layout::zigzag); });
 }
 
-TEST_F(CallSitesOfAttention, OfTheRanksOfAGroupAreWhereItRuns) {
+TEST_F(CallSitesOfAttention, NameTheLineThatRunsTheGroup) {
   LocalGroup group(2);
   const auto body = [&](Communicator& rank, int) {
     const Tensor own = slice(q, 1, 32 * rank.rank(), 32 * rank.rank() + 32);
@@ -51,7 +51,7 @@ TEST_F(CallSitesOfAttention, OfTheRanksOfAGroupAreWhereItRuns) {
   EXPECT_THAT(places([&] { group.run(1, body); }, true), Each(FieldsAre("call_site_test.cpp", line, _)));
 }
 
-TEST_F(CallSitesOfAttention, OfACoreAreWhereItIsCalled) {
+TEST_F(CallSitesOfAttention, NameTheLineOfACoreCall) {
   const std::vector<std::int64_t> segments{32, 64}, rates{1, 2};
   ImprovedDilatedAttention improved(segments, rates);
   RingDilatedAttention ring(segments, rates, {.ring_size = 2});
@@ -69,7 +69,7 @@ TEST_F(CallSitesOfAttention, OfACoreAreWhereItIsCalled) {
   EXPECT_THAT(places([&] { out.backward(v); }), Contains(FieldsAre("call_site_test.cpp", __LINE__ - 1, _)));
 }
 
-TEST_F(CallSitesOfAttention, OfAModuleAreWhereItIsMade) {
+TEST_F(CallSitesOfAttention, NameTheLineOfAModulesConstruction) {
   expect_this_line([] { const BlockSelection selection(8); });
   expect_this_line([] { const AdaptiveBlockSparseAttention core(8); });
   expect_this_line([] { const MultiheadShell shell(model_width, model_heads, std::make_unique<RingAttention>()); });
@@ -82,7 +82,7 @@ TEST_F(CallSitesOfAttention, OfAModuleAreWhereItIsMade) {
   expect_this_line([] { preallocate_buffers(1, 64, model_heads, 8); });
 }
 
-TEST_F(CallSitesOfAttention, OfAModuleAreWhereItIsCalled) {
+TEST_F(CallSitesOfAttention, NameTheLineOfAModuleCall) {
   MultiheadAttention shell(model_width, model_heads, {.rope = RopeOptions()}, {});
   const std::unique_ptr<nn::SequenceMixer> mixer =
       create_multihead_dilated_attention("improved", model_width, model_heads);

@@ -106,7 +106,7 @@ TEST(DeltaMixer, WritesTheSameOneByOneWithAStateOfConstantSize) {
   }
 }
 
-TEST(DeltaMixer, OfHalfTypesKeepsItsStateInF32) {
+TEST(DeltaMixer, KeepsItsStateInF32ForHalfTypes) {
   Generator generator(test_seed());
   DeltaMixer mixer(mixer_width, mixer_heads, small_mixer(true), {.generator = &generator});
   nn::SequenceState state;
@@ -115,7 +115,7 @@ TEST(DeltaMixer, OfHalfTypesKeepsItsStateInF32) {
   EXPECT_EQ(state.tensors[1].dtype(), DType::f32);
 }
 
-TEST(DeltaMixer, SaysInOneSentenceWhatIsWrong) {
+TEST(DeltaMixer, RefusesBadArgumentsInOneSentence) {
   EXPECT_EQ(
       error_of<ValueError>([] { DeltaMixer(mixer_width, 5); }),
       "[delta_mixer] sizes must be at least 1 and heads divide width: width 12, heads 5, chunk 64, convolution 4");

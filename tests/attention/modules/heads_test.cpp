@@ -24,7 +24,7 @@ TEST(Heads, AreViewsOfThePackedTensor) {
   EXPECT_EQ(slice(parts[2].copy(), 0, 0, 1).to_vector<float>(), (std::vector<float>{6, 7, 14, 15, 22, 23}));
 }
 
-TEST(Heads, JoinAgainWithoutACopyOnlyWhereTheyLieSideBySide) {
+TEST(Heads, JoinWithoutACopyOnlyWhenAdjacent) {
   const Tensor packed = randn({2, 3, 4, 2});
   const auto parts = split_heads(packed, {2, 1, 1});
   const Tensor joined = joined_heads(parts);
@@ -37,7 +37,7 @@ TEST(Heads, JoinAgainWithoutACopyOnlyWhereTheyLieSideBySide) {
   EXPECT_FALSE(joined_heads({parts[0], {}}).defined());
 }
 
-TEST(Heads, BuffersLieAsTheirModelsDo) {
+TEST(Heads, BuffersHaveTheLayoutOfTheirModels) {
   const auto parts = split_heads(randn({2, 3, 4, 2}), {2, 2});
   const Tensor apart = randn({2, 5, 1, 2});
   const auto buffers = empty_like_heads({parts[0], parts[1], apart});
@@ -46,7 +46,7 @@ TEST(Heads, BuffersLieAsTheirModelsDo) {
   EXPECT_EQ(buffers[2].shape(), apart.shape());
 }
 
-TEST(Heads, GradientsReachThePackedTensorEitherWay) {
+TEST(Heads, GradientsReachThePackedTensor) {
   Tensor packed = randn({1, 2, 4, 2}).set_requires_grad();
   const auto parts = split_heads(packed, {3, 1});
   (sum(parts[0] * 2.0) + sum(parts[1] * 5.0)).backward();
@@ -58,7 +58,7 @@ TEST(Heads, GradientsReachThePackedTensorEitherWay) {
   EXPECT_TRUE(bit_equal(packed.grad(), cat({zeros({1, 2, 3, 2}), ones({1, 2, 1, 2})}, 2)));
 }
 
-TEST(Heads, RefuseACountThatDoesNotAddUp) {
+TEST(Heads, RefuseCountsThatDoNotAddUp) {
   EXPECT_EQ(error_of<ShapeError>([] {
               split_heads(zeros({1, 2, 4, 2}), {3, 2});
             }),
@@ -71,7 +71,7 @@ Tensor positions(std::int64_t begin, std::int64_t end) {
   return slice(randn({2, 64, 3, 4}, {}, generator), 1, begin, end);
 }
 
-TEST(KvCache, HoldsWhatWasAppendedInOrder) {
+TEST(KvCache, HoldsAppendedPositionsInOrder) {
   Tensor buffer;
   std::int64_t length = 0;
   for (const std::int64_t count : {5, 1, 1, 0, 7, 1, 40, 9}) {
@@ -93,7 +93,7 @@ TEST(KvCache, CopiesAGrowingSequenceAConstantNumberOfTimes) {
   EXPECT_LT(allocated() - before, 5 * whole);
 }
 
-TEST(KvCache, LeavesABufferAloneThatAnotherHolds) {
+TEST(KvCache, DoesNotWriteASharedBuffer) {
   Tensor buffer;
   append_positions(buffer, 0, positions(0, 6));
   append_positions(buffer, 6, positions(6, 7));  // the buffer has room now
@@ -115,7 +115,7 @@ TEST(KvCache, PassesGradientsToEveryPart) {
   EXPECT_EQ(second.grad().to_vector<float>(), (std::vector<float>{5, 6}));
 }
 
-TEST(KvCache, RefusesWhatDoesNotContinueTheSequence) {
+TEST(KvCache, RefusesATensorThatDoesNotContinueTheSequence) {
   Tensor buffer;
   append_positions(buffer, 0, zeros({2, 3, 1, 4}));
   EXPECT_EQ(error_of<ShapeError>([&] {

@@ -56,7 +56,7 @@ Tensor parameter(const nn::Module& module, const std::string& name) {
   throw IndexError("no parameter " + name);
 }
 
-TEST(MultiheadShell, IsProjectionNormsCoreNormProjection) {
+TEST(MultiheadShell, RunsProjectionNormsCoreNormProjection) {
   Multihead<Values> layer(width, heads, {}, in_f64);
   randomise(layer);
   const Tensor x = input(5), weight = parameter(layer, "projection.weight"), bias = parameter(layer, "projection.bias");
@@ -102,7 +102,7 @@ TEST(MultiheadShell, GivesTheGainToValuesAndOutputOnly) {
   EXPECT_TRUE(all_close(gained_output, output * 0.25, 1e-15));
 }
 
-TEST(MultiheadShell, ProjectsQueryKeyAndValueApartWhereTheyDiffer) {
+TEST(MultiheadShell, ProjectsDistinctQueryKeyAndValueSeparately) {
   for (const std::int64_t kv_heads : {4, 2}) {
     Multihead<ImprovedDilatedAttention> layer(width, heads, {.kv_heads = kv_heads}, in_f64,
                                               std::vector<std::int64_t>{4, 8}, std::vector<std::int64_t>{1, 2});
@@ -209,7 +209,7 @@ TEST(MultiheadShell, DropsWeightsInTrainingOnly) {
   EXPECT_EQ(max_difference(layer.forward(x), layer.forward(x)), 0.0);
 }
 
-TEST(MultiheadShell, SaysWhatIsWrong) {
+TEST(MultiheadShell, NamesTheInvalidOption) {
   const auto refusal = [](std::int64_t size, std::int64_t of_heads, std::int64_t kv_heads) {
     return error_of<ValueError>([&] { Multihead<Values>(size, of_heads, {.kv_heads = kv_heads}, {}); });
   };
@@ -248,7 +248,7 @@ MultiheadOptions modern(MultiheadOptions options) {
   return options;
 }
 
-TEST(MultiheadAttention, IsProjectionRotationAttentionProjection) {
+TEST(MultiheadAttention, RunsProjectionRotationAttentionProjection) {
   Generator generator(2);
   for (const bool rotates : {true, false}) {
     MultiheadOptions options = modern({.kv_heads = 2});
@@ -295,7 +295,7 @@ std::vector<double> weights_by_definition(const Tensor& q, const Tensor& k, cons
   return result;
 }
 
-TEST(MultiheadAttention, SaysWhatEachHeadTakesFromEachPosition) {
+TEST(MultiheadAttention, ReturnsTheWeightsOfEachHead) {
   const NoGradGuard no_grad;
   for (const Pattern& pattern :
        {Pattern::causal(), Pattern::window(3, 0), Pattern::dilated({4, 8}, {1, 2}) & Pattern::causal()})
@@ -390,7 +390,7 @@ TEST(MultiheadAttention, TakesABiasWithItsGradient) {
   }
 }
 
-TEST(MultiheadAttention, TakesAnAdditiveMaskAsItTakesAPattern) {
+TEST(MultiheadAttention, AdditiveMasksGiveTheResultOfThePattern) {
   const auto expect_same = [](auto&& masked, auto&& causal, DType dtype) {
     randomise(masked), randomise(causal);
     const Tensor x = input_of(9, 16, dtype), position = arange(0, 9), later = less(unsqueeze(position, 1), position);
@@ -402,7 +402,7 @@ TEST(MultiheadAttention, TakesAnAdditiveMaskAsItTakesAPattern) {
                 MultiheadAttention(16, 4, modern({}), {.dtype = dtype}, Pattern::causal()), dtype);
 }
 
-TEST(MultiheadAttention, TakesABiasOnOneRankAlone) {
+TEST(MultiheadAttention, TakesABiasOnOneRankOnly) {
   const LocalGroup one(1);
   const Tensor x = input_of(9, 16), bias = ones({1, 1, 9, 9}, {.dtype = DType::f64});
   const auto layer = [](const RingSetup& ring) {
@@ -420,7 +420,7 @@ TEST(MultiheadAttention, TakesABiasOnOneRankAlone) {
         << queries;
 }
 
-TEST(MultiheadAttention, DropsWeightsInTrainingModeAlone) {
+TEST(MultiheadAttention, DropsWeightsInTrainingModeOnly) {
   Generator generator(4);
   MultiheadAttention layer(16, 4, modern({}), {.dtype = DType::f64, .generator = &generator}, Pattern::causal(),
                            RingSetup{}, CoreOptions{.dropout = 0.5, .generator = &generator});
@@ -464,7 +464,7 @@ TEST(MultiheadAttention, ContinuesASequenceFromItsState) {
     }
 }
 
-TEST(MultiheadAttention, LeavesItsStateWhereACallThrows) {
+TEST(MultiheadAttention, KeepsItsStateAfterACallThatThrows) {
   const NoGradGuard no_grad;
   Multihead<FailsWhenTold> layer(16, 4, modern({.causal = true}), {.dtype = DType::f64}, Pattern::causal());
   const Tensor x = input_of(12, 16), whole = layer.forward(x);
@@ -500,7 +500,7 @@ TEST(MultiheadAttention, TakesGradientsThroughItsState) {
   for (std::size_t i = 0; i < whole.size(); ++i) EXPECT_TRUE(all_close(pieces[i], whole[i], 1e-10, 1e-12)) << i;
 }
 
-TEST(MultiheadAttention, RefusesSizesThatDoNotDivide) {
+TEST(MultiheadAttention, RefusesIndivisibleSizes) {
   const auto refusal = [](std::int64_t size, std::int64_t count, std::int64_t kv_heads, const CoreOptions& core = {}) {
     return error_of<ValueError>([&] {
       MultiheadAttention(size, count, modern({.kv_heads = kv_heads}), {}, Pattern::causal(), RingSetup{}, core);
@@ -514,7 +514,7 @@ TEST(MultiheadAttention, RefusesSizesThatDoNotDivide) {
   EXPECT_THAT(refusal(16, 4, 4, {.dropout = 1.0}), HasSubstr("dropout must be in [0, 1): 1.0"));
 }
 
-TEST(LanguageModelWithAttention, IsRefusedWhereAPatternLooksAhead) {
+TEST(LanguageModelWithAttention, RefusesAPatternThatLooksAhead) {
   const nn::LanguageModelConfig config{.context = 16, .layers = 1, .width = 16};
   const auto refused = [&](const nn::MixerFactory& mixer) {
     return error_of<ValueError>([&] { nn::LanguageModel(config, mixer); });
@@ -539,7 +539,7 @@ TEST(LanguageModelWithAttention, IsRefusedWhereAPatternLooksAhead) {
   EXPECT_EQ(make_language_model(encoder, Pattern::dense())->hidden(randint(0, 256, {1, 9})).shape(), (Shape{1, 9, 16}));
 }
 
-TEST(LanguageModelWithAttention, HasKeysAndValuesOfEveryHeadWhereNothingElseIsSaid) {
+TEST(LanguageModelWithAttention, HasKeysAndValuesForEveryHeadByDefault) {
   const auto parameters = [](std::int64_t heads, std::int64_t kv_heads) {
     return make_language_model({.context = 64, .layers = 1, .width = 64, .heads = heads, .kv_heads = kv_heads},
                                Pattern::causal())
@@ -550,7 +550,7 @@ TEST(LanguageModelWithAttention, HasKeysAndValuesOfEveryHeadWhereNothingElseIsSa
   EXPECT_GT(parameters(8, 0), parameters(8, 4));
 }
 
-TEST(LanguageModelWithAttention, IsRefusedWhereAPatternIsShorterThanTheContext) {
+TEST(LanguageModelWithAttention, RefusesAPatternShorterThanTheContext) {
   const nn::LanguageModelConfig config{.context = 128, .layers = 1, .width = 16};
   const auto causal = [](std::int64_t i, std::int64_t j) { return j <= i; };
   const auto refused = [&](const Pattern& pattern) {
@@ -572,7 +572,7 @@ TEST(LanguageModelWithAttention, IsRefusedWhereAPatternIsShorterThanTheContext) 
               HasSubstr("[ring_attention] the pattern is made for 130 positions, and the sequence has 131: "));
 }
 
-TEST(LanguageModelWithAttention, GoesBeyondItsContextWithAndWithoutAStateAlike) {
+TEST(LanguageModelWithAttention, RunsBeyondItsContextWithOrWithoutAState) {
   const NoGradGuard no_grad;
   for (const Pattern& pattern :
        {Pattern::causal(), Pattern::window(5, 0), Pattern::dilated({4, 8}, {1, 2}) & Pattern::causal()}) {
@@ -588,7 +588,7 @@ TEST(LanguageModelWithAttention, GoesBeyondItsContextWithAndWithoutAStateAlike) 
   }
 }
 
-TEST(MixerSpec, SaysTheAttentionOfEachLayer) {
+TEST(MixerSpec, SetsTheAttentionOfEachLayer) {
   const NoGradGuard no_grad;
   const nn::LanguageModelConfig config{
       .vocabulary = 12, .context = 24, .layers = 2, .width = 16, .heads = 4, .kv_heads = 2, .dtype = DType::f64};
@@ -623,7 +623,7 @@ TEST(MixerSpec, SaysTheAttentionOfEachLayer) {
   EXPECT_FALSE(all_close(last({}, tokens), last({}, turned), 1e-3, 1e-3));
 }
 
-TEST(MixerSpec, HasHeadsOfItsOwn) {
+TEST(MixerSpec, OverridesTheHeadCountsOfTheModel) {
   const nn::LanguageModelConfig config{.context = 8, .layers = 4, .width = 16, .heads = 4, .kv_heads = 2};
   MixerSpec eight{.heads = 8}, one_key{.heads = 2};
   one_key.multihead.kv_heads = 1;

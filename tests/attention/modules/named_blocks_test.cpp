@@ -57,7 +57,7 @@ TEST(BlockSparseDilatedAttention, IsDenseWithAllBlocks) {
   }
 }
 
-TEST(BlockSparseDilatedAttention, UnitesItsBlocksWithDilatedSegments) {
+TEST(BlockSparseDilatedAttention, AddsDilatedSegmentsToItsBlocks) {
   const SparsePatternConfig blocks{
       .pattern_type = SparsePatternType::local_window, .block_size = 16, .window_size = 16};
   BlockSparseDilatedAttention both(blocks, {}, {16, 64}, {1, 4});
@@ -71,7 +71,7 @@ TEST(BlockSparseDilatedAttention, AlignsTheLastQueryWithTheLastKey) {
   EXPECT_EQ(against_definition(module, sizes, of(Pattern::local_window(16, 32)), true), "");
 }
 
-TEST(BlockSparseDilatedAttention, GivesAConstantWhereValuesAreConstant) {
+TEST(BlockSparseDilatedAttention, ConstantValuesGiveAConstantResult) {
   BlockSparseDilatedAttention module({.pattern_type = SparsePatternType::dilated_sparse, .block_size = 16});
   ModuleInputs inputs = make_inputs(of_length(100));
   inputs.v.fill(2.5);
@@ -87,7 +87,7 @@ TEST(HierarchicalBlockSparse, IsTheUnionOfItsLevels) {
       EXPECT_EQ(against_definition(module, of_length(length), want, causal), "") << "n " << length;
 }
 
-TEST(HierarchicalBlockSparse, KeepsItsReachWhereThereAreMoreQueriesThanKeys) {
+TEST(HierarchicalBlockSparse, KeepsItsReachWithMoreQueriesThanKeys) {
   HierarchicalBlockSparse near({{16, 64, 16}}), spaced({{32, 128, 16}, {64, -1, 16}}), far({{32, -1, 16}});
   for (const auto& [queries, keys] : {std::pair{90, 5}, {300, 70}, {70, 300}, {16 * 80 + 5, 16}, {1, 1}})
     for (const bool causal : {false, true}) {
@@ -106,7 +106,7 @@ TEST(HierarchicalBlockSparse, GrowsSparserWithDistance) {
   EXPECT_GT(at_16k, 0.25);  // the last level keeps a quarter at any distance
 }
 
-TEST(HierarchicalBlockSparse, SaysWhatIsWrong) {
+TEST(HierarchicalBlockSparse, NamesTheInvalidLevel) {
   const auto refusal = [](const std::vector<HierarchyLevel>& levels) {
     return error_of<ValueError>([&] { HierarchicalBlockSparse{levels}; });
   };
@@ -118,7 +118,7 @@ TEST(HierarchicalBlockSparse, SaysWhatIsWrong) {
   EXPECT_THAT(refusal({{64, 0, 64}}), HasSubstr("the window must be -1 or at least the block"));
 }
 
-TEST(BlockSparseDilatedAttention, SaysWhatIsWrong) {
+TEST(BlockSparseDilatedAttention, RefusesBadOptionsAndOperands) {
   EXPECT_THAT(error_of<ValueError>([] { BlockSparseDilatedAttention({.block_size = 10}); }),
               HasSubstr("[sparse_pattern] block_size"));
   EXPECT_THAT(error_of<ValueError>([] { BlockSparseDilatedAttention({}, {}, {16}, {1, 2}); }), StartsWith("["));

@@ -66,7 +66,7 @@ TEST(DilatedAttention, ComputesTheDefinitionForAnyLength) {
   });
 }
 
-TEST(DilatedAttention, MixesWhatEveryBranchGivesByItself) {
+TEST(DilatedAttention, EqualsTheMixOfSeparateBranches) {
   for_all([](const Branches& branches, const Variant& variant, bool causal, const std::string& text) {
     DilatedAttention module(branches.w, branches.r, variant.options);
     GatheredDilatedAttention gathered(branches.w, branches.r, variant.options);
@@ -158,7 +158,7 @@ TEST(DilatedAttention, CountsAPairOncePerBranchUnlessUnited) {
   EXPECT_EQ(difference(run(one, inputs), run(one_united, inputs)), "");
 }
 
-TEST(DilatedAttention, GivesZeroToQueriesThatNoBranchCovers) {
+TEST(DilatedAttention, GivesZeroForQueriesOutsideEveryBranch) {
   DilatedAttention module({8}, {2});
   const ModuleInputs inputs = make_inputs(of_length(11));
   const Tensor out = run(module, inputs).out;
@@ -193,7 +193,7 @@ TEST(DilatedAttention, WorksInHalfPrecision) {
   }
 }
 
-TEST(DilatedAttention, SaysWhatIsWrong) {
+TEST(DilatedAttention, RefusesInvalidOptions) {
   const auto refusal = [](const Lengths& w, const Lengths& r) {
     return error_of<ValueError>([&] { DilatedAttention(w, r); });
   };
@@ -213,7 +213,7 @@ TEST(DilatedAttention, SaysWhatIsWrong) {
   EXPECT_NO_THROW(strict(even.q, even.k, even.v));
 }
 
-TEST(DilatedAttention, RefusesOperandsThatDoNotFit) {
+TEST(DilatedAttention, RefusesMismatchedOperands) {
   DilatedAttention module({4}, {1});
   const ModuleInputs inputs = make_inputs({}), shorter = make_inputs(of_length(3)),
                      single = make_inputs({}, DType::f32);

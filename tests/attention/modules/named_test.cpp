@@ -25,7 +25,7 @@ bool is_a(const std::unique_ptr<AttentionCore>& core) {
 
 DilatedFactoryOptions short_segments() { return {.segment_lengths = {8, 16}, .dilation_rates = {1, 2}}; }
 
-TEST(CreateDilatedAttention, MakesWhatItIsAskedFor) {
+TEST(CreateDilatedAttention, CreatesTheNamedType) {
   EXPECT_TRUE(is_a<DilatedAttention>(create_dilated_attention("standard")));
   EXPECT_TRUE(is_a<ImprovedDilatedAttention>(create_dilated_attention("improved")));
   EXPECT_TRUE(is_a<RingDilatedAttention>(create_dilated_attention("ring")));
@@ -42,7 +42,7 @@ TEST(CreateDilatedAttention, HasTheSegmentsOfTheOriginalAsDefaults) {
   EXPECT_EQ(static_cast<ImprovedDilatedAttention&>(*core).pattern(), Pattern::dilated({2048, 4096, 8192}, {1, 2, 4}));
 }
 
-TEST(CreateDilatedAttention, PassesEveryOptionOn) {
+TEST(CreateDilatedAttention, ForwardsEveryOption) {
   for (const std::string type : {"standard", "improved", "ring"}) {
     DilatedFactoryOptions options = short_segments();
     options.dilated = {.mode = DilatedMode::grouped, .require_divisible = true};
@@ -56,14 +56,14 @@ TEST(CreateDilatedAttention, PassesEveryOptionOn) {
   }
 }
 
-TEST(CreateDilatedAttention, TakesBlocksAndRanksFromTheOptionsWhereItIsAuto) {
+TEST(CreateDilatedAttention, AutoChoosesTheTypeFromTheOptions) {
   EXPECT_TRUE(is_a<RingDilatedAttention>(create_dilated_attention()));
   DilatedFactoryOptions options = short_segments();
   options.sparse = SparsePatternConfig{};
   EXPECT_TRUE(is_a<BlockSparseRingDilatedAttention>(create_dilated_attention("auto", options)));
 }
 
-TEST(CreateDilatedAttention, ListsWhatItKnows) {
+TEST(CreateDilatedAttention, ListsTheKnownTypesInItsError) {
   EXPECT_EQ(error_of<ValueError>([] { create_dilated_attention("faster"); }),
             "[create_dilated_attention] unknown type 'faster'; known are auto, standard, improved, ring, distributed, "
             "block_sparse, block_sparse_ring");
@@ -101,7 +101,7 @@ TEST(CreateMultiheadDilatedAttention, GivesEqualResultsForEveryTypeOfTheSamePatt
   }
 }
 
-TEST(CreateMultiheadDilatedAttention, RefusesHeadsThatGroupsDoNotLeaveRoomFor) {
+TEST(CreateMultiheadDilatedAttention, RefusesFewerHeadsThanGroups) {
   DilatedFactoryOptions options;
   options.dilated.mode = DilatedMode::grouped;
   EXPECT_THAT(error_of<ValueError>([&] { create_multihead_dilated_attention("auto", 8, 2, options); }),
@@ -112,7 +112,7 @@ TEST(CreateMultiheadDilatedAttention, RefusesHeadsThatGroupsDoNotLeaveRoomFor) {
               HasSubstr("sizes must be at least 1"));
 }
 
-TEST(CreateBlockSparseAttention, MakesWhatItIsAskedFor) {
+TEST(CreateBlockSparseAttention, CreatesTheNamedVariant) {
   EXPECT_TRUE(is_a<BlockSparseDilatedAttention>(create_block_sparse_attention("base")));
   EXPECT_TRUE(is_a<HierarchicalBlockSparse>(create_block_sparse_attention("hierarchical")));
   EXPECT_TRUE(is_a<AdaptiveBlockSparseAttention>(create_block_sparse_attention("adaptive")));
@@ -153,7 +153,7 @@ TEST(CreateMultiheadDilatedAttention, RunsOnSimulatedDevicesWithTheSameRequestsE
   }
 }
 
-TEST(CreateBlockSparseAttention, ListsWhatItKnows) {
+TEST(CreateBlockSparseAttention, ListsTheKnownVariantsInItsError) {
   EXPECT_EQ(error_of<ValueError>([] { create_block_sparse_attention("best"); }),
             "[create_block_sparse_attention] unknown variant 'best'; known are auto, base, hierarchical, adaptive, "
             "ring; presets local, dilated, global_local, ultra_sparse, adaptive_standard");
@@ -192,7 +192,7 @@ nn::LanguageModelConfig tiny_model(nn::Positions positions) {
           .dtype = DType::f64};
 }
 
-TEST(Mixers, MakeLanguageModelsThatContinueASequenceFromItsState) {
+TEST(Mixers, ContinueASequenceFromItsState) {
   const NoGradGuard no_grad;
   for (const nn::Positions positions : {nn::Positions::rope, nn::Positions::learned})
     for (const std::string type : {"standard", "improved", "block_sparse"}) {
@@ -208,7 +208,7 @@ TEST(Mixers, MakeLanguageModelsThatContinueASequenceFromItsState) {
     }
 }
 
-TEST(Mixers, OfADensityContinueASequenceByThePatternOfTheContext) {
+TEST(Mixers, ADensityContinuesWithThePatternOfTheContext) {
   const NoGradGuard no_grad;
   for (const auto type : {SparsePatternType::local_window, SparsePatternType::dilated_sparse,
                           SparsePatternType::strided, SparsePatternType::random})
@@ -228,7 +228,7 @@ TEST(Mixers, OfADensityContinueASequenceByThePatternOfTheContext) {
     }
 }
 
-TEST(CreateMultiheadBlockSparseAttention, OfADensityContinuesNothingBeyondTheContextOfItsState) {
+TEST(CreateMultiheadBlockSparseAttention, ADensityRefusesToContinueBeyondTheContext) {
   const auto layer = create_multihead_block_sparse_attention("ultra_sparse", 16, 4, {}, {.causal = true});
   const auto refusal = [&](std::int64_t context) {
     nn::SequenceState state;
@@ -242,7 +242,7 @@ TEST(CreateMultiheadBlockSparseAttention, OfADensityContinuesNothingBeyondTheCon
   EXPECT_EQ(refusal(9), "no exception");
 }
 
-TEST(Mixers, WithBlocksByContentWriteText) {
+TEST(Mixers, WithAdaptiveBlocksSampleTextWithoutAState) {
   nn::LanguageModelConfig config = tiny_model(nn::Positions::rope);
   config.vocabulary = 256;
   nn::LanguageModel model(config, block_sparse_mixer("adaptive", {.selection = {.block_size = 16}}));
@@ -255,7 +255,7 @@ TEST(Mixers, WithBlocksByContentWriteText) {
             "[multihead] this attention needs the whole sequence at once and cannot continue an earlier one");
 }
 
-TEST(Mixers, DropWeightsByTheGeneratorOfTheParametersUnlessTheyHaveTheirOwn) {
+TEST(Mixers, UseTheParameterGeneratorForDropoutByDefault) {
   const CoreOptions dropping{.dropout = 0.5};
   const BlockSelectionOptions small{.block_size = 16};
   DilatedFactoryOptions dilated = short_segments();

@@ -123,7 +123,7 @@ std::vector<NamedMixer> mixers_of_every_pattern() {
   };
 }
 
-TEST(ChunkedAttention, GivesLossAndGradientsOfTheWholeForEveryPattern) {
+TEST(ChunkedAttention, HasTheLossAndGradientsOfOnePassForEveryPattern) {
   for (const std::int64_t batch : {1, 2})
     for (const auto& [name, mixer] : mixers_of_every_pattern()) {
       InChunks both(mixer, three_layers(), batch);
@@ -133,7 +133,7 @@ TEST(ChunkedAttention, GivesLossAndGradientsOfTheWholeForEveryPattern) {
     }
 }
 
-TEST(ChunkedAttention, DropsWhatTheWholeDrops) {
+TEST(ChunkedAttention, DropsTheSameWeightsAsOnePass) {
   nn::LanguageModelConfig config = three_layers();
   config.dropout = 0.2;
   const Pattern pattern = (Pattern::window(11, 0) | Pattern::sink_tokens(3)) & Pattern::causal();
@@ -150,7 +150,7 @@ TEST(ChunkedAttention, DropsWhatTheWholeDrops) {
   EXPECT_NE(difference(without.whole(), want), "") << "nothing was dropped";
 }
 
-TEST(ChunkedAttention, IsRepeatableBitForBitHoweverOftenStatesAreKept) {
+TEST(ChunkedAttention, GivesTheSameBitsForAnyStoreEvery) {
   for (const char* name : {"global and window", "dilated", "causal"})
     for (const auto& each : mixers_of_every_pattern()) {
       if (each.name != name) continue;
@@ -165,7 +165,7 @@ TEST(ChunkedAttention, IsRepeatableBitForBitHoweverOftenStatesAreKept) {
     }
 }
 
-TEST(ChunkedAttention, WithoutGradientsIsTheLossAlone) {
+TEST(ChunkedAttention, WithoutGradModeReturnsOnlyTheLoss) {
   InChunks both(attention_mixer(Pattern::window(11, 0)));
   const NoGradGuard no_grad;
   const Tensor loss = nn::chunked_loss(both.model, both.tokens, both.targets, {.chunk = 17});
@@ -173,7 +173,7 @@ TEST(ChunkedAttention, WithoutGradientsIsTheLossAlone) {
   EXPECT_NEAR(loss.item(), both.model.loss(both.tokens, both.targets, true).item(), 1e-10);
 }
 
-TEST(ChunkedAttention, TakesMoreThanTheContextOfTheModel) {
+TEST(ChunkedAttention, TakesSequencesBeyondTheContext) {
   nn::LanguageModelConfig config = three_layers();
   config.context = 20;
   InChunks both(attention_mixer(Pattern::window(11, 0)), config);
@@ -192,7 +192,7 @@ std::uint64_t peak_of(const Pattern& pattern, std::int64_t positions, std::int64
   return pool.statistics().allocated_bytes.peak - before;
 }
 
-TEST(ChunkedAttention, PeakIsConstantInTheLengthForWindowsButForTheStatesKept) {
+TEST(ChunkedAttention, PeakOfWindowsGrowsOnlyByTheStoredStates) {
   const Pattern window = Pattern::window(7, 0);
   const std::uint64_t state = 2 * 2 * 7 * 32 * sizeof(float);  // layers, keys and values, positions, width
   const std::uint64_t shorter = peak_of(window, 64 * 16), longer = peak_of(window, 64 * 64);
@@ -201,7 +201,7 @@ TEST(ChunkedAttention, PeakIsConstantInTheLengthForWindowsButForTheStatesKept) {
   EXPECT_GT(peak_of(Pattern::causal(), 64 * 64), 2 * longer) << "what sees everything keeps everything";
 }
 
-TEST(ChunkedAttention, RefusesWhatLooksAheadOrNeedsTheWhole) {
+TEST(ChunkedAttention, RefusesMixersThatLookAheadOrNeedTheWholeSequence) {
   const auto refusal = [](const nn::MixerFactory& mixer) {
     nn::LanguageModelConfig config = three_layers();
     config.looks_ahead = true;
@@ -217,7 +217,7 @@ TEST(ChunkedAttention, RefusesWhatLooksAheadOrNeedsTheWhole) {
             "[multihead] this attention needs the whole sequence at once and cannot process it in chunks");
 }
 
-TEST(ChunkedAttention, KeepsWhatIsSeenAndNoMore) {
+TEST(ChunkedAttention, KeepsOnlyKeysThatLaterQueriesSee) {
   const Pattern pattern = (Pattern::window(5, 0) | Pattern::sink_tokens(2)) & Pattern::causal();
   nn::SequenceState state;
   state.whole = 60;

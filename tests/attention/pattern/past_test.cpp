@@ -41,7 +41,7 @@ std::vector<Named> patterns_with_a_past() {
 
 bool remembers(const Pattern::Past& past, std::int64_t key) { return key < past.first || key >= past.recent; }
 
-TEST(PatternPast, RemembersEveryKeyThatLaterQueriesSee) {
+TEST(PatternPast, KeepsEveryKeyThatLaterQueriesSee) {
   constexpr std::int64_t length = 100, heads = 4;
   for (const auto& [name, pattern] : patterns_with_a_past())
     for (std::int64_t position = 0; position <= length; ++position) {
@@ -57,7 +57,7 @@ TEST(PatternPast, RemembersEveryKeyThatLaterQueriesSee) {
     }
 }
 
-TEST(PatternPast, NeverWantsAKeyBackThatHasFallenOut) {
+TEST(PatternPast, NeverNeedsADroppedKeyAgain) {
   for (const auto& [name, pattern] : patterns_with_a_past())
     for (std::int64_t position = 1; position <= 100; ++position)
       for (std::int64_t j = 0; j < position; ++j)
@@ -65,7 +65,7 @@ TEST(PatternPast, NeverWantsAKeyBackThatHasFallenOut) {
             << name << " at " << position << ": key " << j;
 }
 
-TEST(PatternPast, IsNoLongerThanTheFormSays) {
+TEST(PatternPast, HasTheLengthOfEachPattern) {
   const auto kept = [](const Pattern& pattern, std::int64_t position) {
     const Pattern::Past past = (pattern & Pattern::causal()).past(position);
     return past.first + position - past.recent;
@@ -87,7 +87,7 @@ TEST(PatternPast, IsNoLongerThanTheFormSays) {
   EXPECT_EQ(kept(Pattern::strided(8), 1000), 1000);
 }
 
-TEST(PatternPast, KnowsByTheFormWhatLooksAhead) {
+TEST(PatternPast, TellsWhetherAPatternLooksAhead) {
   const Pattern window = Pattern::window(11, 0), causal = Pattern::causal();
   const auto behind = [](std::int64_t least) {
     return [least](std::int64_t i, std::int64_t j) { return i - j >= least; };
@@ -108,7 +108,7 @@ TEST(PatternPast, KnowsByTheFormWhatLooksAhead) {
     EXPECT_TRUE(pattern.looks_ahead()) << pattern.to_string();
 }
 
-TEST(PatternLength, IsThatOfListsAndOfTheLongestInAUnion) {
+TEST(PatternLength, IsTheLengthOfTheLongestList) {
   const Pattern of_100 = Pattern::where(100, [](auto, auto) { return true; }),
                 of_64 = Pattern::blocks(32, {0, 1, 1}, {1});
   EXPECT_EQ(of_100.length(), 100);

@@ -140,7 +140,7 @@ TEST(PatternCompile, Sums) {
       definition::either(definition::sum(nested, definition::window(2, 2)), definition::global_tokens(5, false)));
 }
 
-TEST(PatternCompile, PositionsFarOut) {
+TEST(PatternCompile, DistantPositions) {
   // A chunk of a sequence of 2^40 positions, and the largest possible bounds.
   const std::int64_t start = (std::int64_t{1} << 40) - 13;
   const PositionMap queries = PositionMap::contiguous(90, start), keys = PositionMap::contiguous(70, start + 11);
@@ -159,7 +159,7 @@ TEST(PatternCompile, PositionsFarOut) {
                37);
 }
 
-TEST(PatternCompile, LargeClassesGoInPassesOfTheirOwn) {
+TEST(PatternCompile, LargeModuliGetASeparatePass) {
   const PositionMap map = PositionMap::contiguous(300);
   EXPECT_EQ(Pattern::strided(8).compile(1, map, map).passes.size(), 1u);
   const auto passes = Pattern::strided(64).compile(1, map, map).passes;

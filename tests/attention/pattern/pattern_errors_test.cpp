@@ -74,7 +74,7 @@ TEST(PatternErrors, NoHeads) {
             "[multiplicity] there is no head 2 of 2 heads");
 }
 
-TEST(PatternErrors, LengthsThatSegmentsMustDivide) {
+TEST(PatternErrors, IndivisibleLengths) {
   const Pattern pattern = Pattern::dilated({256, 512}, {1, 2}, {.require_divisible = true});
   pattern.check_length(1024);
   pattern.check_length(0);
@@ -178,7 +178,7 @@ TEST(PatternErrors, Sizes) {
   EXPECT_EQ(error_of<ValueError>([] { Pattern::axial(-3); }), "[axial] the width is out of range: -3");
 }
 
-TEST(PatternErrors, FormsThatCannotBeExpressed) {
+TEST(PatternErrors, UnsupportedCombinations) {
   const Pattern sinks = Pattern::sink_tokens(2), sparse = Pattern::dilated_sparse(16);
   EXPECT_EQ(error_of<ValueError>([&] { return sinks & sparse; }),
             "[pattern] one side of & must be made of dense, causal, window and documents: columns(2) and "

@@ -170,7 +170,7 @@ class RandomPatterns {
   std::mt19937_64 random_;
 };
 
-TEST(PatternFuzz, RandomPatternsVisitWhatTheirDefinitionsSay) {
+TEST(PatternFuzz, RandomPatternsFollowTheirDefinitions) {
   const std::uint64_t seed = test_seed();
   for (std::uint64_t round = 0; round < 250 && !testing::Test::HasFailure(); ++round) {
     SCOPED_TRACE("round " + std::to_string(round));

@@ -24,7 +24,7 @@ double fraction(const Pattern& pattern, std::int64_t h) {
   return static_cast<double>(count) / static_cast<double>(blocks * (blocks - 1));
 }
 
-TEST(RandomBlocks, KeepTheirDensityWithinChance) {
+TEST(RandomBlocks, HaveTheRequestedDensity) {
   for (const double density : {0.01, 0.25, 0.9})
     for (const std::uint64_t seed : {0u, 1u, 2u}) {
       const double deviation = std::sqrt(density * (1 - density) / (blocks * (blocks - 1)));
@@ -63,7 +63,7 @@ TEST(RandomBlocks, AreTheSameOnEveryShard) {
       testing_support::expect_means(pattern, itself, 2, queries, keys, 37);
 }
 
-TEST(RandomBlocks, CountsOfVeryManyAreEstimatedWell) {
+TEST(RandomBlocks, DensityOfLongSequencesIsEstimatedAccurately) {
   const std::int64_t n = std::int64_t{16} << 18;
   for (const double density : {0.05, 0.5})
     EXPECT_NEAR(Pattern::random_blocks(64, density, 3).density(1, n, n), density, 0.001);

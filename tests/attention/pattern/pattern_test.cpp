@@ -5,7 +5,7 @@
 namespace poolgrad::attention {
 namespace {
 
-TEST(Pattern, AdmitsWhatItsNameSays) {
+TEST(Pattern, FollowsTheFormulaOfItsName) {
   for (std::int64_t i = 0; i < 9; ++i)
     for (std::int64_t j = 0; j < 9; ++j) {
       EXPECT_EQ(Pattern::dense().multiplicity(i, j), 1);
@@ -48,7 +48,7 @@ TEST(Pattern, CombinesByOrAndBySum) {
   EXPECT_EQ((Pattern::dense() + Pattern::dense()).multiplicity(4, 9), 2);
 }
 
-TEST(Pattern, AUnionDropsWhatItContainsAlready) {
+TEST(Pattern, AUnionDropsRedundantParts) {
   const Pattern sinks = Pattern::sink_tokens(2);
   EXPECT_EQ(sinks | sinks, sinks);
   EXPECT_EQ(sinks | Pattern::dense(), Pattern::dense());
@@ -72,7 +72,7 @@ TEST(Pattern, IsEqualWhenMadeOfTheSameParts) {
   EXPECT_NE(Pattern::dense(), Pattern::documents({0, 9}));
 }
 
-TEST(Pattern, SaysWhatItIs) {
+TEST(Pattern, PrintsItsDefinition) {
   EXPECT_EQ(Pattern::dense().to_string(), "dense");
   EXPECT_EQ(Pattern::causal().to_string(), "causal");
   EXPECT_EQ(Pattern::window(255, 0).to_string(), "window(255, 0)");
@@ -98,7 +98,7 @@ TEST(Pattern, SaysWhatItIs) {
   EXPECT_EQ(Pattern::axial(8).to_string(), "segments(8) | residues(8)");
 }
 
-TEST(Pattern, OfAFunctionIsAskedOnceForEachPairAndKeepsEqualBlocksOnce) {
+TEST(Pattern, CallsAFunctionOncePerPairAndSharesEqualBlocks) {
   std::int64_t asked = 0;
   const Pattern sixteenth = Pattern::where(256, [&](std::int64_t i, std::int64_t j) {
     ++asked;
@@ -114,7 +114,7 @@ TEST(Pattern, OfAFunctionIsAskedOnceForEachPairAndKeepsEqualBlocksOnce) {
   EXPECT_EQ(Pattern::where(64, [](auto, auto) { return false; }).density(1, 64, 64), 0);
 }
 
-TEST(Pattern, DensityIsTheVisitedPartOfAdmissiblePairs) {
+TEST(Pattern, DensityIsTheVisitedShareOfAdmissiblePairs) {
   EXPECT_EQ(Pattern::dense().density(2, 10, 20), 1.0);
   EXPECT_EQ(Pattern::causal().density(2, 10, 10), 1.0);
   EXPECT_EQ(Pattern::block_offsets(16, {0}).density(3, 64, 64), 0.25);

@@ -37,7 +37,7 @@ double counted_density(const Pattern& pattern, std::int64_t length, bool causal)
   return static_cast<double>(kept) / static_cast<double>(admissible);
 }
 
-TEST(SparsePatternConfig, MeansThePatternsOfItsFields) {
+TEST(SparsePatternConfig, MakesThePatternsOfItsFields) {
   SparsePatternConfig config{
       .block_size = 16, .window_size = 64, .global_tokens = 16, .dilation_rates = {1, 3}, .stride = 8};
   const auto of = [&](SparsePatternType type) {
@@ -52,7 +52,7 @@ TEST(SparsePatternConfig, MeansThePatternsOfItsFields) {
   EXPECT_EQ(of(SparsePatternType::random), Pattern::random_blocks(16, 0.1, 0));
 }
 
-TEST(SparsePatternConfig, LooksAsOneWouldDrawIt) {
+TEST(SparsePatternConfig, MatchesTheDrawnBlockMaps) {
   const auto drawn = [](SparsePatternConfig config) {
     config.block_size = 16;
     return block_rows(config.pattern(6 * 16), 6);
@@ -65,7 +65,7 @@ TEST(SparsePatternConfig, LooksAsOneWouldDrawIt) {
               testing::ElementsAre("xxxxxx", "xx....", "x.x...", "x..x..", "x...x.", "x....x"));
 }
 
-TEST(SparsePatternConfig, KeepsTheWidestWindowWhosePairsAreNotMoreThanWanted) {
+TEST(SparsePatternConfig, ChoosesTheWidestWindowWithinTheDensity) {
   constexpr std::int64_t block = 16;
   for (const SparsePatternType type : {SparsePatternType::local_window, SparsePatternType::global_local})
     for (const std::int64_t length : {1, 16, 100, 24 * 16, 24 * 16 + 5})
@@ -90,7 +90,7 @@ TEST(SparsePatternConfig, KeepsTheWidestWindowWhosePairsAreNotMoreThanWanted) {
         }
 }
 
-TEST(SparsePatternConfig, KeepsTheLargestDensityThatIsNotAboveTheWantedOne) {
+TEST(SparsePatternConfig, ChoosesTheLargestDensityUpToTheRequest) {
   constexpr std::int64_t block = 16, count = 24, length = count * block;
   for (const SparsePatternType type : {SparsePatternType::strided, SparsePatternType::axial}) {
     SparsePatternConfig config{.pattern_type = type, .block_size = block};
@@ -111,7 +111,7 @@ TEST(SparsePatternConfig, KeepsTheLargestDensityThatIsNotAboveTheWantedOne) {
   }
 }
 
-TEST(SparsePatternConfig, MeansTheAdmissiblePairsWhereItIsCausal) {
+TEST(SparsePatternConfig, CountsOnlyAdmissiblePairsWhenCausal) {
   for (const SparsePatternType type : {SparsePatternType::local_window, SparsePatternType::dilated_sparse,
                                        SparsePatternType::global_local, SparsePatternType::random})
     for (const double wanted : {0.2, 0.5}) {
@@ -120,7 +120,7 @@ TEST(SparsePatternConfig, MeansTheAdmissiblePairsWhereItIsCausal) {
     }
 }
 
-TEST(SparsePatternConfig, ReportsTheDensityThatItAchieves) {
+TEST(SparsePatternConfig, ReportsTheCountedDensity) {
   for (const SparsePatternType type : all_types)
     for (const bool causal : {false, true})
       for (const std::optional<double> ratio : {std::optional<double>(), std::optional(0.4)}) {
@@ -133,7 +133,7 @@ TEST(SparsePatternConfig, ReportsTheDensityThatItAchieves) {
       }
 }
 
-TEST(SparsePatternConfig, TakesAsManyOffsetsAsTheDensityAllows) {
+TEST(SparsePatternConfig, UsesAsManyOffsetsAsTheDensityAllows) {
   const auto of = [](double density) {
     return SparsePatternConfig{.pattern_type = SparsePatternType::dilated_sparse,
                                .block_size = 16,
@@ -147,7 +147,7 @@ TEST(SparsePatternConfig, TakesAsManyOffsetsAsTheDensityAllows) {
   EXPECT_EQ(of(0.11), Pattern::dilated_sparse(16, {1, 2, 4}));
 }
 
-TEST(SparsePatternConfig, DoublesRatesAsFarAsOffsetsGo) {
+TEST(SparsePatternConfig, DoublesRatesUpToTheLargestOffset) {
   constexpr std::int64_t farthest = std::int64_t{1} << 30;
   const SparsePatternConfig config{.pattern_type = SparsePatternType::dilated_sparse,
                                    .block_size = 16,
@@ -157,7 +157,7 @@ TEST(SparsePatternConfig, DoublesRatesAsFarAsOffsetsGo) {
             "block_offsets(16: -1073741824 -536870912 0 536870912 1073741824");
 }
 
-TEST(SparsePatternConfig, FillsUpWithRandomBlocksWhereOffsetsEnd) {
+TEST(SparsePatternConfig, AddsRandomBlocksAfterTheLastOffset) {
   for (const double wanted : {0.5, 0.9, 1.0}) {
     const SparsePatternConfig config{
         .pattern_type = SparsePatternType::dilated_sparse, .block_size = 16, .sparsity_ratio = wanted};
@@ -179,7 +179,7 @@ TEST(SparsePatternConfig, RandomBlocksKeepTheDiagonal) {
   EXPECT_NEAR(config.density(64 * 16), 0.2 + 0.8 / 64, 0.03);  // 4096 blocks: three standard deviations are 0.019
 }
 
-TEST(SparsePatternConfig, WorksForLengthsThatBlocksDoNotDivide) {
+TEST(SparsePatternConfig, WorksForLengthsThatAreNoMultipleOfABlock) {
   for (const SparsePatternType type : all_types)
     for (const std::int64_t length : {0, 1, 15, 17}) {
       const SparsePatternConfig config{.pattern_type = type, .block_size = 16, .sparsity_ratio = 0.1};
@@ -189,7 +189,7 @@ TEST(SparsePatternConfig, WorksForLengthsThatBlocksDoNotDivide) {
     }
 }
 
-TEST(SparsePatternConfig, SaysWhatIsWrong) {
+TEST(SparsePatternConfig, NamesTheInvalidField) {
   const auto refusal = [](const SparsePatternConfig& config) {
     return error_of<ValueError>([&] { config.pattern(100); });
   };

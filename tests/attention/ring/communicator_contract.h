@@ -66,7 +66,7 @@ TYPED_TEST_P(CommunicatorContract, KnowsItsRankAndSize) {
   }
 }
 
-TYPED_TEST_P(CommunicatorContract, MovesMessagesOfAnySizeAnyDistanceOn) {
+TYPED_TEST_P(CommunicatorContract, SendsMessagesOfAnySizeOverAnyDistance) {
   for (const int ranks : {1, 2, 3, 8})
     for (const int distance : {0, 1, 2, ranks - 1}) {
       if (ranks > TypeParam::most_ranks()) continue;
@@ -88,7 +88,7 @@ TYPED_TEST_P(CommunicatorContract, MovesMessagesOfAnySizeAnyDistanceOn) {
     }
 }
 
-TYPED_TEST_P(CommunicatorContract, HandsEveryMessageRoundTheRing) {
+TYPED_TEST_P(CommunicatorContract, PassesEveryMessageAroundTheRing) {
   constexpr int ranks = 4;
   if (TypeParam::most_ranks() < ranks) GTEST_SKIP() << "needs 4 ranks";
   std::vector<Mailbox> mail(ranks);
@@ -126,7 +126,7 @@ TYPED_TEST_P(CommunicatorContract, KeepsTheOrderOfMessagesBetweenTwoRanks) {
   });
 }
 
-TYPED_TEST_P(CommunicatorContract, WaitsAgainForNothing) {
+TYPED_TEST_P(CommunicatorContract, ASecondWaitDoesNothing) {
   if (TypeParam::most_ranks() < 2) GTEST_SKIP() << "needs 2 ranks";
   std::vector<Mailbox> mail(2);
   TypeParam::run(2, 2, [&](Communicator& c, int step) {
@@ -143,7 +143,7 @@ TYPED_TEST_P(CommunicatorContract, WaitsAgainForNothing) {
   });
 }
 
-TYPED_TEST_P(CommunicatorContract, RefusesAMessageOfAnotherSizeThanItsReceiverExpects) {
+TYPED_TEST_P(CommunicatorContract, RefusesAMessageOfTheWrongSize) {
   if (TypeParam::most_ranks() < 2) GTEST_SKIP() << "needs 2 ranks";
   std::vector<Mailbox> mail(2);
   const std::string error = error_of<Error>([&] {
@@ -160,7 +160,7 @@ TYPED_TEST_P(CommunicatorContract, RefusesAMessageOfAnotherSizeThanItsReceiverEx
   EXPECT_EQ(error, "[exchange] rank 0 sends 64 bytes to rank 1, which expects 16");
 }
 
-TYPED_TEST_P(CommunicatorContract, RefusesRanksThatDoNotExist) {
+TYPED_TEST_P(CommunicatorContract, RefusesMissingRanks) {
   if (TypeParam::most_ranks() < 2) GTEST_SKIP() << "needs 2 ranks";
   TypeParam::run(2, 1, [](Communicator& c, int) {
     EXPECT_EQ(error_of<IndexError>([&] { c.start({}, 2, {}, 0, {}); }), "[exchange] there is no rank 2 among 2");
@@ -168,7 +168,7 @@ TYPED_TEST_P(CommunicatorContract, RefusesRanksThatDoNotExist) {
   });
 }
 
-TYPED_TEST_P(CommunicatorContract, HandsTheFailureOfARankToItsCallerWithoutLeavingTheOthersWaiting) {
+TYPED_TEST_P(CommunicatorContract, ThrowsTheFailureOfARankAndReleasesTheOthers) {
   if (TypeParam::most_ranks() < 3) GTEST_SKIP() << "needs 3 ranks";
   for (const int culprit : {0, 1, 2}) {
     std::vector<Mailbox> mail(3);

@@ -80,7 +80,7 @@ TEST(RingOnDevices, TakesEveryOptionAndComesBackToTheHost) {
   EXPECT_EQ(differences(run(second, {cpu, first}), host, 1e-12), "");
 }
 
-TEST(RingOnDevices, EachHoldsItsRanksAlone) {
+TEST(RingOnDevices, EachDeviceHoldsOnlyItsRanks) {
   const RingInputs in = ring_inputs({1, 64, 64, 2, 2, 4, 4});
   const auto peak = [&](Device device, const std::vector<Device>& devices) {
     allocator_for(device).trim();
@@ -111,7 +111,7 @@ TEST(RingOnDevices, RanksOfAGroupExchangeFromDeviceToDevice) {
   EXPECT_TRUE(all_close(join_shards(parts, Layout::striped), want, 1e-5, 1e-5));
 }
 
-TEST(RingOnDevices, HearsOfAMessageThatWasLostByWhateverIsThrown) {
+TEST(RingOnDevices, ReportsALostMessageForAnyThrownType) {
   // A message from a rank on the host to a device needs pinned memory, which is exhausted.
   CachingAllocator& pinned = pinned_allocator_for(first);
   pinned.trim();
@@ -140,7 +140,7 @@ TEST(RingOnDevices, HearsOfAMessageThatWasLostByWhateverIsThrown) {
   pinned.set_budget(0);
 }
 
-TEST(RingOnDevices, SaysWhatItCannotDo) {
+TEST(RingOnDevices, RefusesUnsupportedTransfers) {
   LocalGroup group(2, Progress::turns);
   Tensor out = zeros({8}, {DType::f32, first}), in = zeros({8}, {DType::f32, first});
   std::vector<std::unique_ptr<Transfer>> transfers;
@@ -160,7 +160,7 @@ TEST(RingOnDevices, SaysWhatItCannotDo) {
             "[ring_attend] devices is only for ring_attend_all; a rank computes on the device of its tensors");
 }
 
-TEST(RingOnDevices, ByTensorCoresIsTheWholeWithinItsRounding) {
+TEST(RingOnDevices, ByTensorCoresEqualsOneDeviceUpToRounding) {
   const Call call = rounded(make_call({1, 150, 150, 4, 2, 16, 32}), DType::bf16);
   const Pattern pattern = Pattern::causal() & Pattern::window(120, 0);
   const auto run = [&](Layout layout, Device home, const std::vector<Device>& devices) {
@@ -190,7 +190,7 @@ TEST(RingOnDevices, ByTensorCoresIsTheWholeWithinItsRounding) {
   }
 }
 
-TEST(RingOnDevices, ByTensorCoresAsksForWhatARingOfASimulatedDeviceAsksFor) {
+TEST(RingOnDevices, ByTensorCoresMakesTheRequestsOfASimulatedDevice) {
   const MmaAllowed allowed;
   const auto asked_on = [&](Device device, DType dtype) {
     const RingInputs in = ring_inputs({1, 150, 150, 4, 2, 16, 32}, dtype);

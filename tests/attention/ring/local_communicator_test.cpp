@@ -37,7 +37,7 @@ void exchange_with_next(Communicator& c, Mailbox& mine) {
   mine.transfers.push_back(c.start({}, beyond(c, 1), message(mine.out), beyond(c, -1), message(mine.in)));
 }
 
-TEST(LocalGroup, RefusesToHaveNoRanks) {
+TEST(LocalGroup, RefusesZeroRanks) {
   EXPECT_EQ(error_of<ValueError>([] { LocalGroup{0}; }), "[LocalGroup] needs at least one rank, got 0");
 }
 
@@ -51,7 +51,7 @@ TEST(LocalGroup, TakesTurnsOnTheCallersThreadStepByStep) {
   EXPECT_THAT(order, ::testing::ElementsAre(0, 1, 2, 10, 11, 12));
 }
 
-TEST(LocalGroup, ItsRanksDrawTheSameNumbersAndTheCallerGoesOnFromThere) {
+TEST(LocalGroup, RanksDrawTheSameNumbersAndTheCallerContinues) {
   for (const auto progress : {LocalGroup::Progress::threads, LocalGroup::Progress::turns}) {
     manual_seed(5);
     default_generator().take(7);
@@ -71,7 +71,7 @@ TEST(LocalGroup, ItsRanksDrawTheSameNumbersAndTheCallerGoesOnFromThere) {
   }
 }
 
-TEST(LocalGroup, IsAsNewAfterAFailure) {
+TEST(LocalGroup, WorksAgainAfterAFailure) {
   for (const auto progress : {LocalGroup::Progress::threads, LocalGroup::Progress::turns}) {
     LocalGroup group(3, progress);
     std::vector<Mailbox> left(3);  // transfers of the failed run are destroyed during the next one
@@ -94,7 +94,7 @@ TEST(LocalGroup, IsAsNewAfterAFailure) {
   }
 }
 
-TEST(LocalGroup, SaysWhichRankFailedToTheOthers) {
+TEST(LocalGroup, TellsTheOthersWhichRankFailed) {
   LocalGroup group(2);
   std::vector<Mailbox> mail(2);
   std::string heard;
@@ -109,7 +109,7 @@ TEST(LocalGroup, SaysWhichRankFailedToTheOthers) {
   EXPECT_EQ(heard, "[exchange] rank 1 failed: [matmul] no such thing");
 }
 
-TEST(LocalGroup, HearsWhyAnExchangeWasGivenUpByARankThatFailed) {
+TEST(LocalGroup, ReportsWhyAFailedRankAbandonedAnExchange) {
   for (const bool says_why : {true, false}) {
     LocalGroup group(3);
     std::vector<Mailbox> mail(2);
@@ -133,7 +133,7 @@ TEST(LocalGroup, HearsWhyAnExchangeWasGivenUpByARankThatFailed) {
   }
 }
 
-TEST(LocalGroup, HearsOfAnExchangeThatAThreadOfTheUserGaveUpAsItFailed) {
+TEST(LocalGroup, ReportsAnExchangeAbandonedByAUserThread) {
   LocalGroup group(3);
   std::vector<Mailbox> mail(2);
   const auto first = group.communicator(0), second = group.communicator(1);
@@ -156,7 +156,7 @@ TEST(LocalGroup, HearsOfAnExchangeThatAThreadOfTheUserGaveUpAsItFailed) {
 }
 
 /// The rank then waits by other means for the rank that waits for it.
-TEST(LocalGroup, HearsOfAnExchangeThatARankGaveUpWhoseExceptionIsCaught) {
+TEST(LocalGroup, ReportsAnExchangeAbandonedByACaughtException) {
   for (const int late : {0, 300}) {
     LocalGroup group(2);
     std::vector<Mailbox> mail(2);
@@ -180,7 +180,7 @@ TEST(LocalGroup, HearsOfAnExchangeThatARankGaveUpWhoseExceptionIsCaught) {
   }
 }
 
-TEST(LocalGroup, HearsOfAFailureWhileOneMessageIsCopiedAndTheOtherIsStillToCome) {
+TEST(LocalGroup, ReportsAFailureWhileAnotherMessageIsCopied) {
   constexpr std::size_t size = std::size_t{48} << 20;  // copying takes milliseconds
   std::vector<Mailbox> mail(2);
   mail[0].out.assign(size, 7), mail[0].in.resize(1), mail[1].in.resize(size);
@@ -208,7 +208,7 @@ TEST(LocalGroup, HearsOfAFailureWhileOneMessageIsCopiedAndTheOtherIsStillToCome)
   }
 }
 
-TEST(LocalGroup, NoticesThatAMessageCannotCome) {
+TEST(LocalGroup, DetectsAMessageThatCannotArrive) {
   LocalGroup threads(3), turns(3, LocalGroup::Progress::turns);
   std::vector<Mailbox> mail(3);
   const auto body = [&](Communicator& c, int) {
@@ -225,7 +225,7 @@ TEST(LocalGroup, NoticesThatAMessageCannotCome) {
       "waits");
 }
 
-TEST(LocalGroup, TouchesNoMemoryOfAnExchangeThatWasGivenUp) {
+TEST(LocalGroup, DoesNotWriteMemoryOfAnAbandonedExchange) {
   LocalGroup group(2);
   Mailbox zero, one;
   zero.in.assign(16, 1);
@@ -236,7 +236,7 @@ TEST(LocalGroup, TouchesNoMemoryOfAnExchangeThatWasGivenUp) {
   EXPECT_THAT(zero.in, ::testing::Each(1));
 }
 
-TEST(LocalGroup, CommunicatorsOutliveTheGroupAndServeThreadsOfTheUser) {
+TEST(LocalGroup, CommunicatorsOutliveTheGroupAndServeUserThreads) {
   std::vector<std::shared_ptr<Communicator>> ranks;
   {
     LocalGroup group(4);

@@ -52,7 +52,7 @@ class Draw {
   std::mt19937_64 engine_;
 };
 
-TEST(RingFuzz, AnyRingIsOneDevice) {
+TEST(RingFuzz, RandomRingsEqualOneDevice) {
   const std::uint64_t seed = test_seed();
   for (std::uint64_t round = 0; round < 60; ++round) {
     Draw draw(seed + round);

@@ -22,7 +22,7 @@ RingOutcome outcome_of_module(AttentionCore& module, const RingInputs& in, bool 
   });
 }
 
-TEST(RingDilatedAttention, IsDilatedAttentionOfOneDevice) {
+TEST(RingDilatedAttention, EqualsDilatedAttentionOfOneDevice) {
   const std::vector<std::int64_t> segments{16, 32, 64}, rates{1, 2, 4};
   const RingInputs in = ring_inputs({1, 90, 90, 4, 2, 4, 4});
   for (const DilatedMode mode : {DilatedMode::longnet, DilatedMode::grouped})
@@ -51,7 +51,7 @@ TEST(RingDilatedAttention, DropsWeightsInTrainingOnlyAndTheSameAsOneDevice) {
   EXPECT_EQ(differences(quiet, outcome_of_module(single, in, true), 1e-12), "");
 }
 
-TEST(RingDilatedAttention, SendsNothingWhereSegmentsLieWithinShards) {
+TEST(RingDilatedAttention, SendsNothingForSegmentsWithinShards) {
   const RingInputs in = ring_inputs({1, 128, 128, 4, 4, 4, 4}, DType::f32);
   RingDilatedAttention within({8, 16, 32}, {1, 2, 4}, {.ring_size = 4}),
       across({8, 16, 64}, {1, 2, 4}, {.ring_size = 4});
@@ -60,7 +60,7 @@ TEST(RingDilatedAttention, SendsNothingWhereSegmentsLieWithinShards) {
   EXPECT_GT(across.statistics().messages, 0);
 }
 
-TEST(RingDilatedAttention, TakesThisRanksPartWhereItHasACommunicator) {
+TEST(RingDilatedAttention, TakesTheShardOfItsRankWithACommunicator) {
   const RingInputs in = ring_inputs({1, 48, 48, 4, 4, 4, 4});
   ImprovedDilatedAttention single({16, 32}, {1, 2});
   const Tensor want = single(in.q, in.k, in.v);
@@ -91,7 +91,7 @@ TEST(RingDilatedAttention, ServesInTheMultiheadShell) {
   EXPECT_TRUE(all_close(ring->forward(x), single->forward(x), 1e-12, 1e-12));
 }
 
-TEST(BlockSparseRingDilatedAttention, IsBlockSparseAttentionOfOneDevice) {
+TEST(BlockSparseRingDilatedAttention, EqualsBlockSparseAttentionOfOneDevice) {
   const RingInputs in = ring_inputs({1, 150, 150, 2, 1, 4, 4});
   for (const SparsePatternType type : {SparsePatternType::local_window, SparsePatternType::dilated_sparse,
                                        SparsePatternType::global_local, SparsePatternType::random})
@@ -105,7 +105,7 @@ TEST(BlockSparseRingDilatedAttention, IsBlockSparseAttentionOfOneDevice) {
     }
 }
 
-TEST(BlockSparseRingDilatedAttention, FindsTheBlocksOfTheWholeSequenceFromItsPart) {
+TEST(BlockSparseRingDilatedAttention, ChoosesTheBlocksOfTheWholeSequence) {
   const RingInputs in = ring_inputs({1, 128, 128, 2, 2, 4, 4});
   const SparsePatternConfig config{.block_size = 16, .sparsity_ratio = 0.3};
   const Tensor want = BlockSparseDilatedAttention(config)(in.q, in.k, in.v);
@@ -119,7 +119,7 @@ TEST(BlockSparseRingDilatedAttention, FindsTheBlocksOfTheWholeSequenceFromItsPar
   EXPECT_TRUE(all_close(join_shards(parts, Layout::contiguous), want, 1e-12, 1e-12));
 }
 
-TEST(RingAttention, IsAttendForAnyPattern) {
+TEST(RingAttention, EqualsAttendForEveryPattern) {
   const RingInputs in = ring_inputs({1, 33, 33, 2, 2, 4, 4});
   const Pattern pattern = Pattern::window(7, 2);
   RingAttention ring(pattern, {.ring_size = 4, .layout = Layout::zigzag, .progress = LocalGroup::Progress::threads});
@@ -171,7 +171,7 @@ TEST(RingAttention, RotatesByThePositionsOfTheWholeSequence) {
     }
 }
 
-TEST(RingAttention, SaysWhatThePositionsOfItsPartTakeFromTheWholeSequence) {
+TEST(RingAttention, ReturnsTheWeightsOfItsShardOverTheWholeSequence) {
   Generator generator(6), other(7);
   MultiheadAttention single(16, 4, {.rope = 100.0, .causal = true}, {.dtype = DType::f64, .generator = &generator},
                             Pattern::dense());
@@ -189,7 +189,7 @@ TEST(RingAttention, SaysWhatThePositionsOfItsPartTakeFromTheWholeSequence) {
       }
 }
 
-TEST(MultiheadAttention, DropsInThePartOfABatchThatItIsToldWhatItDropsInTheWhole) {
+TEST(MultiheadAttention, DropsTheSameWeightsInPartOfABatch) {
   Generator drawn(5), generator(6);
   MultiheadAttention layer(16, 4, {}, {.dtype = DType::f64, .generator = &generator}, Pattern::dense(), RingSetup{},
                            CoreOptions{.dropout = 0.5, .generator = &drawn});
@@ -200,7 +200,7 @@ TEST(MultiheadAttention, DropsInThePartOfABatchThatItIsToldWhatItDropsInTheWhole
   EXPECT_EQ(max_difference(layer(half, half, half), slice(whole, 0, 2, 4)), 0.0);
 }
 
-TEST(RingAttention, RefusesWhatCannotBe) {
+TEST(RingAttention, RefusesInvalidOptions) {
   EXPECT_EQ(error_of<ValueError>([] { RingAttention(Pattern::dense(), {.ring_size = 0}); }),
             "[ring_attention] needs at least one rank: ring_size 0");
   const LocalGroup group(2);

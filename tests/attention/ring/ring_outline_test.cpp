@@ -118,7 +118,7 @@ std::vector<Sent> sent_by_ranks(const Pattern& pattern, Layout layout, int ranks
   return sent;
 }
 
-TEST(RingOutline, ForeseesEveryMessageOfEveryRankInItsOrder) {
+TEST(RingOutline, PredictsEveryMessageOfEveryRankInOrder) {
   const RingShare share{
       .batch = 2, .tokens = 32, .heads = 4, .kv_heads = 2, .width = 3, .value_width = 5, .dtype = DType::bf16};
   for (const Pattern& pattern : trained_patterns())
@@ -146,7 +146,7 @@ TEST(RingOutline, ForeseesEveryMessageOfEveryRankInItsOrder) {
         }
 }
 
-TEST(RingOutline, KnowsTheMemoryOfARankToTheByte) {
+TEST(RingOutline, PredictsTheMemoryOfARankToTheByte) {
   const Device sim{DeviceType::sim, 4};
   CachingAllocator& pool = allocator_for(sim);
   for (const DType dtype : {DType::f32, DType::bf16})
@@ -207,7 +207,7 @@ TEST(RingOutline, KnowsTheMemoryOfARankToTheByte) {
         }
 }
 
-TEST(RingOutline, RefusesWhatItCannotSay) {
+TEST(RingOutline, RefusesIndivisibleLengths) {
   EXPECT_EQ(error_of<ValueError>([] { RingOutline(Pattern::causal(), Layout::zigzag, 3, 1, 4096); }),
             "[RingOutline] 4096 tokens do not divide among 3 ranks");
 }

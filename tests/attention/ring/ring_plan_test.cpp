@@ -60,7 +60,7 @@ TEST(RingPlan, MissesNoPair) {
         }
 }
 
-TEST(RingPlan, WastesNoStepWhereShardsAreChunks) {
+TEST(RingPlan, VisitsNoEmptyStepForContiguousShards) {
   for (const Pattern& pattern : all_patterns()) {
     if (pattern == Pattern::random_blocks(16, 0.1, 3)) continue;  // ranges cannot show that random blocks are absent
     for (const Layout layout : {Layout::contiguous, Layout::zigzag}) {
@@ -73,7 +73,7 @@ TEST(RingPlan, WastesNoStepWhereShardsAreChunks) {
   }
 }
 
-TEST(RingPlan, VisitsTheStepsThatSomeRankComputes) {
+TEST(RingPlan, VisitsExactlyTheComputedSteps) {
   for (const Pattern& pattern : all_patterns())
     for (const Layout layout : layouts) {
       const RingPlan plan(pattern, layout, 5, 2, 80, 80, 0);
@@ -87,7 +87,7 @@ TEST(RingPlan, VisitsTheStepsThatSomeRankComputes) {
     }
 }
 
-TEST(RingPlan, OwnersGoRoundAndStayHomeInStepZero) {
+TEST(RingPlan, OwnersRotateFromTheOwnRank) {
   const RingPlan plan(Pattern::dense(), Layout::striped, 3, 1, 10, 10, 0);
   EXPECT_EQ(plan.owner(1, 0), 1);
   EXPECT_EQ(plan.owner(1, 1), 0);
@@ -95,7 +95,7 @@ TEST(RingPlan, OwnersGoRoundAndStayHomeInStepZero) {
   EXPECT_EQ(plan.most_keys(), 4);
 }
 
-TEST(RingPlan, IsMadeOnceForCallsThatAreAlike) {
+TEST(RingPlan, IsCachedForEqualCalls) {
   const auto plan = [](const Pattern& pattern, std::int64_t keys = 80, Layout layout = Layout::zigzag) {
     return RingPlan::of(pattern, layout, 5, 2, 80, keys, 0);
   };
@@ -110,7 +110,7 @@ TEST(RingPlan, IsMadeOnceForCallsThatAreAlike) {
   }
 }
 
-TEST(RingPlan, PlansThousandsOfRanksThatSeeTheirNeighbours) {
+TEST(RingPlan, PlansThousandsOfRanksWithNeighborWindows) {
   constexpr int ranks = 4096;
   for (const Layout layout : {Layout::contiguous, Layout::zigzag}) {
     const RingPlan plan(Pattern::window(100, 0), layout, ranks, 8, 1 << 20, 1 << 20, 0);
@@ -122,7 +122,7 @@ TEST(RingPlan, PlansThousandsOfRanksThatSeeTheirNeighbours) {
 
 /// The plan examines only the pairs of ranks that a rank asks for. All 16 million pairs would take over ten seconds;
 /// these take two under the thread sanitizer.
-TEST(RingPlan, PlansThousandsOfStripesWithoutALookAtEveryPair) {
+TEST(RingPlan, PlansThousandsOfStripesInSeconds) {
   constexpr int ranks = 4096;
   const CpuTimer timer;
   for (const Pattern& pattern :
@@ -134,7 +134,7 @@ TEST(RingPlan, PlansThousandsOfStripesWithoutALookAtEveryPair) {
   EXPECT_LT(timer.seconds(), 6.0);
 }
 
-TEST(RingPlan, PlansSequencesOfAnyLengthAtOnce) {
+TEST(RingPlan, PlansSequencesOf2To40Positions) {
   const std::int64_t length = std::int64_t{1} << 40;
   const RingPlan plan(Pattern::dilated({2048, 4096, 8192}, {1, 2, 4}) & Pattern::causal(), Layout::contiguous, 64, 8,
                       length, length, 0);

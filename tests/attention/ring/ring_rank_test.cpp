@@ -75,7 +75,7 @@ TEST(RingRank, GetsItsShareOfValuesAndGradients) {
     }
 }
 
-TEST(RingRank, TakesGradientsOfOneResultOnlyAndOfAnyStrides) {
+TEST(RingRank, TakesGradientsOfOneResultAndOfAnyStrides) {
   const RingInputs in = ring_inputs({1, 24, 24, 2, 1, 4, 4});
   const auto losses = {std::function([](const Attended& x) { return sum(x.out); }),  // its gradient repeats one element
                        std::function([](const Attended& x) { return sum(square(transpose(x.out, 1, 3))); }),
@@ -113,7 +113,7 @@ TEST(RingRank, SendsItsKeysAndValuesToEveryOtherRankOfADenseRing) {
                                     2 * (ranks - 1) * message + ranks * gradients}));
 }
 
-TEST(RingRank, SkipsWhatLiesInTheFuture) {
+TEST(RingRank, SkipsFutureKeys) {
   const RingInputs in = ring_inputs({1, 64, 64, 2, 2, 4, 4}, DType::f32);
   const auto contiguous = run_ranks(in, Pattern::causal(), 4, Layout::contiguous, false);
   for (int rank = 0; rank < 4; ++rank) {  // ranks forward all messages, but rank r needs only the keys of ranks 0 .. r
@@ -125,7 +125,7 @@ TEST(RingRank, SkipsWhatLiesInTheFuture) {
     for (const RingStatistics& rank : run_ranks(in, Pattern::causal(), 4, balanced, false)) EXPECT_EQ(rank.computed, 4);
 }
 
-TEST(RingRank, SendsNothingWhereSegmentsDoNotCrossShards) {
+TEST(RingRank, SendsNothingForPatternsWithinShards) {
   const RingInputs in = ring_inputs({1, 128, 128, 4, 4, 4, 4}, DType::f32);
   const auto comm = bytes_of(Category::comm);
   for (const Pattern& pattern : {Pattern::dilated({8, 16, 32}, {1, 2, 4}), Pattern::documents({0, 32, 50, 64, 96, 128}),
@@ -135,7 +135,7 @@ TEST(RingRank, SendsNothingWhereSegmentsDoNotCrossShards) {
   EXPECT_EQ(bytes_of(Category::comm).allocated, comm.allocated);
 }
 
-TEST(RingRank, HopsOverStepsThatNobodyNeeds) {
+TEST(RingRank, SkipsUnneededSteps) {
   const RingInputs in = ring_inputs({1, 128, 128, 2, 2, 4, 4}, DType::f32);
   const std::int64_t message = ring_message_bytes(1, 16, 2, 4, 4, DType::f32);
   // Neighbors on both sides: steps 0, 1 and 7 of 8.
@@ -150,7 +150,7 @@ TEST(RingRank, HopsOverStepsThatNobodyNeeds) {
   }
 }
 
-TEST(RingRank, GathersNothingThatItDoesNotSee) {
+TEST(RingRank, GathersOnlyTheKeysItSees) {
   const RingInputs in = ring_inputs({1, 64, 64, 2, 2, 4, 4}, DType::f32);
   const std::int64_t message = ring_message_bytes(1, 16, 2, 4, 4, DType::f32);
   const auto ranks = run_ranks(in, Pattern::causal(), 4, Layout::contiguous, true, Exchange::all_gather);
@@ -161,7 +161,7 @@ TEST(RingRank, GathersNothingThatItDoesNotSee) {
   }
 }
 
-TEST(RingRank, KeepsTwoSlotsBesidesItsShareWhateverTheLength) {
+TEST(RingRank, KeepsTwoExtraSlotsForAnyLength) {
   const Device sim{DeviceType::sim, 0};
   constexpr std::int64_t chunk = 64, heads = 4, width = 8;
   for (const int ranks : {2, 4, 8}) {
@@ -192,7 +192,7 @@ TEST(RingRank, KeepsTwoSlotsBesidesItsShareWhateverTheLength) {
   }
 }
 
-TEST(RingRank, NeverHasScoresAndLeavesNothingBehind) {
+TEST(RingRank, AllocatesNoScoresAndLeaksNothing) {
   const RingInputs in = ring_inputs({1, 96, 96, 4, 2, 8, 8}, DType::bf16);
   run_ranks(in, Pattern::causal(), 3, Layout::zigzag, true);  // allocates the lasting thread-local scratch
   CachingAllocator& pool = allocator_for(cpu);
@@ -209,7 +209,7 @@ TEST(RingRank, NeverHasScoresAndLeavesNothingBehind) {
   EXPECT_EQ(pool.statistics().requested_bytes.current, before);
 }
 
-TEST(RingRank, ItsFailureReachesTheCallerAndTheGroupGoesOn) {
+TEST(RingRank, FailureReachesTheCallerAndTheGroupWorksAgain) {
   constexpr int ranks = 3;
   LocalGroup group(ranks);
   std::mutex mutex;
@@ -238,7 +238,7 @@ TEST(RingRank, ItsFailureReachesTheCallerAndTheGroupGoesOn) {
   EXPECT_THAT(heard, ::testing::IsEmpty());
 }
 
-TEST(RingRank, LengthsThatDisagreeAreAnErrorAndNotAHang) {
+TEST(RingRank, DifferentLengthsAreAnErrorNotAHang) {
   LocalGroup group(2);
   const auto body = [&](Communicator& c, int) {  // each rank assumes twice its own length
     const Tensor x = ones({1, c.rank() == 0 ? 8 : 6, 1, 4});
@@ -247,7 +247,7 @@ TEST(RingRank, LengthsThatDisagreeAreAnErrorAndNotAHang) {
   EXPECT_THAT(error_of<Error>([&] { group.run(1, body); }), ::testing::HasSubstr("which expects"));
 }
 
-TEST(RingRank, HasNoSecondDerivativeAndSaysSo) {
+TEST(RingRank, RefusesASecondDerivative) {
   LocalGroup group(1);
   const Tensor x = ones({1, 4, 1, 2}).set_requires_grad();
   const Tensor out = ring_attend(x, x, x, Pattern::dense(), group.communicator(0)).out;
@@ -255,7 +255,7 @@ TEST(RingRank, HasNoSecondDerivativeAndSaysSo) {
             "[ring_attend] a rank has no second derivative: it would need the keys of all ranks");
 }
 
-TEST(RingAll, RunsOutOfMemoryWithoutLosingAnyAndGoesOn) {
+TEST(RingAll, WorksAgainAfterRunningOutOfMemory) {
   const Device sim{DeviceType::sim, 1};
   CachingAllocator& pool = allocator_for(sim);
   const std::size_t budget = pool.budget();
@@ -272,7 +272,7 @@ TEST(RingAll, RunsOutOfMemoryWithoutLosingAnyAndGoesOn) {
   }
 }
 
-TEST(RingAll, PassesGradcheckTwiceOver) {
+TEST(RingAll, PassesGradcheckAndGradgradcheck) {
   const RingInputs in = ring_inputs({1, 5, 5, 2, 1, 2, 3});
   std::vector<Tensor> leaves{in.q, in.k, in.v};
   for (Tensor& x : leaves) x.set_requires_grad();
@@ -285,7 +285,7 @@ TEST(RingAll, PassesGradcheckTwiceOver) {
   EXPECT_TRUE(second);
 }
 
-TEST(RingAll, RunsItsBackwardAgainWithTheSameBits) {
+TEST(RingAll, RepeatsItsBackwardWithTheSameBits) {
   RingInputs in = ring_inputs({1, 33, 33, 2, 2, 4, 4}, DType::f32);
   for (Tensor* x : {&in.q, &in.k, &in.v}) x->set_requires_grad();
   const Tensor loss =
@@ -297,14 +297,14 @@ TEST(RingAll, RunsItsBackwardAgainWithTheSameBits) {
   EXPECT_TRUE(bit_equal(in.k.grad(), first));
 }
 
-TEST(RingAll, AddsUpWhatItsRanksDid) {
+TEST(RingAll, SumsTheStatisticsOfItsRanks) {
   const RingInputs in = ring_inputs({1, 64, 64, 2, 2, 4, 4}, DType::f32);
   const auto statistics = std::make_shared<RingStatistics>();
   ring_attend_all(in.q, in.k, in.v, Pattern::causal(), 4, {.statistics = statistics});
   EXPECT_EQ(*statistics, (RingStatistics{16, 10, 6, 12, 12 * ring_message_bytes(1, 16, 2, 4, 4, DType::f32)}));
 }
 
-TEST(RingAll, RefusesWhatCannotBeDivided) {
+TEST(RingAll, RefusesOperandsThatRanksCannotShare) {
   const Tensor x = ones({1, 4, 2, 8});
   EXPECT_EQ(error_of<ValueError>([&] { ring_attend_all(x, x, x, Pattern::dense(), 0); }),
             "[ring_attend_all] needs at least one rank, got 0");

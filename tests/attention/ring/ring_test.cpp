@@ -45,19 +45,19 @@ const std::vector<RingSizes> all_sizes{{1, 1, 1, 1, 1, 1, 1},   {2, 64, 64, 4, 2
                                        {1, 29, 67, 2, 1, 4, 6}, {1, 13, 5, 2, 2, 4, 3},  {1, 3, 0, 2, 1, 4, 4},
                                        {0, 9, 9, 2, 1, 4, 4}};
 
-TEST(Ring, DenseCausalAndWindowsAreThoseOfOneDevice) {
+TEST(Ring, DenseCausalAndWindowsEqualOneDevice) {
   for (const Pattern& pattern : {Pattern::dense(), Pattern::causal(), Pattern::window(5, 2), Pattern::window(0, 0),
                                  Pattern::causal() & Pattern::window(20, 20)})
     for (const RingSizes& sizes : all_sizes) expect_like_attend(sizes, pattern, {}, {}, DType::f64, 1e-12);
 }
 
-TEST(Ring, AlignsQueriesAtTheTopWhenTold) {
+TEST(Ring, AlignsQueriesAtTheTopLeftOnRequest) {
   const RingOptions options{.attend = {.alignment = Alignment::top_left}};
   for (const RingSizes& sizes : {RingSizes{1, 29, 67, 2, 1, 4, 6}, RingSizes{1, 67, 29, 2, 1, 4, 6}})
     expect_like_attend(sizes, Pattern::causal(), options, {}, DType::f64, 1e-12);
 }
 
-TEST(Ring, DilatedBranchesAreThoseOfOneDevice) {
+TEST(Ring, DilatedBranchesEqualOneDevice) {
   for (const Pattern& pattern :
        {Pattern::dilated({8, 16, 64}, {1, 2, 4}), Pattern::dilated({8, 16, 64}, {1, 2, 4}) & Pattern::causal(),
         Pattern::dilated({16, 32}, {2, 3}, {.mode = DilatedMode::grouped}),
@@ -66,7 +66,7 @@ TEST(Ring, DilatedBranchesAreThoseOfOneDevice) {
       expect_like_attend(sizes, pattern, {}, {}, DType::f64, 1e-12);
 }
 
-TEST(Ring, BlocksDocumentsAndSumsAreThoseOfOneDevice) {
+TEST(Ring, BlocksDocumentsAndSumsEqualOneDevice) {
   for (const Pattern& pattern :
        {Pattern::dilated_sparse(16), Pattern::block_offsets(16, {0, -3}) & Pattern::causal(),
         Pattern::documents({0, 7, 7, 40, 90}) & Pattern::causal(), Pattern::random_blocks(16, 0.4, 9),
@@ -77,7 +77,7 @@ TEST(Ring, BlocksDocumentsAndSumsAreThoseOfOneDevice) {
       expect_like_attend(sizes, pattern, {}, {}, DType::f64, 1e-12);
 }
 
-TEST(Ring, SinksSoftcapsAndSlopesAreThoseOfOneDevice) {
+TEST(Ring, SinksSoftcapsAndSlopesEqualOneDevice) {
   const RingOptions options{.attend = {.scale = 0.7, .softcap = 2.5, .alibi = alibi_slopes(4, {.dtype = DType::f64})}};
   Generator generator(8);
   const Tensor sinks = randn({4}, {.dtype = DType::f64}, generator);
@@ -97,7 +97,7 @@ TEST(Ring, WorksInEveryFloatingDtype) {
     expect_like_attend({1, 65, 65, 4, 2, 16, 16}, Pattern::causal(), {}, {}, dtype, tolerance);
 }
 
-TEST(Ring, GathersToTheSame) {
+TEST(Ring, AllGatherEqualsTheRing) {
   const RingOptions options{.exchange = Exchange::all_gather};
   for (const Pattern& pattern : {Pattern::dense(), Pattern::causal(), Pattern::window(5, 2),
                                  Pattern::dilated({8, 16, 64}, {1, 2, 4}), Pattern::block_offsets(16, {0, -3})})
@@ -105,7 +105,7 @@ TEST(Ring, GathersToTheSame) {
       expect_like_attend(sizes, pattern, options, {}, DType::f64, 1e-12);
 }
 
-TEST(Ring, GivesTheSameBitsOnThreadsInTurnsAndEveryTime) {
+TEST(Ring, GivesTheSameBitsOnThreadsAndInTurns) {
   for (const DType dtype : {DType::f32, DType::bf16})
     for (const int ranks : {2, 5})
       for (const Layout layout : layouts) {

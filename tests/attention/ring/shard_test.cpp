@@ -44,7 +44,7 @@ TEST(Shard, EveryPositionHasOneOwnerInOrder) {
       }
 }
 
-TEST(Shard, TakesDimensionsFromTheEndAndRefusesRanksThatThereAreNot) {
+TEST(Shard, TakesNegativeDimensionsAndRefusesMissingRanks) {
   const Tensor x = arange(0, 24).alias({{2, 3, 4}, {12, 4, 1}, 0});
   for (const Layout layout : layouts) {
     const Tensor left = take_shard(x, layout, 0, 2, -1), right = take_shard(x, layout, 1, 2, -1);
@@ -60,7 +60,7 @@ TEST(Shard, TakesDimensionsFromTheEndAndRefusesRanksThatThereAreNot) {
             "[shard_map] there is no rank 2 of 2 in a sequence of 8");
 }
 
-TEST(Shard, KnowsWhoOwnsARangeOfPositions) {
+TEST(Shard, FindsTheOwnersOfARangeOfPositions) {
   for (const Layout layout : layouts)
     for (const std::int64_t length : {0, 1, 3, 16, 37})
       for (const int ranks : {1, 2, 3, 5, 8})
@@ -76,7 +76,7 @@ TEST(Shard, KnowsWhoOwnsARangeOfPositions) {
           }
 }
 
-TEST(Shard, LayoutsAreTheOnesOfTheLiterature) {
+TEST(Shard, LayoutsMatchTheirDefinitions) {
   EXPECT_THAT(positions(shard_map(Layout::contiguous, 8, 1, 4)), ::testing::ElementsAre(2, 3));
   EXPECT_THAT(positions(shard_map(Layout::zigzag, 8, 1, 4)), ::testing::ElementsAre(1, 6));
   EXPECT_THAT(positions(shard_map(Layout::striped, 8, 1, 4)), ::testing::ElementsAre(1, 5));
@@ -89,14 +89,14 @@ TEST(Shard, OneRankOwnsThePlainSequence) {
     EXPECT_EQ(shard_map(layout, 13, 0, 1, 4), kernels::PositionMap::contiguous(13, 4)) << to_string(layout);
 }
 
-TEST(Shard, LengthsBeyond32BitsAreCutExactly) {
+TEST(Shard, SplitsLengthsBeyond32BitsExactly) {
   const std::int64_t length = (std::int64_t{1} << 53) + 3;
   std::int64_t sum = 0;
   for (int rank = 0; rank < 1000; ++rank) sum += shard_map(Layout::zigzag, length, rank, 1000).count;
   EXPECT_EQ(sum, length);
 }
 
-TEST(Shard, CutsAndJoinsWithoutLoss) {
+TEST(Shard, SplitsAndJoinsWithoutLoss) {
   for (const Layout layout : layouts)
     for (const std::int64_t length : {0, 1, 5, 16, 37})
       for (const int ranks : {1, 2, 3, 8}) {
@@ -114,7 +114,7 @@ TEST(Shard, CutsAndJoinsWithoutLoss) {
       }
 }
 
-TEST(Shard, RefusesPartsThatAreNotOfOneSequence) {
+TEST(Shard, RefusesPartsOfDifferentSequences) {
   const Tensor two = zeros({1, 2, 1}), four = zeros({1, 4, 1});
   EXPECT_EQ(error_of<ShapeError>([&] {
               join_shards({two, four}, Layout::contiguous);

@@ -97,7 +97,7 @@ std::size_t least_budget(Stack& blocks, const Wrap& wrap, const std::vector<Tens
   return enough;
 }
 
-TEST(CheckpointInABudget, NeedsNoMoreThanWithout) {
+TEST(CheckpointUnderBudget, NeedsNoMoreThanWithoutCheckpoints) {
   Stack blocks(6);
   const std::vector<Tensor> expected = blocks.gradients(as_it_is);
   EXPECT_LE(least_budget(blocks, checkpointed, expected), least_budget(blocks, as_it_is, expected));
@@ -109,7 +109,7 @@ TEST(CheckpointInABudget, NeedsNoMoreThanWithout) {
   EXPECT_LE(least_budget(blocks, nested, of_nested), least_budget(blocks, plain, of_nested));
 }
 
-TEST(CheckpointInABudget, DropsWhatTheSecondRunSupplied) {
+TEST(CheckpointUnderBudget, DropsRecomputedTensors) {
   Stack blocks(1);
   CachingAllocator& pool = allocator_for(cpu);
   for (const Wrap& wrap : {Wrap(checkpointed), Wrap(in_tiles)}) {
@@ -132,7 +132,7 @@ TEST(CheckpointInABudget, DropsWhatTheSecondRunSupplied) {
   }
 }
 
-TEST(CheckpointInABudget, RunsTheFunctionForAResultThatWasDropped) {
+TEST(CheckpointUnderBudget, RerunsTheFunctionForADroppedResult) {
   const Rematerialisation policy;
   const Tensor x = full({8}, 0.5).set_requires_grad();
   int calls = 0;
@@ -159,7 +159,7 @@ TEST(CheckpointInABudget, RunsTheFunctionForAResultThatWasDropped) {
       HasSubstr("the second run of the function differs from the first: operation 1 was exp (8,) f32 on cpu, now sin"));
 }
 
-TEST(CheckpointInABudget, OfALongChainDoesNotRecurse) {
+TEST(CheckpointUnderBudget, DoesNotRecurseOverALongChain) {
   const Rematerialisation policy;
   const Tensor x = full({4}, 0.5).set_requires_grad();
   const Layer layer = [](const Tensor& h) { return tanh(h) * 0.9; };
@@ -238,7 +238,7 @@ class Program {
   const Tensor rows_ = from_data<std::int64_t>({5, 0, 0, 3, 1, 2}, {6});
 };
 
-TEST(CheckpointInABudget, GivesTheSameBitsWhateverIsDroppedAndWhen) {
+TEST(CheckpointUnderBudget, GivesTheSameBitsUnderRandomDrops) {
   std::mt19937_64 random(test_seed());
   const std::int64_t nodes = live_node_count();
   std::uint64_t dropped = 0;

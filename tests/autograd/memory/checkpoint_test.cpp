@@ -70,7 +70,7 @@ class Checkpoint : public testing::Test {
   Tensor x_ = parameter({4, 8}), weight_ = parameter({8, 8}, 4);
 };
 
-TEST_F(Checkpoint, GivesTheSameBitsByRunningTheFunctionOnceMore) {
+TEST_F(Checkpoint, GivesTheSameBitsWithOneRecomputation) {
   const Tensors expected = gradients(function());
   const kernels::RandomKey after = generator_.state();
   EXPECT_EQ(calls_, 1);
@@ -79,7 +79,7 @@ TEST_F(Checkpoint, GivesTheSameBitsByRunningTheFunctionOnceMore) {
   EXPECT_EQ(generator_.state().offset, after.offset);  // the second run takes no random numbers
 }
 
-TEST_F(Checkpoint, KeepsTheInputsAlone) {
+TEST_F(Checkpoint, KeepsOnlyTheInputs) {
   const Tensor wide = parameter({256, 256});
   const auto kept = [&](const auto& loss) {
     const std::uint64_t before = requested_bytes();
@@ -91,7 +91,7 @@ TEST_F(Checkpoint, KeepsTheInputsAlone) {
   EXPECT_EQ(kept([&] { return checkpoint(chain, wide); }), 0u);
 }
 
-TEST_F(Checkpoint, StopsAsSoonAsEverythingIsThere) {
+TEST_F(Checkpoint, StopsAfterTheLastSavedTensor) {
   int ends = 0;
   const Tensor y = checkpoint(
       [&](const Tensor& x) {
@@ -106,13 +106,13 @@ TEST_F(Checkpoint, StopsAsSoonAsEverythingIsThere) {
   EXPECT_TRUE(bit_equal(x_.grad(), 2.0 * x_.detach()));
 }
 
-TEST_F(Checkpoint, RunsOnlyWhereSomethingIsNeeded) {
+TEST_F(Checkpoint, RecomputesOnlyForNeededTensors) {
   const Tensor y = checkpoint(function(), x_);
   sum(x_ * x_).backward();
   EXPECT_EQ(calls_, 1);
 }
 
-TEST_F(Checkpoint, NestsAndRunsEachLevelOnceMore) {
+TEST_F(Checkpoint, NestsAndRecomputesEachLevelOnce) {
   const Tensors expected = gradients([&](const Tensor& x) { return deep(deep(deep(x))); });
   calls_ = 0;
   const auto inner = [&](const Tensor& x) { return checkpoint(function(), x); };
@@ -145,7 +145,7 @@ TEST_F(Checkpoint, NestedMayCaptureAViewOfItsInput) {
 }
 
 // The outer input is a leaf only in the second run, in which the inner checkpoint then keeps no tensor.
-TEST_F(Checkpoint, NestedMayCaptureTheInputOfTheOuterOne) {
+TEST_F(Checkpoint, NestedMayCaptureTheInputOfTheOuterCheckpoint) {
   const auto outer = [](const std::function<Tensors(const Definition&, const Tensors&)>& inner) {
     return [inner](const Tensor& hidden) {
       const Tensor shifted = hidden + 1.0;
@@ -163,7 +163,7 @@ TEST_F(Checkpoint, NestedMayCaptureTheInputOfTheOuterOne) {
   expect_same(gradients([&](const Tensor& x) { return checkpoint(nested, matmul(x, weight_)); }), expected);
 }
 
-TEST_F(Checkpoint, NestedIncludingTheFunctionsThatSurroundTheInnerOne) {
+TEST_F(Checkpoint, NestedRecomputesTheSurroundingFunctions) {
   const auto both = [&](const Tensor& x) { return deep(checkpoint(function(), deep(x))); };
   const Tensors expected = gradients([&](const Tensor& x) { return deep(deep(deep(x))); });
   calls_ = 0;
@@ -194,7 +194,7 @@ TEST_F(Checkpoint, HasSecondDerivatives) {
   expect_same(second([&](const Tensor& x) { return checkpoint(function(), x); }), expected);
 }
 
-TEST_F(Checkpoint, DoesNotKeepItsLeavesUnlessTheFunctionOwnsThemAndTheirDifferentiableGradients) {
+TEST_F(Checkpoint, KeepsLeavesOnlyIfTheFunctionOwnsThem) {
   const auto product = [](const Tensor& x, const Tensor& w) { return sum(tanh(matmul(x, w))); };
   enum class Way { by_reference, as_input, by_grad, by_value_and_dropped };
   for (const Way way : {Way::by_reference, Way::as_input, Way::by_grad, Way::by_value_and_dropped}) {
@@ -289,7 +289,7 @@ TEST_F(Checkpoint, NeedsNoInputs) {
   EXPECT_TRUE(weight_.grad().defined());
 }
 
-TEST_F(Checkpoint, OfWhatNeedsNoGradientKeepsNothing) {
+TEST_F(Checkpoint, KeepsNothingWithoutRequiresGrad) {
   const std::int64_t nodes = live_node_count();
   {
     const NoGradGuard guard;
@@ -305,7 +305,7 @@ TEST_F(Checkpoint, OfWhatNeedsNoGradientKeepsNothing) {
   EXPECT_EQ(live_node_count(), nodes);
 }
 
-TEST_F(Checkpoint, InputsThatShareMemoryStillDoInTheSecondRun) {
+TEST_F(Checkpoint, KeepsSharedInputMemoryInTheSecondRun) {
   const auto run = [&](bool checkpointed) {
     const Definition function = [](const Tensors& in) {
       EXPECT_TRUE(in[0].shares_storage_with(in[1]));
@@ -334,14 +334,14 @@ class Elsewhere : public SavedTensorPolicy {
   std::vector<std::string> names;
 };
 
-TEST_F(Checkpoint, GivesItsInputsToThePolicyAround) {
+TEST_F(Checkpoint, PassesItsInputsToTheOuterPolicy) {
   const Tensors expected = gradients([&](const Tensor& x) { return deep(deep(x) + x); });
   Elsewhere policy;
   expect_same(gradients([&](const Tensor& x) { return checkpoint(function(), deep(x) + x); }), expected);
   EXPECT_THAT(policy.names, testing::Contains("checkpoint"));
 }
 
-TEST_F(Checkpoint, MayHaveInputsThatAPolicyAroundItDropsAndComputesAgain) {
+TEST_F(Checkpoint, AcceptsInputsDroppedByAnOuterPolicy) {
   const auto around = [&](const Tensor& x) { return exp(checkpoint(function(), sin(x)) * 0.5); };
   const Tensors expected = gradients([&](const Tensor& x) { return exp(deep(sin(x)) * 0.5); });
   const Rematerialisation policy({.drop_below = 1e9});
@@ -362,7 +362,7 @@ TEST_F(Checkpoint, LeavesNothingBehindWhenTheFunctionThrows) {
   expect_same(gradients([&](const Tensor& x) { return checkpoint(function(), x); }), expected);
 }
 
-TEST_F(Checkpoint, MayBeTriedAgainWhenTheSecondRunThrew) {
+TEST_F(Checkpoint, MayBeRetriedAfterTheSecondRunThrows) {
   bool fails = false;
   const auto sometimes = [&](const Tensor& x) {
     const Tensor y = sin(x);
@@ -380,7 +380,7 @@ TEST_F(Checkpoint, MayBeTriedAgainWhenTheSecondRunThrew) {
   EXPECT_TRUE(bit_equal(found, grad({sum(sometimes(x_))}, {x_})[0]));
 }
 
-TEST_F(Checkpoint, RecomputedMemoryHasTheTagOfTheFirst) {
+TEST_F(Checkpoint, TagsRecomputedMemoryAsInTheFirstRun) {
   std::vector<Tag> tags;
   Tensor y;
   {
@@ -404,7 +404,7 @@ std::string backward_error(const Tensor& y) {
   return message_of([&] { sum(y).backward(); });
 }
 
-TEST_F(Checkpoint, SaysWhatTheFunctionDidOtherwise) {
+TEST_F(Checkpoint, ReportsTheFirstDifferingOperation) {
   int run = 0;
   const auto refused = [&](const std::function<Tensor(const Tensor&)>& odd) {
     run = 0;
@@ -428,7 +428,7 @@ TEST_F(Checkpoint, SaysWhatTheFunctionDidOtherwise) {
             start + "operation 0 was transpose (8, 4) f64 on cpu, now transpose (3, 4) f64 on cpu");
 }
 
-TEST_F(Checkpoint, SaysThatTheFunctionTakesOtherRandomNumbers) {
+TEST_F(Checkpoint, ReportsDifferentRandomNumbers) {
   int run = 0;
   const Tensor y = checkpoint(
       [&](const Tensor& x) {
@@ -439,7 +439,7 @@ TEST_F(Checkpoint, SaysThatTheFunctionTakesOtherRandomNumbers) {
   EXPECT_THAT(backward_error(y), StartsWith("[generator] a recomputation asks for 5 random numbers"));
 }
 
-TEST_F(Checkpoint, SaysWhatWasWrittenSince) {
+TEST_F(Checkpoint, NamesAnInputWrittenBeforeTheSecondRun) {
   Tensor mask = ones({4, 8}, {.dtype = DType::f64});
   Tensor input = x_ * 2.0;
   const auto masked = [&](const Tensor& x) { return exp(sin(x) + mask); };
@@ -463,7 +463,7 @@ TEST_F(Checkpoint, SaysWhatWasWrittenSince) {
   EXPECT_THAT(backward_error(y), HasSubstr("was written in place"));
 }
 
-TEST_F(Checkpoint, SaysThatTheFunctionWroteWhatItHadSaved) {
+TEST_F(Checkpoint, ReportsAWriteToASavedTensor) {
   const auto careless = [](const Tensor& x) {
     Tensor y = exp(x);
     const NoGradGuard guard;
@@ -474,7 +474,7 @@ TEST_F(Checkpoint, SaysThatTheFunctionWroteWhatItHadSaved) {
   EXPECT_THAT(backward_error(checkpoint(careless, x_)), HasSubstr("was written in place"));
 }
 
-TEST_F(Checkpoint, ALongChainOfCheckpointsRunsAndDies) {
+TEST_F(Checkpoint, RunsAndFreesALongChain) {
   const auto add = [](const Tensor& x) { return tanh(x) * 0.5; };
   Tensor y = x_;
   for (int i = 0; i < 20000; ++i) y = checkpoint(add, y);

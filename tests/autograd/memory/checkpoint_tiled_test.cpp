@@ -44,7 +44,7 @@ class Tiled : public testing::Test {
   Tensor x_ = made({2, 10, 4}, 1), up_ = made({4, 16}, 2), down_ = made({16, 4}, 3);
 };
 
-TEST_F(Tiled, GivesWhatTheWholeGivesWhetherTilesDivideItOrNot) {
+TEST_F(Tiled, EqualsTheWholeForAnyTileSize) {
   const Tensor whole = feed_forward(x_);
   const std::vector<Tensor> expected = gradients(whole);
   for (const std::int64_t tile : {1, 3, 5, 10, 11}) {
@@ -99,7 +99,7 @@ TEST_F(Tiled, NestsInACheckpoint) {
   for (std::size_t i = 0; i < found.size(); ++i) EXPECT_TRUE(bit_equal(found[i], expected[i]));
 }
 
-TEST_F(Tiled, KeepsNoGraphWhereNoGradientIsWanted) {
+TEST_F(Tiled, KeepsNoGraphWithoutRequiresGrad) {
   const NoGradGuard guard;
   const Tensor y = tiled(3);
   EXPECT_FALSE(y.requires_grad());
@@ -108,7 +108,7 @@ TEST_F(Tiled, KeepsNoGraphWhereNoGradientIsWanted) {
   EXPECT_EQ(nothing.shape(), (Shape{2, 0, 3}));
 }
 
-TEST_F(Tiled, NeedsTheMemoryOfATile) {
+TEST_F(Tiled, NeedsTheMemoryOfOneTile) {
   constexpr std::int64_t positions = 512, tile = 32, hidden = 64;
   Tensor x = made({1, positions, 8}, 7), wide = made({8, hidden}, 8), narrow = made({hidden, 8}, 9);
   const auto layer = [&](const Tensor& in) { return matmul(gelu(matmul(in, wide)), narrow); };
@@ -131,7 +131,7 @@ TEST_F(Tiled, NeedsTheMemoryOfATile) {
   EXPECT_LT(tiled_peak, (positions * 8 * 3 + 4 * 8 * hidden + tile * 6 * hidden) * row);
 }
 
-TEST_F(Tiled, RefusesInOneSentence) {
+TEST_F(Tiled, RejectsBadInputsInOneSentence) {
   const auto same = [](const std::vector<Tensor>& in) { return exp(in[0]); };
   EXPECT_EQ(message_of([&] { checkpoint_tiled(same, {x_}, 1, 0); }),
             "[checkpoint_tiled] a tile must have at least 1 position: 0");

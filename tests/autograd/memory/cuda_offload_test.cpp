@@ -37,7 +37,7 @@ TEST(CudaOffload, GivesTheSameBits) {
   EXPECT_EQ(pinned_allocator_for(device).statistics().allocation.current, 0u);
 }
 
-TEST(CudaOffload, LeavesMemoryOfAnotherStreamInOrderToo) {
+TEST(CudaOffload, OrdersMemoryOfAnotherStream) {
   Generator generator(test_seed());
   CachingAllocator& pool = allocator_for(device);
   const Tensor x = to(randn({10'000}, {}, generator), device).set_requires_grad();
@@ -60,7 +60,7 @@ TEST(CudaOffload, LeavesMemoryOfAnotherStreamInOrderToo) {
   }
 }
 
-TEST(CudaOffload, ServesABudgetThatHasNoRoomForWhatIsSaved) {
+TEST(CudaOffload, ServesABudgetSmallerThanTheSavedTensors) {
   Generator generator(test_seed());
   const Tensor x = to(randn({1 << 19}, {}, generator), device).set_requires_grad();
   const Tensor expected = gradient_of_chain(x, 6);

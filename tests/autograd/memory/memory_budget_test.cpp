@@ -114,7 +114,7 @@ TEST(MemoryBudget, GivesTheSameBitsAtEverySizeDownToTheInfeasible) {
   expect_equal_bits(blocks.gradients(), expected);
 }
 
-TEST(MemoryBudget, DropsNothingWhereItIsNotNeeded) {
+TEST(MemoryBudget, DropsNothingWithEnoughMemory) {
   Blocks blocks(4);
   const std::size_t unlimited = peak_of([&] { blocks.gradients(); });
   const MemoryBudget budget(2 * unlimited);
@@ -124,7 +124,7 @@ TEST(MemoryBudget, DropsNothingWhereItIsNotNeeded) {
   EXPECT_EQ(budget.statistics().recomputed, 0u);
 }
 
-TEST(MemoryBudget, SaysThatItIsTooSmallWhereTheSameThingsAreComputedWithoutEnd) {
+TEST(MemoryBudget, ReportsEndlessRecomputationAsTooSmall) {
   // Each of 1000 gradients needs the last tensor of a chain of its own length, and no tensor of a chain fits the
   // budget.
   CachingAllocator& pool = allocator_for(cpu);
@@ -150,7 +150,7 @@ TEST(MemoryBudget, SaysThatItIsTooSmallWhereTheSameThingsAreComputedWithoutEnd) 
   EXPECT_TRUE(bit_equal(run(), expected));
 }
 
-TEST(MemoryBudget, OfAFeedForwardLayerHoldsTwoOfItsHiddenTensors) {
+TEST(MemoryBudget, FitsAFeedForwardLayerInTwoHiddenTensors) {
   // The input of the second product is computed again before its gradient exists, and gelu's gradient overwrites the
   // gradient of its result.
   const std::int64_t rows = 4096, hidden = 256;
@@ -170,7 +170,7 @@ TEST(MemoryBudget, OfAFeedForwardLayerHoldsTwoOfItsHiddenTensors) {
   for (std::size_t i = 0; i < 3; ++i) EXPECT_TRUE(bit_equal(gradients[i], expected[i]));
 }
 
-TEST(MemoryBudget, LeavesThePoolAsItWas) {
+TEST(MemoryBudget, RestoresThePool) {
   CachingAllocator& pool = allocator_for(cpu);
   const std::size_t before = pool.budget();
   {
@@ -184,7 +184,7 @@ TEST(MemoryBudget, LeavesThePoolAsItWas) {
   EXPECT_EQ(pool.budget(), before);
 }
 
-TEST(MemoryBudget, HoldsForAGraphThatOutlivesIt) {
+TEST(MemoryBudget, AppliesToAGraphThatOutlivesIt) {
   Blocks blocks(8);
   std::vector<Tensor> expected;
   const std::size_t unlimited = peak_of([&] { expected = blocks.gradients(); });
@@ -197,7 +197,7 @@ TEST(MemoryBudget, HoldsForAGraphThatOutlivesIt) {
   expect_equal_bits(grad({loss}, blocks.parameters()), expected);
 }
 
-TEST(Rematerialisation, DropsWhatIsCheapAndKeepsProducts) {
+TEST(Rematerialisation, DropsCheapTensorsAndKeepsProducts) {
   Blocks blocks(6, 0.1, 64, 128);
   const std::vector<Tensor> expected = blocks.gradients();
   const Rematerialisation selective({.drop_below = 1.0});
@@ -208,7 +208,7 @@ TEST(Rematerialisation, DropsWhatIsCheapAndKeepsProducts) {
   EXPECT_EQ(selective.statistics().recomputed, 12u);
 }
 
-TEST(Rematerialisation, ComputesEverythingAgainFromTheInputsAlone) {
+TEST(Rematerialisation, RecomputesEverythingFromTheInputs) {
   Blocks blocks(6);
   const std::vector<Tensor> expected = blocks.gradients();
   const Rematerialisation all({.drop_below = everything});
@@ -221,7 +221,7 @@ TEST(Rematerialisation, ComputesEverythingAgainFromTheInputsAlone) {
   EXPECT_LE(all.statistics().recomputed, 6u * 6u) << "each operator once";
 }
 
-TEST(Rematerialisation, TakesTilesForOneOperator) {
+TEST(Rematerialisation, TreatsTilesAsOneOperator) {
   const Tensor weight = (randn({32, 32}) * 0.2).detach().set_requires_grad();
   const Tensor start = randn({512, 32}).set_requires_grad();
   const auto run = [&](std::uint64_t* kept) {
@@ -244,7 +244,7 @@ TEST(Rematerialisation, TakesTilesForOneOperator) {
   EXPECT_GT(all.statistics().recomputed, 6u);
 }
 
-TEST(Rematerialisation, CountsAStorageOnceHoweverManyViewsAreSaved) {
+TEST(Rematerialisation, CountsAStorageOnceForAllItsViews) {
   const Tensor x = randn({8, 96}).set_requires_grad();
   const Rematerialisation policy;
   const Tensor y = tanh(x);
@@ -255,7 +255,7 @@ TEST(Rematerialisation, CountsAStorageOnceHoweverManyViewsAreSaved) {
   EXPECT_EQ(statistics.saved_bytes, 8u * 96u * 4u + 8u * 32u * 4u);
 }
 
-TEST(Rematerialisation, RefusesWhatWasWrittenSince) {
+TEST(Rematerialisation, RejectsAnInputWrittenInPlace) {
   Blocks blocks(2);
   const Rematerialisation all({.drop_below = everything});
   const Tensor loss = blocks.loss();
@@ -273,7 +273,7 @@ TEST(Rematerialisation, RefusesWhatWasWrittenSince) {
   EXPECT_NO_THROW(blocks.gradients());
 }
 
-TEST(Rematerialisation, RefusesAnInputThatWasWrittenSinceAndThatTheRecipeAloneReads) {
+TEST(Rematerialisation, RejectsAWrittenInputThatOnlyARecipeReads) {
   const Tensor x = uniform({64}, 0.5, 1.5).set_requires_grad();
   Tensor shift = ones({64});
   const Rematerialisation all({.drop_below = everything});
@@ -283,7 +283,7 @@ TEST(Rematerialisation, RefusesAnInputThatWasWrittenSinceAndThatTheRecipeAloneRe
               HasSubstr("[add] cannot be recomputed: an input (64,) f32 on cpu was written in place"));
 }
 
-TEST(Rematerialisation, ComputesFromWhatWasWrittenIntoAResultBeforeItWasRead) {
+TEST(Rematerialisation, KeepsValuesWrittenIntoAResultBeforeItsUse) {
   const Tensor x = uniform({64}, 0.5, 1.5).set_requires_grad();
   const auto run = [&] {
     const auto loss = [&] {
@@ -300,7 +300,7 @@ TEST(Rematerialisation, ComputesFromWhatWasWrittenIntoAResultBeforeItWasRead) {
   EXPECT_TRUE(bit_equal(run(), expected));
 }
 
-TEST(Rematerialisation, DoesNotSeeWhatWasWrittenIntoAResultThatNobodySaved) {
+TEST(Rematerialisation, IgnoresWritesToAnUnsavedResult) {
   const Tensor x = uniform({64}, 0.5, 1.5).set_requires_grad();
   const auto run = [&](bool write) {
     Tensor y = x * 2.0;  // no node saves its input or its result
@@ -329,7 +329,7 @@ TEST(Rematerialisation, ServesASecondBackwardAndSecondDerivatives) {
   expect_equal_bits(run(), expected);
 }
 
-TEST(Rematerialisation, WorksOnAnotherThreadThanTheForward) {
+TEST(Rematerialisation, RunsTheBackwardOnAnotherThread) {
   Blocks blocks(4);
   const std::vector<Tensor> expected = blocks.gradients();
   const Rematerialisation all({.drop_below = everything});
@@ -339,7 +339,7 @@ TEST(Rematerialisation, WorksOnAnotherThreadThanTheForward) {
   expect_equal_bits(found, expected);
 }
 
-TEST(Rematerialisation, LeavesNothingBehind) {
+TEST(Rematerialisation, LeaksNoMemory) {
   Blocks blocks(5);
   blocks.gradients();
   const std::uint64_t bytes = live_in_pool();
@@ -354,7 +354,7 @@ TEST(Rematerialisation, LeavesNothingBehind) {
   EXPECT_EQ(live_node_count(), nodes);
 }
 
-TEST(Rematerialisation, DoesNotRecurseHoweverLongTheChain) {
+TEST(Rematerialisation, DoesNotRecurseOverALongChain) {
   const Tensor x = uniform({4}, 0.5, 1.0).set_requires_grad();
   const auto run = [&] {
     Tensor y = x;
@@ -367,7 +367,7 @@ TEST(Rematerialisation, DoesNotRecurseHoweverLongTheChain) {
   EXPECT_EQ(all.statistics().recomputed, 19999u);
 }
 
-TEST(Rematerialisation, ServesAnyNumberOfPassesOverOneGraph) {
+TEST(Rematerialisation, ServesManyPassesOverOneGraph) {
   const Tensor x = uniform({32}, 0.5, 1.5).set_requires_grad();
   const auto jacobian = [&](ReclaimClient* client) {
     const Tensor y = exp(sin(x)) * 2.0;  // no variable holds the tensor that exp saved
@@ -384,7 +384,7 @@ TEST(Rematerialisation, ServesAnyNumberOfPassesOverOneGraph) {
   EXPECT_GT(policy.statistics().recomputed, 190u);
 }
 
-TEST(MemoryBudget, InsideASmallerOneRaisesNothing) {
+TEST(MemoryBudget, NestedDoesNotRaiseTheOuterBudget) {
   CachingAllocator& pool = allocator_for(cpu);
   const std::size_t before = pool.budget();
   {
@@ -403,7 +403,7 @@ TEST(MemoryBudget, InsideASmallerOneRaisesNothing) {
   EXPECT_EQ(pool.budget(), before);
 }
 
-TEST(MemoryBudget, IsKeptForOtherThreadsToo) {
+TEST(MemoryBudget, LimitsOtherThreads) {
   Blocks blocks(12);
   std::vector<Tensor> expected;
   const std::size_t unlimited = peak_of([&] { expected = blocks.gradients(); });
@@ -433,7 +433,7 @@ struct Watchdog {
   Watchdog& operator=(const Watchdog&) = delete;
 };
 
-TEST(Rematerialisation, OfEachOfTwoThreadsComputesAgainWhileTheOtherDoes) {
+TEST(Rematerialisation, RecomputesOnTwoThreadsAtOnce) {
   const Watchdog watchdog(60);
   CachingAllocator& pool = allocator_for(cpu);
   std::latch both(2);
@@ -462,7 +462,7 @@ TEST(Rematerialisation, OfEachOfTwoThreadsComputesAgainWhileTheOtherDoes) {
   other.join();
 }
 
-TEST(MemoryBudget, ServesTheThreadsThatARecipeWaitsFor) {
+TEST(MemoryBudget, ServesThreadsStartedByARecipe) {
   const Watchdog watchdog(120);
   const auto on_a_thread = [](const Tensor& x) {
     Tensor h;
@@ -486,7 +486,7 @@ TEST(MemoryBudget, ServesTheThreadsThatARecipeWaitsFor) {
   EXPECT_GT(budget.statistics().recomputed, 0u);
 }
 
-TEST(MemoryBudget, ThatEndsABackwardPassInTheMiddleSpoilsNothing) {
+TEST(MemoryBudget, LeavesAnAbortedBackwardPassConsistent) {
   Blocks blocks(12);
   std::vector<Tensor> expected;
   const std::size_t unlimited = peak_of([&] { expected = blocks.gradients(); });
@@ -511,7 +511,7 @@ TEST(MemoryBudget, ThatEndsABackwardPassInTheMiddleSpoilsNothing) {
   EXPECT_GT(ended, 0);
 }
 
-TEST(Rematerialisation, LetsAGraphEndWithItsThread) {
+TEST(Rematerialisation, AllowsAGraphToEndWithItsThread) {
   const std::uint64_t bytes = live_in_pool();
   std::thread([] {
     struct Late {
@@ -527,7 +527,7 @@ TEST(Rematerialisation, LetsAGraphEndWithItsThread) {
   EXPECT_EQ(live_in_pool(), bytes);
 }
 
-TEST(Rematerialisation, MayTakeThePlaceOfAnotherInOnePointer) {
+TEST(Rematerialisation, MayReplaceAnotherPolicyInOnePointer) {
   const Tensor x = uniform({64}, 0.5, 1.5).set_requires_grad();
   auto policy = std::make_unique<Rematerialisation>();
   policy = std::make_unique<Rematerialisation>();  // constructed before the first one is destroyed
@@ -581,7 +581,7 @@ std::vector<Tensor> random_program(std::uint64_t seed) {
   return gradients;
 }
 
-TEST(MemoryBudget, IsHardForRandomProgramsWhichGiveTheSameBits) {
+TEST(MemoryBudget, HoldsForRandomProgramsWithTheSameBits) {
   std::mt19937_64 random(test_seed());
   int finished = 0;
   for (int round = 0; round < 40; ++round) {

@@ -78,7 +78,7 @@ std::vector<char> read_back(const OffloadFile& file, const OffloadFile::Extent& 
   return back;
 }
 
-TEST(OffloadFile, GivesBackWhatItWasGiven) {
+TEST(OffloadFile, ReturnsTheWrittenBytes) {
   const auto file = OffloadFile::in(offload_folder());
   const std::vector<char> a = bytes_of(10000, 1), b = bytes_of(333, 7);
   const auto first = written(file, a), second = written(file, b);
@@ -87,7 +87,7 @@ TEST(OffloadFile, GivesBackWhatItWasGiven) {
   EXPECT_EQ(file->bytes(), a.size() + b.size());
 }
 
-TEST(OffloadFile, UsesSpaceAgainThatWasGivenBack) {
+TEST(OffloadFile, ReusesFreedSpace) {
   const auto file = OffloadFile::in(offload_folder());
   const std::vector<char> bytes = bytes_of(4096, 3);
   const FullDisk limit(4096 * 4);
@@ -112,7 +112,7 @@ TEST(OffloadFile, LeavesNothingInTheFolder) {
   EXPECT_TRUE(std::filesystem::remove(folder));
 }
 
-TEST(OffloadFile, SaysThatTheFolderIsMissing) {
+TEST(OffloadFile, ReportsAMissingFolder) {
   try {
     OffloadFile::in("/nowhere/at/all");
     FAIL();
@@ -121,7 +121,7 @@ TEST(OffloadFile, SaysThatTheFolderIsMissing) {
   }
 }
 
-TEST(OffloadFile, SaysThatTheDiskIsFullBeforeAnythingIsWritten) {
+TEST(OffloadFile, ReportsAFullDiskBeforeAnyWrite) {
   const auto file = OffloadFile::in(offload_folder());
   const std::vector<char> bytes = bytes_of(8192, 0);
   const FullDisk limit(10000);
@@ -175,7 +175,7 @@ TEST(OffloadTensor, BringsBackEveryBitInAnyOrder) {
   }
 }
 
-TEST(OffloadTensor, SaysThatTheFileCannotBeRead) {
+TEST(OffloadTensor, ReportsAnUnreadableFile) {
   std::filesystem::path folder = offload_folder() + "/offload_cut_off";
   std::filesystem::create_directory(folder);
   folder = std::filesystem::canonical(folder);
@@ -196,7 +196,7 @@ TEST(OffloadTensor, SaysThatTheFileCannotBeRead) {
   std::filesystem::remove(folder);
 }
 
-TEST(OffloadTensor, AChildLeavesTheFileToItsParent) {
+TEST(OffloadTensor, BelongsToTheParentAfterAFork) {
   constexpr std::int64_t each = 4096;
   auto file = OffloadFile::in(offload_folder());
   auto extent = file->move_out(bytes_tensor(each, 0));
@@ -243,7 +243,7 @@ void expect_equal_gradients(const std::vector<Tensor>& found, const std::vector<
   for (std::size_t i = 0; i < found.size(); ++i) EXPECT_TRUE(bit_equal(found[i], expected[i])) << "gradient " << i;
 }
 
-TEST(Offload, MovesAllThatIsSavedAndGivesTheSameBits) {
+TEST(Offload, MovesEverySavedTensorAndGivesTheSameBits) {
   std::vector<Tensor> leaves;
   const std::vector<Tensor> expected = chain_gradients(leaves);
   const Rematerialisation policy({.offload_folder = offload_folder(), .offload_all = true});
@@ -269,7 +269,7 @@ TEST(Offload, ServesASecondBackwardThroughTheSameGraph) {
   EXPECT_EQ(policy.statistics().held_bytes, 0u);
 }
 
-TEST(Offload, GoesOnAfterAFunctionThatThrows) {
+TEST(Offload, ContinuesAfterAThrowingFunction) {
   std::vector<Tensor> leaves;
   const std::vector<Tensor> expected = chain_gradients(leaves);
   const Rematerialisation policy({.offload_folder = offload_folder(), .offload_all = true});
@@ -301,7 +301,7 @@ TEST(Offload, MovesTheInputsOfCheckpoints) {
   EXPECT_GE(policy.statistics().loaded, 3u);
 }
 
-TEST(Offload, ReadsAgainWhatWasWrittenIntoSinceItCameBack) {
+TEST(Offload, RereadsATensorWrittenAfterItsReturn) {
   const Tensor x = uniform({64}, 0.5, 1.5).set_requires_grad();
   const Rematerialisation policy({.offload_folder = offload_folder(), .offload_all = true});
   Tensor loss;
@@ -323,7 +323,7 @@ TEST(Offload, ReadsAgainWhatWasWrittenIntoSinceItCameBack) {
   EXPECT_EQ(policy.statistics().loaded, 2u);
 }
 
-TEST(Offload, ServesABudgetThatComputingAgainCannot) {
+TEST(Offload, ServesABudgetTooSmallForRecomputation) {
   std::vector<Tensor> leaves;
   const std::vector<Tensor> expected = chain_gradients(leaves);
   CachingAllocator& pool = allocator_for(cpu);
@@ -343,7 +343,7 @@ TEST(Offload, ServesABudgetThatComputingAgainCannot) {
   EXPECT_EQ(budget.statistics().recomputed, 0u);
 }
 
-TEST(Offload, FallsBackToComputingAgainWhereTheDiskIsFull) {
+TEST(Offload, FallsBackToRecomputationOnAFullDisk) {
   std::vector<Tensor> leaves;
   const std::vector<Tensor> expected = chain_gradients(leaves);
   const FullDisk limit(100'000);  // holds three of the chain's tensors
@@ -369,7 +369,7 @@ Tensor times_without_recipe(const Tensor& x, const Tensor& a) {
 /// A file that is cheaper to read than results are to recompute.
 RematerialisationOptions cheap_file() { return {.offload_folder = offload_folder(), .file_speed = 1e9}; }
 
-TEST(Offload, DoesNotWriteWhatWasOverwritten) {
+TEST(Offload, DoesNotWriteAnOverwrittenTensor) {
   const Tensor x = uniform({64}, 0.5, 1.0).set_requires_grad();
   const auto run = [&](ReclaimClient* client) {
     Tensor y = tanh(x);  // saves its result
@@ -388,7 +388,7 @@ TEST(Offload, DoesNotWriteWhatWasOverwritten) {
   EXPECT_EQ(policy.statistics().offloaded, 0u);
 }
 
-TEST(Offload, RefusesWhatWasOverwrittenAndHasNoRecipe) {
+TEST(Offload, RejectsAnOverwrittenTensorWithoutARecipe) {
   const Tensor x = uniform({64}, 0.5, 1.0).set_requires_grad();
   const Rematerialisation policy(cheap_file());
   Tensor a = uniform({64}, 0.5, 1.0);
@@ -404,7 +404,7 @@ TEST(Offload, RefusesWhatWasOverwrittenAndHasNoRecipe) {
   }
 }
 
-TEST(Offload, ServesPassesOnSeveralThreadsWhileAnotherAsksForMemory) {
+TEST(Offload, ServesPassesOnSeveralThreadsUnderMemoryPressure) {
   std::vector<Tensor> leaves;
   const std::vector<Tensor> expected = chain_gradients(leaves);
   const Rematerialisation policy({.drop_below = 1e9, .offload_folder = offload_folder()});
@@ -464,7 +464,7 @@ TEST(OffloadStream, ReusesNoBlockUnderACopy) {
   EXPECT_GT(allocator_for(device).statistics().events_recorded, 0u);
 }
 
-TEST(OffloadStream, KeepsABlockUntilItsCopyIsOver) {
+TEST(OffloadStream, KeepsABlockUntilItsCopyEnds) {
   const Device device = racing_device(75);
   const Rematerialisation policy({.offload_folder = offload_folder(), .offload_all = true, .device = device});
   const Tensor x = Tensor::empty({512, 512}, {DType::f32, device}).set_requires_grad();
@@ -474,7 +474,7 @@ TEST(OffloadStream, KeepsABlockUntilItsCopyIsOver) {
   EXPECT_GE(pool.active_bytes.current, pool.allocated_bytes.current + 1_MiB) << "given back, and still read";
 }
 
-TEST(OffloadStream, LeavesMemoryOfAnotherStreamInOrderToo) {
+TEST(OffloadStream, OrdersMemoryOfAnotherStream) {
   const Device device = racing_device(72);
   const Rematerialisation policy({.offload_folder = offload_folder(), .device = device});
   const Tensor x = Tensor::empty({512, 512}, {DType::f32, device}).set_requires_grad();
@@ -491,7 +491,7 @@ TEST(OffloadStream, LeavesMemoryOfAnotherStreamInOrderToo) {
   EXPECT_EQ(races_on(device), 0u);
 }
 
-TEST(OffloadStream, TheRaceDetectorNamesACopyThatThePoolWasNotToldOf) {
+TEST(OffloadStream, AnUnreportedCopyIsARace) {
   const Device device = racing_device(73);
   CachingAllocator& pool = allocator_for(device);
   for (const bool told : {true, false}) {
@@ -512,7 +512,7 @@ TEST(OffloadStream, TheRaceDetectorNamesACopyThatThePoolWasNotToldOf) {
   }
 }
 
-TEST(OffloadStream, ADeviceThatIsLikeTheCpuHasNone) {
+TEST(OffloadStream, IsAbsentOnACpuLikeDevice) {
   configure_simulated_device(74, 1_GiB, "cpu");
   const Device device{DeviceType::sim, 74};
   const Tensor x = Tensor::empty({64, 64}, {DType::f32, device}).set_requires_grad();
@@ -522,7 +522,7 @@ TEST(OffloadStream, ADeviceThatIsLikeTheCpuHasNone) {
   EXPECT_EQ(allocator_for(device).statistics().events_recorded, 0u);
 }
 
-TEST(Offload, RefusesAFolderThatIsNotThereAndLeavesThePoolAlone) {
+TEST(Offload, RejectsAMissingFolderAndLeavesThePoolUnchanged) {
   const std::size_t before = allocator_for(cpu).budget();
   EXPECT_THROW(MemoryBudget(1_GiB, cpu, {.offload_folder = "/nowhere"}), FileError);
   EXPECT_THROW(Rematerialisation({.offload_folder = "/nowhere"}), FileError);

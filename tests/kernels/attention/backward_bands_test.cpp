@@ -25,7 +25,7 @@ TEST(AttentionBackward, FollowsTheDefinitionForEveryBand) {
     for (const std::int64_t n : {1, 7, 61, 257}) expect_definition(banded(n, n, b.left, b.right));
 }
 
-TEST(AttentionBackward, QueriesAndKeysMayDifferInNumber) {
+TEST(AttentionBackward, AllowsDifferentNumbersOfQueriesAndKeys) {
   for (const Band& b : bands) {
     expect_definition(banded(1, 300, b.left, b.right));
     expect_definition(banded(131, 17, b.left, b.right));
@@ -33,13 +33,13 @@ TEST(AttentionBackward, QueriesAndKeysMayDifferInNumber) {
   }
 }
 
-TEST(AttentionBackward, TakesEveryMapOfPositions) {
+TEST(AttentionBackward, SupportsEveryPositionMap) {
   for (const Band& b : bands)
     for (const PositionMap& queries : shards(70))
       for (const PositionMap& keys : shards(53)) expect_definition(banded(queries, keys, b.left, b.right));
 }
 
-TEST(AttentionBackward, PairsOfDifferentDocumentsDoNotCount) {
+TEST(AttentionBackward, IgnoresPairsOfDifferentDocuments) {
   const std::vector<std::int64_t> starts{0, 5, 5, 40, 100, 130};  // one is empty; positions from 130 on see no key
   const auto document = [&](std::int64_t position) {
     return std::upper_bound(starts.begin(), starts.end(), position) - starts.begin();
@@ -56,7 +56,7 @@ TEST(AttentionBackward, PairsOfDifferentDocumentsDoNotCount) {
   }
 }
 
-TEST(AttentionBackward, TakesEveryHeadDimension) {
+TEST(AttentionBackward, SupportsEveryHeadDimension) {
   for (const std::int64_t depth : {1, 2, 8, 15, 16, 17, 31, 33, 64, 80, 128, 256}) {
     BackwardExample e = causal(57);
     e.depth = e.v_depth = depth;
@@ -70,7 +70,7 @@ TEST(AttentionBackward, TakesEveryHeadDimension) {
   }
 }
 
-TEST(AttentionBackward, SumsUpWhatIsNarrowAndLongInFewRows) {
+TEST(AttentionBackward, SumsNarrowLongHeadsInFewRows) {
   // Widths that are not whole vectors, and half types: dq of incomplete rows is summed in scratch.
   for (const Band& b : {Band{16, 0}, Band{60, 130}, Band{-300, 310}}) {
     BackwardExample e = banded(900, 900, b.left, b.right);
@@ -94,7 +94,7 @@ TEST(AttentionBackward, SharesKeysAmongTheHeadsOfAGroup) {
   }
 }
 
-TEST(AttentionBackward, ShardsAccumulateToTheWhole) {
+TEST(AttentionBackward, AccumulatesShardsToTheWhole) {
   // The keys in four shards of a sequence, one after another, with the global lse and delta.
   const std::int64_t n = 203;
   BackwardExample e = causal(n);
@@ -124,7 +124,7 @@ TEST(AttentionBackward, ShardsAccumulateToTheWhole) {
   check.expect(sum, 2e-5);
 }
 
-TEST(AttentionDelta, IsTheProductOfOutAndItsGradientLessTheGradientOfLse) {
+TEST(AttentionDelta, FollowsItsDefinition) {
   for (const DType dtype : {DType::f64, DType::f32, DType::f16, DType::bf16}) {
     BackwardExample e = causal(70);
     e.batch = 2;

@@ -11,7 +11,7 @@ namespace {
 
 using namespace testing;
 
-TEST(AttentionBackwardLimits, LengthsOfNothing) {
+TEST(AttentionBackwardLimits, AcceptsEmptySequences) {
   for (const auto& [queries, keys] : {std::pair<std::int64_t, std::int64_t>{0, 5}, {5, 0}, {0, 0}})
     expect_definition(banded(queries, keys, unbounded, unbounded));
   BackwardExample e = causal(4);
@@ -19,7 +19,7 @@ TEST(AttentionBackwardLimits, LengthsOfNothing) {
   expect_definition(e);
 }
 
-TEST(AttentionBackwardLimits, WithoutQueryHeadsKeysAndValuesHaveZeros) {
+TEST(AttentionBackwardLimits, GivesZeroGradientsWithoutQueryHeads) {
   BackwardExample e = causal(5);
   e.q_heads = e.schedule.heads = 0;
   expect_definition(e);
@@ -33,7 +33,7 @@ TEST(AttentionBackwardLimits, WithoutQueryHeadsKeysAndValuesHaveZeros) {
   }
 }
 
-TEST(AttentionBackwardLimits, HeadsOfNoWidth) {
+TEST(AttentionBackwardLimits, AcceptsHeadsOfWidthZero) {
   for (const auto& [depth, v_depth] : {std::pair<std::int64_t, std::int64_t>{0, 0}, {0, 5}, {5, 0}}) {
     BackwardExample e = causal(50);
     e.depth = depth;
@@ -43,7 +43,7 @@ TEST(AttentionBackwardLimits, HeadsOfNoWidth) {
   }
 }
 
-TEST(AttentionBackwardLimits, EdgesOfMasksBeyondAKeyTile) {
+TEST(AttentionBackwardLimits, MasksEdgesBeyondAKeyTile) {
   for (std::int64_t offset = 0; offset <= 210; offset += 3) {
     BackwardExample e = banded(PositionMap::contiguous(30, offset), PositionMap::contiguous(260), 3, 190);
     e.depth = e.v_depth = 3;
@@ -52,7 +52,7 @@ TEST(AttentionBackwardLimits, EdgesOfMasksBeyondAKeyTile) {
   }
 }
 
-TEST(AttentionBackwardLimits, AQueryThatSeesNothingHasNoGradientWhateverItsRowsHold) {
+TEST(AttentionBackwardLimits, IgnoresNanInRowsOfFullyMaskedQueries) {
   BackwardExample e = banded(90, 60, unbounded, 0);  // the first 30 queries precede every key
   BackwardCheck check(e, DType::f32);
   for (std::int64_t i = 0; i < 30 * e.q_heads * e.v_depth; ++i)
@@ -60,13 +60,13 @@ TEST(AttentionBackwardLimits, AQueryThatSeesNothingHasNoGradientWhateverItsRowsH
   check.expect(*check.run(), 2e-5);
 }
 
-TEST(AttentionBackwardLimits, LseOfMinusInfinitySwitchesAQueryOff) {
+TEST(AttentionBackwardLimits, SkipsAQueryWithLseOfMinusInfinity) {
   BackwardExample e = causal(60);
   e.alone = {0, 7, 31, 59};
   expect_definition(e);
 }
 
-TEST(AttentionBackwardLimits, WithoutAGradientOfOutOnlyThatOfLseCounts) {
+TEST(AttentionBackwardLimits, UsesOnlyTheLseGradientWithoutAnOutGradient) {
   BackwardExample e = causal(100);
   BackwardCheck zero(e, DType::f64);
   for (std::int64_t i = 0; i < zero.grad_out.count(); ++i) zero.grad_out.set(i, 0.0);
@@ -99,7 +99,7 @@ TEST(AttentionBackwardLimits, EachGradientIsOptional) {
   }
 }
 
-TEST(AttentionBackwardLimits, TheSameBitsForAnyNumberOfThreads) {
+TEST(AttentionBackwardLimits, GivesTheSameBitsForAnyNumberOfThreads) {
   for (const DType dtype : {DType::f64, DType::f32, DType::bf16}) {
     for (const std::int64_t depth : {8, 9}) {  // dq is summed in place, and in scratch
       BackwardExample e = dtype == DType::bf16 ? banded(331, 331, 20, 5) : causal(331);
@@ -112,7 +112,7 @@ TEST(AttentionBackwardLimits, TheSameBitsForAnyNumberOfThreads) {
   }
 }
 
-TEST(AttentionBackwardLimits, HalfOperandsMayHaveGradientsInTheComputeType) {
+TEST(AttentionBackwardLimits, WritesHalfGradientsInTheComputeType) {
   const BackwardExample e = causal(90);
   const BackwardCheck check(e, DType::f16);
   BackwardCheck::Result sum(e, DType::f32);
@@ -134,7 +134,7 @@ double relative_error(const RowsArray& actual, const Numbers& expected) {
   return std::sqrt(difference / norm);
 }
 
-TEST(AttentionBackwardLimits, HalfTypesRoundResultsAndAtMostWeights) {
+TEST(AttentionBackwardLimits, RoundsOnlyResultsAndWeightsToHalfTypes) {
   // CPUs with bf16 products round the weights too.
   for (const DType dtype : {DType::f16, DType::bf16}) {
     BackwardExample e = causal(130);
@@ -148,7 +148,7 @@ TEST(AttentionBackwardLimits, HalfTypesRoundResultsAndAtMostWeights) {
   }
 }
 
-TEST(AttentionBackwardLimits, KeysThatNobodySeesLeaveNoTrace) {
+TEST(AttentionBackwardLimits, IgnoresNanInUnseenKeys) {
   // Rows of queries without keys hold NaN, and so does their gradient of lse.
   const std::int64_t n = 150;
   BackwardExample e = banded(n, n, unbounded, -30);
@@ -161,7 +161,7 @@ TEST(AttentionBackwardLimits, KeysThatNobodySeesLeaveNoTrace) {
   check.expect(*check.run(), 2e-5);
 }
 
-TEST(AttentionBackwardLimits, NobodySeesAnything) {
+TEST(AttentionBackwardLimits, AcceptsAFullyMaskedCall) {
   for (const std::int64_t depth : {8, 9}) {
     BackwardExample e = banded(200, 200, -300, 400);
     e.depth = depth;
@@ -169,24 +169,24 @@ TEST(AttentionBackwardLimits, NobodySeesAnything) {
   }
 }
 
-TEST(AttentionBackwardLimits, LargeScoresNeitherOverflowNorVanish) {
+TEST(AttentionBackwardLimits, SurvivesLargeScores) {
   BackwardExample e = causal(64);
   e.depth = 4;
   e.sharpness = 300;
   expect_definition(e, 1e-10, 1e-2);
 }
 
-TEST(AttentionBackwardLimits, BiasesAndSinksOfEveryFiniteSizeCount) {
+TEST(AttentionBackwardLimits, CountsBiasesAndSinksOfEveryFiniteSize) {
   expect_definition(with_largest_biases(causal(130)));
 }
 
 // In f32 the lse of such a query cannot represent the number of keys that share the weight. Nothing may overflow.
-TEST(AttentionBackwardLimits, OfQueriesWhoseKeysAllHaveAHugeBiasNothingOverflows) {
+TEST(AttentionBackwardLimits, DoesNotOverflowUnderHugeBiases) {
   for (const DType dtype : {DType::f32, DType::bf16})
     expect_no_overflow_of_huge_biases(causal(130), dtype, [](const BackwardCheck& check) { return check.run(); });
 }
 
-TEST(AttentionBackwardLimits, OffsetsBeyondTwoToThe31stAreWhole) {
+TEST(AttentionBackwardLimits, SupportsOffsetsBeyond2To31) {
   // 40 rows, 2^26 elements apart; only the pages that hold rows are touched.
   constexpr std::int64_t rows = 40, stride = std::int64_t{1} << 26, depth = 8;
   constexpr std::size_t bytes = static_cast<std::size_t>(rows * stride) * sizeof(float);
@@ -239,7 +239,7 @@ WorkspaceUse workspace_of(const BackwardExample& e, DType dtype) {
           after.requests - before.requests};
 }
 
-TEST(AttentionBackwardLimits, AskForWorkspacesOfWhichOnlyThePlanGrowsWithTheLength) {
+TEST(AttentionBackwardLimits, GrowsOnlyThePlanWithTheLength) {
   const int before = num_threads();
   for (const int threads : {1, 2, 3})  // 1: whole heads; 2 and 3: ranges of queries
     for (const DType dtype : {DType::f32, DType::bf16}) {
@@ -258,7 +258,7 @@ TEST(AttentionBackwardLimits, AskForWorkspacesOfWhichOnlyThePlanGrowsWithTheLeng
   set_num_threads(before);
 }
 
-TEST(AttentionBackwardLimits, OnASimulatedDeviceOnlyTimePasses) {
+TEST(AttentionBackwardLimits, OnlyAdvancesTheClockOnASimulatedDevice) {
   const Stream sim{{DeviceType::sim, 0}, 0};
   const BackwardExample e = causal(100);
   const BackwardCheck check(e, DType::f32);

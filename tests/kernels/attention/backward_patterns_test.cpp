@@ -36,7 +36,7 @@ TEST(AttentionBackwardPatterns, ListedBlocksFollowTheDefinition) {
         example({"listed", {blocks.term()}, 1, 16}, PositionMap::contiguous(80), PositionMap::contiguous(93), causal));
 }
 
-TEST(AttentionBackwardPatterns, TheSameBitsForAnyNumberOfThreads) {
+TEST(AttentionBackwardPatterns, HaveTheSameBitsForAnyNumberOfThreads) {
   for (const Named& pattern : patterns()) {
     SCOPED_TRACE(pattern.name);
     const std::int64_t n = 300;
@@ -46,7 +46,7 @@ TEST(AttentionBackwardPatterns, TheSameBitsForAnyNumberOfThreads) {
   }
 }
 
-TEST(AttentionBackwardPatterns, TermsInPassesAccumulateToTheirSum) {
+TEST(AttentionBackwardPatterns, AccumulateTermsOverSeveralPasses) {
   const std::int64_t n = 120;
   const Named both{"sum", {of_kind(Kind::segment, 20), of_kind(Kind::columns, 5, 1)}};
   BackwardExample e = example(both, PositionMap::contiguous(n), PositionMap::contiguous(n), true);
@@ -60,7 +60,7 @@ TEST(AttentionBackwardPatterns, TermsInPassesAccumulateToTheirSum) {
   check.expect(sum, 2e-5);
 }
 
-TEST(AttentionBackwardPatterns, PartsOfACallKnowTheirHeads) {
+TEST(AttentionBackwardPatterns, UseTheGlobalHeadInPartsOfACall) {
   // Heads 2 and 3 alone, of a pattern whose phases depend on the head.
   const Named pattern = patterns()[0];
   const BackwardCheck whole(example(pattern, PositionMap::contiguous(90), PositionMap::contiguous(90), false),

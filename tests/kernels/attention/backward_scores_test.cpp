@@ -49,22 +49,22 @@ void expect_rules(void (*change)(BackwardExample&)) {
   }
 }
 
-TEST(AttentionBackwardScores, Softcap) {
+TEST(AttentionBackwardScores, SupportSoftcap) {
   expect_rules([](BackwardExample& e) { e.softcap = 1.5; });
 }
-TEST(AttentionBackwardScores, BiasAndItsGradient) {
+TEST(AttentionBackwardScores, SupportBiasAndItsGradient) {
   expect_rules([](BackwardExample& e) { e.bias = e.dbias = true; });
 }
-TEST(AttentionBackwardScores, Alibi) {
+TEST(AttentionBackwardScores, SupportAlibi) {
   expect_rules([](BackwardExample& e) { e.alibi = true; });
 }
-TEST(AttentionBackwardScores, Sinks) {
+TEST(AttentionBackwardScores, SupportSinks) {
   expect_rules([](BackwardExample& e) { e.sinks = true; });
 }
-TEST(AttentionBackwardScores, Dropout) {
+TEST(AttentionBackwardScores, SupportDropout) {
   expect_rules([](BackwardExample& e) { e.dropout = 0.3; });
 }
-TEST(AttentionBackwardScores, AllAtOnce) {
+TEST(AttentionBackwardScores, SupportAllModificationsAtOnce) {
   expect_rules([](BackwardExample& e) {
     e.softcap = 4;
     e.dropout = 0.2;
@@ -72,7 +72,7 @@ TEST(AttentionBackwardScores, AllAtOnce) {
   });
 }
 
-TEST(AttentionBackwardScores, AScaleOfNothingStillGivesTheBiasItsGradient) {
+TEST(AttentionBackwardScores, GiveTheBiasItsGradientAtScaleZero) {
   BackwardExample e = causal(40, 40);
   e.bias = e.dbias = true;
   BackwardCheck check(e, DType::f64);
@@ -94,7 +94,7 @@ TEST(AttentionBackwardScores, AScaleOfNothingStillGivesTheBiasItsGradient) {
   for (std::int64_t i = 0; i < by_scale.dq.count(); ++i) ASSERT_EQ(by_scale.dq[i], 0.0);
 }
 
-TEST(AttentionBackwardScores, GradientsOfTheBiasAloneAreTheSame) {
+TEST(AttentionBackwardScores, GiveTheSameBiasGradientAlone) {
   BackwardExample e = causal(70, 70);
   e.bias = e.dbias = true;
   const BackwardCheck check(e, DType::f32);

@@ -67,7 +67,7 @@ TEST_P(AttentionBackwardThreads, FollowTheDefinition) {
   }
 }
 
-TEST_P(AttentionBackwardThreads, AddToWhatThereIs) {
+TEST_P(AttentionBackwardThreads, AccumulateIntoExistingGradients) {
   for (const Storage& storage : {in_place, narrow_halves}) {
     BackwardExample e = example(GetParam(), storage);
     e.dbias = true;
@@ -126,7 +126,7 @@ TEST(AttentionBackwardThreadsOverLongHeads, ChangeNoBit) {
   expect_equal_bits(BackwardCheck(e, DType::f16), {2, 3});
 }
 
-TEST(AttentionBackwardThreadsInside, AParallelRegionChangeNoBit) {
+TEST(AttentionBackwardInParallelRegion, ChangesNoBit) {
   const int before = num_threads();
   const BackwardCheck check(example(shapes[1]), DType::bf16);
   set_num_threads(1);
@@ -153,7 +153,7 @@ std::uint64_t workspace_of(std::int64_t n, std::int64_t left) {
   return pool.statistics().category_bytes[workspace].peak - before;
 }
 
-TEST(AttentionBackwardThreadsShare, OneScratchOfTheRowsOfAHeadAsLongAsItIsSmall) {
+TEST(AttentionBackwardScratch, IsSharedByThreadsWhileSmall) {
   const int before = num_threads();
   set_num_threads(2);
   const std::uint64_t shared = workspace_of(3000, 400), twice = workspace_of(6000, 400);

@@ -31,7 +31,7 @@ void run_in_parts(ForwardProblem& p, const std::vector<std::pair<std::int64_t, s
   }
 }
 
-TEST(AttentionForwardCarry, InStepsIsTheWhole) {
+TEST(AttentionForwardCarry, EqualsTheWholeOverSeveralSteps) {
   for (DType dtype : {DType::f64, DType::f32, DType::f16, DType::bf16}) {
     ForwardProblem p(dtype, two_heads);
     p.causal(10);
@@ -40,7 +40,7 @@ TEST(AttentionForwardCarry, InStepsIsTheWhole) {
   }
 }
 
-TEST(AttentionForwardCarry, TakesKeysInAnyOrderAndSinksOnce) {
+TEST(AttentionForwardCarry, AcceptsKeysInAnyOrderAndCountsSinksOnce) {
   for (DType dtype : {DType::f64, DType::f32}) {
     ForwardProblem p(dtype, two_heads);
     p.causal(10).with_sinks().with_alibi().with_bias({1, 4, 75, 90}).with_dropout(0.2).scores.softcap = 3;
@@ -49,7 +49,7 @@ TEST(AttentionForwardCarry, TakesKeysInAnyOrderAndSinksOnce) {
   }
 }
 
-TEST(AttentionForwardCarry, OfNothingNewKeepsEveryBit) {
+TEST(AttentionForwardCarry, KeepsEveryBitWithoutNewKeys) {
   ForwardProblem p(DType::f32, two_heads);
   p.causal(-30).run();  // the first 30 queries see no key
   const auto out = p.out->bytes(), lse = p.lse->bytes();
@@ -66,7 +66,7 @@ TEST(AttentionForwardCarry, OfNothingNewKeepsEveryBit) {
   EXPECT_GT((*p.lse)[45], -std::numeric_limits<double>::infinity());
 }
 
-TEST(AttentionForwardCarry, MayBeInTheComputeDtypeOfHalves) {
+TEST(AttentionForwardCarry, SupportsTheComputeDtypeOfHalfTypes) {
   for (DType dtype : {DType::f16, DType::bf16}) {
     ForwardProblem p(dtype, two_heads);
     p.causal(10).out = std::make_unique<TestArray>(DType::f32, Shape{2, 75, 4, 20});
@@ -79,7 +79,7 @@ TEST(AttentionForwardCarry, MayBeInTheComputeDtypeOfHalves) {
   }
 }
 
-TEST(AttentionForwardCarry, ResultsMayLieOverTheQueries) {
+TEST(AttentionForwardCarry, MayOverwriteTheQueries) {
   for (DType dtype : {DType::f32, DType::bf16}) {
     ForwardProblem p(dtype, {2, 700, 300, 4, 2, 24, 24});
     p.causal().run();
@@ -88,7 +88,7 @@ TEST(AttentionForwardCarry, ResultsMayLieOverTheQueries) {
   }
 }
 
-TEST(AttentionForwardCarry, TakesAndGivesSlicesOfLargerTensors) {
+TEST(AttentionForwardCarry, ReadsAndWritesSlicesOfLargerTensors) {
   ForwardProblem p(DType::f32, {2, 75, 90, 4, 2, 12, 12});
   p.causal(15).run();
   // q, k and v are slices of one projection (B, 90, 4 + 2 + 2 heads, 12); lse covers every second query of a row.

@@ -19,7 +19,7 @@ TEST(AttentionForwardDecode, FollowsTheDefinitionForFewQueries) {
               ForwardProblem(dtype, {2, queries, keys, 6, 2, depth, depth == 16 ? 5 : depth}).causal(keys - queries));
 }
 
-TEST(AttentionForwardDecode, TakesWindowsDocumentsAndModifications) {
+TEST(AttentionForwardDecode, SupportsWindowsDocumentsAndModifications) {
   for (std::int64_t queries : {1, 3}) {
     ForwardProblem window(DType::f32, {1, queries, 400, 8, 1, 32, 32});
     expect_definition(window.band(150, 0, 400 - queries), "window");
@@ -32,7 +32,7 @@ TEST(AttentionForwardDecode, TakesWindowsDocumentsAndModifications) {
   }
 }
 
-TEST(AttentionForwardDecode, VisitsWhatEachHeadOfAGroupSees) {
+TEST(AttentionForwardDecode, VisitsTheKeysOfEachHeadOfAGroup) {
   // Heads with different offsets share no read.
   ForwardProblem p(DType::f32, {1, 1, 256, 4, 2, 16, 16});
   p.schedule.queries = PositionMap::contiguous(1, 255);
@@ -51,7 +51,7 @@ TEST(AttentionForwardDecode, VisitsWhatEachHeadOfAGroupSees) {
   expect_definition(p);
 }
 
-TEST(AttentionForwardDecode, GoesOnFromCarriedResultsAndMayLieOverTheQuery) {
+TEST(AttentionForwardDecode, ContinuesCarriedResultsAndMayOverwriteTheQuery) {
   ForwardProblem p(DType::f32, {2, 1, 200, 8, 2, 24, 24});
   const auto expected = p.definition();
   TestArray sum(DType::f32, {2, 1, 8, 24});
@@ -76,7 +76,7 @@ ForwardProblem& with_gentle_alibi(ForwardProblem& p) {
   return p;
 }
 
-TEST(AttentionForwardDecode, FollowsTheDefinitionWhereKeysAreSharedOut) {
+TEST(AttentionForwardDecode, FollowsTheDefinitionWithSplitKeys) {
   struct Lengths {
     std::int64_t queries, keys;
   };
@@ -102,7 +102,7 @@ std::int64_t scratch_of(std::int64_t heads, std::int64_t keys) {
   return attention_forward_scratch(q, k, k);
 }
 
-TEST(AttentionForwardDecode, SharesOutKeysAmongAsManyPartsAsThereIsWorkFor) {
+TEST(AttentionForwardDecode, SplitsKeysByTheAmountOfWork) {
   for (const std::int64_t heads : {1, 4, 16}) {
     const std::int64_t whole = scratch_of(heads, two_parts - 1), two = scratch_of(heads, two_parts) - whole;
     EXPECT_EQ(whole, scratch_of(heads, 1)) << "one part";
@@ -117,7 +117,7 @@ TEST(AttentionForwardDecode, SharesOutKeysAmongAsManyPartsAsThereIsWorkFor) {
   EXPECT_EQ(scratch_of(32, 100 * two_parts), scratch_of(32, 1)) << "enough heads";
 }
 
-TEST(AttentionForwardDecode, JoinsPartsWhoseMaximaDiffer) {
+TEST(AttentionForwardDecode, MergesPartsWithDifferentMaxima) {
   // Scores rise or fall between parts by more than the range of exp in f32: one part decides the result.
   for (const DType dtype : {DType::f32, DType::bf16})
     for (const bool descending : {false, true}) {
@@ -132,7 +132,7 @@ TEST(AttentionForwardDecode, JoinsPartsWhoseMaximaDiffer) {
     }
 }
 
-TEST(AttentionForwardDecode, SharesOutKeysWithWhatWentBefore) {
+TEST(AttentionForwardDecode, SplitsKeysAfterACarriedResult) {
   // The first part alone includes the carried result and the sinks.
   ForwardProblem p(DType::f32, {1, 2, 3 * two_parts, 2, 1, 16, 16});
   p.with_sinks();
@@ -151,7 +151,7 @@ TEST(AttentionForwardDecode, SharesOutKeysWithWhatWentBefore) {
   expect_rows(sum, p.lse.get(), expected);
 }
 
-TEST(AttentionForwardDecode, SharesOutKeysWithEveryInstructionSet) {
+TEST(AttentionForwardDecode, SplitsKeysOnEveryInstructionSet) {
   for (const std::string_view set : instruction_sets()) {
     set_instruction_set(set);
     ForwardProblem p(DType::bf16, {1, 12, 5000, 2, 1, 16, 16});

@@ -12,7 +12,7 @@ namespace {
 
 constexpr double infinity = std::numeric_limits<double>::infinity();
 
-TEST(AttentionForwardLimits, TakesEveryNumberOfQueriesAndKeys) {
+TEST(AttentionForwardLimits, SupportsEveryNumberOfQueriesAndKeys) {
   const std::int64_t sizes[] = {1, 5, 6, 7, 8, 15, 16, 17, 33, 47, 48, 49, 95, 96, 97, 193, 385};
   for (std::int64_t queries : sizes)
     for (std::int64_t keys : sizes)
@@ -20,14 +20,14 @@ TEST(AttentionForwardLimits, TakesEveryNumberOfQueriesAndKeys) {
   for (std::int64_t n : sizes) expect_definition(ForwardProblem(DType::f64, {1, n, n, 1, 1, 4, 5}).causal());
 }
 
-TEST(AttentionForwardLimits, TakesEveryHeadDimension) {
+TEST(AttentionForwardLimits, SupportsEveryHeadDimension) {
   for (DType dtype : {DType::f64, DType::f32, DType::f16, DType::bf16})
     for (std::int64_t depth : {1, 3, 7, 8, 16, 17, 33, 64, 65, 128, 192, 300})
       for (std::int64_t v_depth : {depth, std::int64_t{9}})
         expect_definition(ForwardProblem(dtype, {1, 21, 40, 2, 1, depth, v_depth}).causal(19));
 }
 
-TEST(AttentionForwardLimits, TakesHeadsOfNoWidth) {
+TEST(AttentionForwardLimits, AcceptsHeadsOfWidthZero) {
   for (DType dtype : {DType::f64, DType::f32, DType::f16, DType::bf16})
     for (const auto& [depth, v_depth] : {std::pair<std::int64_t, std::int64_t>{0, 0}, {0, 5}, {5, 0}})
       for (std::int64_t queries : {1, 40}) {
@@ -47,7 +47,7 @@ TEST(AttentionForwardLimits, MasksEveryEdgeBeyondAKeyTile) {
     }
 }
 
-TEST(AttentionForwardLimits, OfNoQueriesNoHeadsOrNoKeysAreNoErrors) {
+TEST(AttentionForwardLimits, AcceptsEmptyQueriesHeadsAndKeys) {
   ForwardProblem no_keys(DType::f32, {2, 9, 0, 2, 1, 8, 8});
   no_keys.run();
   for (std::int64_t i = 0; i < no_keys.out->count(); ++i) EXPECT_EQ((*no_keys.out)[i], 0);
@@ -57,7 +57,7 @@ TEST(AttentionForwardLimits, OfNoQueriesNoHeadsOrNoKeysAreNoErrors) {
   for (const std::int64_t queries : {1, 9}) ForwardProblem(DType::f32, {2, queries, 9, 0, 2, 8, 8}).run();
 }
 
-TEST(AttentionForwardLimits, RowsThatSeeNothingAreZeroWhateverLiesThere) {
+TEST(AttentionForwardLimits, GivesFullyMaskedRowsZerosDespiteNan) {
   ForwardProblem p(DType::f32, {1, 150, 150, 2, 1, 16, 16});
   p.band(unbounded, -30);
   for (std::int64_t i = 120 * 16; i < 150 * 16; ++i) {  // keys that no query sees
@@ -74,14 +74,14 @@ TEST(AttentionForwardLimits, RowsThatSeeNothingAreZeroWhateverLiesThere) {
   for (std::int64_t i = 0; i < 150; ++i) EXPECT_EQ((*p.lse)[i] == -infinity, i < 30);
 }
 
-TEST(AttentionForwardLimits, ANaNInAKeyReachesExactlyThoseThatSeeIt) {
+TEST(AttentionForwardLimits, PropagatesANaNOnlyToQueriesThatSeeItsKey) {
   ForwardProblem p(DType::f32, {1, 140, 140, 1, 1, 8, 8});
   p.causal().k->set(20 * 8 + 3, std::nan(""));
   p.run();
   for (std::int64_t i = 0; i < 140; ++i) EXPECT_EQ(std::isnan((*p.out)[i * 8]), i >= 20) << i;
 }
 
-TEST(AttentionForwardLimits, LargeScoresNeitherOverflowNorVanish) {
+TEST(AttentionForwardLimits, SurvivesLargeScores) {
   for (DType dtype : {DType::f64, DType::f32}) {
     ForwardProblem p(dtype, {1, 64, 200, 1, 1, 16, 16});
     // Scores are multiples of 512 up to some ten thousands, exact in f32. The visible keys with the best score share
@@ -96,7 +96,7 @@ TEST(AttentionForwardLimits, LargeScoresNeitherOverflowNorVanish) {
   }
 }
 
-TEST(AttentionForwardLimits, BiasesAndSinksOfEveryFiniteSizeCount) {
+TEST(AttentionForwardLimits, CountsBiasesAndSinksOfEveryFiniteSize) {
   for (DType dtype : {DType::f64, DType::f32, DType::bf16})
     for (std::int64_t queries : {2, 60})  // not packed, and packed
       for (bool sinks : {false, true}) {
@@ -105,7 +105,7 @@ TEST(AttentionForwardLimits, BiasesAndSinksOfEveryFiniteSizeCount) {
       }
 }
 
-TEST(AttentionForwardLimits, MaximaThatGrowFromTileToTileAreFollowed) {
+TEST(AttentionForwardLimits, FollowsMaximaGrowingFromTileToTile) {
   // Odd queries see the largest scores first, even ones last.
   for (DType dtype : {DType::f64, DType::f32, DType::f16})
     for (double growth : {0.5, 11.0, 11.5, 100.0, 200.0})
@@ -119,7 +119,7 @@ TEST(AttentionForwardLimits, MaximaThatGrowFromTileToTileAreFollowed) {
       }
 }
 
-TEST(AttentionForwardLimits, KeysOfScoreMinusInfinityHaveWeightZero) {
+TEST(AttentionForwardLimits, GivesKeysOfScoreMinusInfinityZeroWeight) {
   ForwardProblem p(DType::f32, {1, 50, 60, 1, 1, 1, 8});
   for (std::int64_t i = 0; i < 50; ++i) p.q->set(i, 1 + 0.01 * static_cast<double>(i));
   for (std::int64_t j = 0; j < 60; j += 2) p.k->set(j, -infinity);
@@ -127,14 +127,14 @@ TEST(AttentionForwardLimits, KeysOfScoreMinusInfinityHaveWeightZero) {
   expect_definition(p);
 }
 
-TEST(AttentionForwardLimits, ConstantValuesGiveConstantResults) {
+TEST(AttentionForwardLimits, GivesConstantResultsForConstantValues) {
   ForwardProblem p(DType::f32, {1, 300, 300, 2, 2, 32, 32});
   p.band(100, 0).v->fill([](std::int64_t) { return 3.0; });
   p.run();
   for (std::int64_t i = 0; i < p.out->count(); ++i) ASSERT_NEAR((*p.out)[i], 3, 3e-6);
 }
 
-TEST(AttentionForwardLimits, OffsetsBeyondTwoToThe31stAreWhole) {
+TEST(AttentionForwardLimits, SupportsOffsetsBeyond2To31) {
   // 40 rows, 2^26 elements apart; only the pages that hold rows are touched.
   constexpr std::int64_t rows = 40, stride = std::int64_t{1} << 26, depth = 4;
   const std::size_t bytes = static_cast<std::size_t>(rows * stride) * sizeof(float);
@@ -157,7 +157,7 @@ TEST(AttentionForwardLimits, OffsetsBeyondTwoToThe31stAreWhole) {
   expect_rows(*p.out, p.lse.get(), p.definition());
 }
 
-TEST(AttentionForwardLimits, AreBitEqualForEveryNumberOfThreads) {
+TEST(AttentionForwardLimits, IsBitEqualForEveryNumberOfThreads) {
   for (std::int64_t heads : {1, 2, 6}) {
     ForwardProblem p(DType::f32, {1, 533, 501, heads, heads == 6 ? 2 : 1, 40, 24});
     p.band(200, 20, 3).with_alibi();
@@ -166,7 +166,7 @@ TEST(AttentionForwardLimits, AreBitEqualForEveryNumberOfThreads) {
   }
 }
 
-TEST(AttentionForwardLimits, AskForOneWorkspaceAndNoScores) {
+TEST(AttentionForwardLimits, AllocatesOneWorkspaceAndNoScores) {
   ForwardProblem p(DType::f32, {1, 2048, 2048, 2, 2, 64, 64});
   p.causal();
   CachingAllocator& pool = allocator_for(cpu);

@@ -10,7 +10,7 @@ namespace {
 
 using Kind = AttentionTerm::Kind;
 
-TEST(AttentionForwardPatterns, AreBandsOfEveryWidthAndOffset) {
+TEST(AttentionForwardPatterns, SupportBandsOfEveryWidthAndOffset) {
   const std::int64_t bands[][3] = {{unbounded, 0, 0},  {unbounded, 0, 40}, {unbounded, 0, -40}, {16, 0, 0},
                                    {0, 0, 0},          {5, 3, 20},         {-10, 20, 0},        {30, unbounded, 7},
                                    {unbounded, -3, 0}, {4, 4, 1000}};
@@ -53,7 +53,7 @@ Multiplicity dilated(std::vector<std::int64_t> w, std::vector<std::int64_t> r) {
   };
 }
 
-TEST(AttentionForwardPatterns, CountKeysOfNestedBranchesByTheirMultiplicity) {
+TEST(AttentionForwardPatterns, CountKeysOfNestedBranchesWithMultiplicity) {
   for (DType dtype : {DType::f64, DType::f32, DType::bf16})
     for (bool causal : {false, true}) {
       ForwardProblem p(dtype, {1, 333, 333, 5, 5, 16, 16});
@@ -75,7 +75,7 @@ TEST(AttentionForwardPatterns, CountKeysOfNestedBranchesByTheirMultiplicity) {
     }
 }
 
-TEST(AttentionForwardPatterns, AreBlocksAtOffsets) {
+TEST(AttentionForwardPatterns, SupportBlocksAtOffsets) {
   for (std::int64_t block : {16, 48, 128}) {
     for (std::int64_t cut : {std::int64_t{0}, block}) {
       ForwardProblem p(DType::f32, {1, 600, 700, 2, 1, 16, 16});
@@ -99,7 +99,7 @@ TEST(AttentionForwardPatterns, AreBlocksAtOffsets) {
   }
 }
 
-TEST(AttentionForwardPatterns, AreListedBlocks) {
+TEST(AttentionForwardPatterns, SupportListedBlocks) {
   // Three blocks of queries by four of keys: {0, 1, 3}, {}, {2}.
   const std::int64_t row_begin[] = {0, 3, 3, 4}, column_begin[] = {0, 1, 2, 3, 4};
   const std::int32_t columns[] = {0, 1, 3, 2}, rows[] = {0, 0, 2, 0};

@@ -18,7 +18,7 @@ TEST(AttentionForwardScores, AreCappedBySoftcap) {
   }
 }
 
-TEST(AttentionForwardScores, FallWithTheDistanceOfAbsolutePositions) {
+TEST(AttentionForwardScores, DecreaseWithTheDistanceOfAbsolutePositions) {
   for (DType dtype : compute_dtypes) {
     expect_definition(ForwardProblem(dtype, two_heads).band(40, 3, 9).with_alibi());
     // Positions that f32 does not hold exactly: only the distance counts.
@@ -34,7 +34,7 @@ TEST(AttentionForwardScores, FallWithTheDistanceOfAbsolutePositions) {
   }
 }
 
-TEST(AttentionForwardScores, TakeABiasOfEveryLayout) {
+TEST(AttentionForwardScores, SupportABiasOfEveryLayout) {
   for (DType dtype : compute_dtypes)
     for (const Shape& s : {Shape{2, 4, 70, 83}, Shape{1, 4, 70, 83}, Shape{2, 1, 70, 83}, Shape{2, 4, 1, 83},
                            Shape{2, 4, 70, 1}, Shape{1, 1, 1, 83}, Shape{1, 1, 1, 1}})
@@ -61,14 +61,14 @@ TEST(AttentionForwardScores, CountTheSinksOfEveryHead) {
   }
 }
 
-TEST(AttentionForwardScores, OfSinksAloneGiveZeroAndTheLogit) {
+TEST(AttentionForwardScores, GiveZeroAndTheSinkLogitWithoutKeys) {
   ForwardProblem p(DType::f32, {1, 9, 0, 2, 1, 8, 8});
   p.with_sinks().run();
   for (std::int64_t i = 0; i < p.out->count(); ++i) EXPECT_EQ((*p.out)[i], 0);
   for (std::int64_t i = 0; i < 18; ++i) EXPECT_NEAR((*p.lse)[i], (*p.sinks)[i / 9], 1e-6);
 }
 
-TEST(AttentionForwardScores, DropTheWeightsThatTheCounterNames) {
+TEST(AttentionForwardScores, DropTheWeightsSelectedByTheCounter) {
   for (DType dtype : compute_dtypes) {
     ForwardProblem p(dtype, two_heads);
     p.causal(13).with_dropout(0.4).scores.first_batch = 3;
@@ -88,7 +88,7 @@ TEST(AttentionForwardScores, KeepLseUnderDropout) {
   EXPECT_EQ(p.lse->bytes(), expected);
 }
 
-TEST(AttentionForwardScores, TakeAllModificationsAtOnce) {
+TEST(AttentionForwardScores, SupportAllModificationsAtOnce) {
   for (DType dtype : {DType::f64, DType::f32, DType::f16, DType::bf16})
     for (std::int64_t depth : {16, 33}) {
       ForwardProblem p(dtype, {2, 133, 201, 4, 2, depth, 24});

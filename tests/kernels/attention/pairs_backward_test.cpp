@@ -71,7 +71,7 @@ TEST_P(AttentionPairsBackward, FollowWindowsShardsAndQueriesWithoutKeys) {
   expect_close(alone);
 }
 
-TEST_P(AttentionPairsBackward, TakeEveryModificationOfScoresAndWeights) {
+TEST_P(AttentionPairsBackward, SupportEveryModificationOfScoresAndWeights) {
   BackwardExample e = example(130, 97, unbounded, 0);
   e.batch = 2;
   e.bias = e.alibi = e.sinks = true;
@@ -81,7 +81,7 @@ TEST_P(AttentionPairsBackward, TakeEveryModificationOfScoresAndWeights) {
   expect_close(e);
 }
 
-TEST_P(AttentionPairsBackward, AreEqualForAnyNumberOfThreadsAndAnyCut) {
+TEST_P(AttentionPairsBackward, AreEqualForAnyNumberOfThreadsAndAnySplit) {
   const BackwardCheck check(example(210, 205, unbounded, 0), DType::bf16);
   const int threads = num_threads();
   const auto first = check.run();

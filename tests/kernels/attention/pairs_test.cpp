@@ -74,7 +74,7 @@ TEST_P(AttentionPairs, FollowWindowsShardsAndEmptyRows) {
   expect_close(shards, "shards");
 }
 
-TEST_P(AttentionPairs, TakeEveryModificationOfScoresAndWeights) {
+TEST_P(AttentionPairs, SupportEveryModificationOfScoresAndWeights) {
   const AttentionShape shape{2, 70, 83, 4, 2, 20, 12};
   expect_close(ForwardProblem(DType::bf16, shape).causal(13).with_bias({2, 4, 70, 83}), "bias");
   expect_close(ForwardProblem(DType::bf16, shape).causal(13).with_alibi(), "alibi");
@@ -85,7 +85,7 @@ TEST_P(AttentionPairs, TakeEveryModificationOfScoresAndWeights) {
   expect_close(capped, "softcap");
 }
 
-TEST_P(AttentionPairs, GiveEqualBitsEveryTime) {
+TEST_P(AttentionPairs, GiveTheSameBitsOnEveryRun) {
   ForwardProblem p(DType::bf16, {1, 200, 300, 2, 1, 32, 32});
   p.causal(100).run();
   std::vector<double> first;

@@ -33,7 +33,7 @@ std::vector<AttentionRun> runs_of(const AttentionProgram& program, std::int64_t 
   return {program.run + program.tile_begin[number], program.run + program.tile_begin[number + 1]};
 }
 
-TEST(AttentionProgram, HasOneRunForATileThatSeesAnInterval) {
+TEST(AttentionProgram, HasOneRunForATileWithOneInterval) {
   const auto kept = program_of(schedule_of(1000, 3000, 8), 100);
   const AttentionProgram& program = kept->program();
   ASSERT_EQ(program.tiles, 10);
@@ -47,7 +47,7 @@ TEST(AttentionProgram, HasOneRunForATileThatSeesAnInterval) {
   EXPECT_LE(kept->bytes(), 10 * 200 + 5000) << "whatever the number of pairs";
 }
 
-TEST(AttentionProgram, LeavesOutBoundsThatCutNoRowOfATile) {
+TEST(AttentionProgram, OmitsBoundsOutsideATile) {
   AttentionSchedule schedule = schedule_of(1000, 1000);
   schedule.right = 0;
   schedule.term[0].kind = Kind::segment;
@@ -62,7 +62,7 @@ TEST(AttentionProgram, LeavesOutBoundsThatCutNoRowOfATile) {
   EXPECT_EQ(within[0].keys.position, 250);
 }
 
-TEST(AttentionProgram, DividesRowsWhereSeveralBlocksBoundTheSameSide) {
+TEST(AttentionProgram, SplitsRowsWithSeveralBlocksOnOneSide) {
   AttentionSchedule schedule = schedule_of(200, 200);
   schedule.term_count = 3;
   for (const int t : {0, 1, 2}) {
@@ -79,7 +79,7 @@ TEST(AttentionProgram, DividesRowsWhereSeveralBlocksBoundTheSameSide) {
       "three segments");
 }
 
-TEST(AttentionProgram, KeepsWhatMaskedRunsAskForWhenItsListsAreGone) {
+TEST(AttentionProgram, OwnsTheListsOfMaskedRuns) {
   // A list of the diagonal, and branches that count once each pair that the list does not count.
   auto begin = std::make_unique<std::vector<std::int64_t>>(std::vector<std::int64_t>{0, 1, 2, 3, 4});
   auto blocks = std::make_unique<std::vector<std::int32_t>>(std::vector<std::int32_t>{0, 1, 2, 3});
@@ -114,7 +114,7 @@ TEST(AttentionProgram, KeepsWhatMaskedRunsAskForWhenItsListsAreGone) {
   }
 }
 
-TEST(AttentionProgram, HasItsLongestTilesFirst) {
+TEST(AttentionProgram, StartsWithTheLongestTiles) {
   AttentionSchedule schedule = schedule_of(900, 900, 4);
   schedule.right = 0;
   schedule.term[0].kind = Kind::dilated;
@@ -141,7 +141,7 @@ TEST(AttentionProgram, HasItsLongestTilesFirst) {
   for (std::size_t n = 0; n < numbers.size(); ++n) EXPECT_EQ(numbers[n], static_cast<std::int32_t>(n));
 }
 
-TEST(AttentionTiles, AreTheSameInWindowsOfOne) {
+TEST(AttentionTiles, AreEqualWhenComputedOneByOne) {
   AttentionSchedule schedule = schedule_of(300, 400, 3);
   schedule.right = 0;
   schedule.term[0].kind = Kind::random;
@@ -161,7 +161,7 @@ TEST(AttentionTiles, AreTheSameInWindowsOfOne) {
     }
 }
 
-TEST(ProgramCache, MakesAProgramOnceForAllThatItIsMadeOf) {
+TEST(ProgramCache, BuildsOneProgramForEqualSchedules) {
   ProgramCache cache(std::size_t{1} << 20);
   const AttentionSchedule schedule = schedule_of(300, 300, 2);
   const auto first = cache.get(schedule, 64, false);
@@ -187,7 +187,7 @@ TEST(ProgramCache, MakesAProgramOnceForAllThatItIsMadeOf) {
   EXPECT_NE(cache.get(schedule, 64, false), first);
 }
 
-TEST(ProgramCache, TellsListsApartByTheirIdentityAlone) {
+TEST(ProgramCache, ComparesListsByIdentity) {
   ProgramCache cache(std::size_t{1} << 20);
   const std::vector<std::int64_t> documents{0, 100, 300};
   AttentionSchedule schedule = schedule_of(300, 300);
@@ -207,7 +207,7 @@ TEST(ProgramCache, TellsListsApartByTheirIdentityAlone) {
   EXPECT_NE(cache.get(schedule, 64, false), first);
 }
 
-TEST(ProgramCache, LetsTheLeastRecentlyUsedGoFirst) {
+TEST(ProgramCache, EvictsTheLeastRecentlyUsedProgram) {
   ProgramCache cache(std::size_t{1} << 20, 2);
   const AttentionSchedule a = schedule_of(10, 10), b = schedule_of(20, 20), c = schedule_of(30, 30);
   const auto of_a = cache.get(a, 64, false), of_b = cache.get(b, 64, false);
@@ -221,7 +221,7 @@ TEST(ProgramCache, LetsTheLeastRecentlyUsedGoFirst) {
   EXPECT_EQ(of_a->program().tiles, 1) << "who holds it keeps it";
 }
 
-TEST(ProgramCache, MakesNothingThatIsTooLarge) {
+TEST(ProgramCache, RejectsAProgramLargerThanTheCache) {
   ProgramCache cache(std::size_t{64} << 10);
   const AttentionSchedule schedule = schedule_of(10000, 10000);
   EXPECT_TRUE(cache.get(schedule, 100, false) == nullptr) << "100 runs";
@@ -230,7 +230,7 @@ TEST(ProgramCache, MakesNothingThatIsTooLarge) {
   EXPECT_TRUE(cache.get(schedule, 1000, false));
 }
 
-TEST(ProgramCache, GivesAllThreadsTheSame) {
+TEST(ProgramCache, GivesAllThreadsTheSameProgram) {
   ProgramCache cache(std::size_t{1} << 20);
   std::vector<std::shared_ptr<const WholeProgram>> found(16);
   std::vector<std::thread> threads;

@@ -109,7 +109,7 @@ TEST(AttentionSchedule, VisitsShardsOfARing) {
     }
 }
 
-TEST(AttentionSchedule, TilesCutWhereTheyAreTold) {
+TEST(AttentionSchedule, TilesBreakAtTheGivenCuts) {
   for (const PositionMap& map : shards(100, -7))
     for (const std::int64_t cut : {1, 16, 48, 1000})
       for (const std::int64_t modulus : {1, 4, 6})
@@ -134,7 +134,7 @@ TEST(AttentionSchedule, TilesCutWhereTheyAreTold) {
         }
 }
 
-TEST(AttentionSchedule, TheShortTileMayBeTheFirst) {
+TEST(AttentionSchedule, TheFirstTileMayBeShort) {
   for (const PositionMap& map : shards(100, -7))
     for (const std::int64_t modulus : {1, 4, 6})
       for (const std::int64_t limit : {1, 7, 20, 1000}) {
@@ -184,7 +184,7 @@ TEST(MultiplyModulo, DoesNotOverflow) {
         EXPECT_EQ(multiply_modulo(x, y, m), static_cast<std::int64_t>(static_cast<__int128>(x) * y % m));
 }
 
-TEST(InverseModulo, InvertsWhatHasNoCommonFactor) {
+TEST(InverseModulo, InvertsCoprimeNumbers) {
   for (std::int64_t m = 1; m < 60; ++m)
     for (std::int64_t x = 1; x < 130; ++x) {
       if (std::gcd(x, m) != 1) continue;

@@ -93,12 +93,12 @@ TEST(DilatedStrips, VisitShardsAndNegativePositions) {
       }
 }
 
-TEST(DilatedStrips, VisitFewerPairsWhereShellsAreNested) {
+TEST(DilatedStrips, VisitFewerPairsOfNestedShells) {
   const Branches nested{{16, 32, 64}, {1, 2, 4}, true}, plain{{16, 32, 64}, {1, 2, 4}, false};
   EXPECT_EQ(dilated(nested, 64, 4).count_pairs() * 28, dilated(plain, 64, 4).count_pairs() * 22);  // 704 of 896
 }
 
-TEST(DilatedStrips, CountUpToAsManyTimesAsThereAreBranches) {
+TEST(DilatedStrips, CountAPairOncePerBranch) {
   Branches branches{{}, {}, true};
   for (std::int64_t b = 0; b < AttentionTerm::max_branches; ++b) {
     branches.lengths.push_back(b < 5 ? 4 << b : 64);
@@ -109,7 +109,7 @@ TEST(DilatedStrips, CountUpToAsManyTimesAsThereAreBranches) {
   }
 }
 
-TEST(DilatedStrips, CountOnceWhatBranchesShareWhenUnited) {
+TEST(DilatedStrips, CountPairsOfUnitedBranchesOnce) {
   for (const Branches& branches : branch_sets) {
     AttentionSchedule schedule = dilated(branches, 90, 3);
     schedule.term[0].unite = true;
@@ -120,7 +120,7 @@ TEST(DilatedStrips, CountOnceWhatBranchesShareWhenUnited) {
   }
 }
 
-TEST(DilatedStrips, GiveGroupsOfHeadsOneBranchEach) {
+TEST(DilatedStrips, GiveEachGroupOfHeadsOneBranch) {
   for (const Branches& branches : branch_sets)
     for (const std::int64_t heads : {3, 8}) {
       AttentionSchedule schedule = dilated(branches, 80, heads);
@@ -140,7 +140,7 @@ TEST(DilatedStrips, GiveGroupsOfHeadsOneBranchEach) {
     }
 }
 
-TEST(DilatedStrips, TakeContiguousPhases) {
+TEST(DilatedStrips, SupportContiguousPhases) {
   for (const Branches& branches : branch_sets) {
     const std::int64_t heads = 7;
     AttentionSchedule schedule = dilated(branches, 80, heads);
@@ -156,7 +156,7 @@ TEST(DilatedStrips, TakeContiguousPhases) {
   }
 }
 
-TEST(DilatedStrips, VisitOnlyTheBranchesOfTheirPass) {
+TEST(DilatedStrips, VisitOnlyTheBranchesOfOnePass) {
   const Branches branches{{12, 24, 90}, {4, 6, 9}, false};
   AttentionSchedule schedule = dilated(branches, 90, 3);
   schedule.modulus = 12;

@@ -49,7 +49,7 @@ class Chain {
   std::atomic<int> errors_ = 0;
 };
 
-TEST_F(AttentionWavefront, EveryRowIsVisitedInTheOrderOfTheItems) {
+TEST_F(AttentionWavefront, VisitsEveryRowInTheOrderOfTheItems) {
   for (const int threads : {1, 2, 3, 5, 8}) {
     set_num_threads(threads);
     for (int repeat = 0; repeat < 20; ++repeat) {
@@ -61,7 +61,7 @@ TEST_F(AttentionWavefront, EveryRowIsVisitedInTheOrderOfTheItems) {
   }
 }
 
-TEST_F(AttentionWavefront, WhoRunsAheadInRowsOfItsOwnHidesNobody) {
+TEST_F(AttentionWavefront, AnItemAheadDoesNotHideASlowerOne) {
   std::atomic<std::int64_t> passed[3];
   Wavefront front(passed, 3, 100);
   std::optional<Wavefront::Turn> first(std::in_place, front, 0, -1), second(std::in_place, front, 1, 0),
@@ -80,7 +80,7 @@ TEST_F(AttentionWavefront, WhoRunsAheadInRowsOfItsOwnHidesNobody) {
   EXPECT_TRUE(third->ready(100));
 }
 
-TEST_F(AttentionWavefront, TwoItemsAreUnderWayAtTheSameTime) {
+TEST_F(AttentionWavefront, RunsTwoItemsAtTheSameTime) {
   set_num_threads(2);
   std::atomic<std::int64_t> passed[2];
   Wavefront front(passed, 2, 2);
@@ -97,7 +97,7 @@ TEST_F(AttentionWavefront, TwoItemsAreUnderWayAtTheSameTime) {
   });
 }
 
-TEST_F(AttentionWavefront, AnItemThatThrowsReleasesThoseBehindIt) {
+TEST_F(AttentionWavefront, AThrowingItemReleasesLaterItems) {
   for (const int threads : {1, 2, 4}) {
     set_num_threads(threads);
     for (int repeat = 0; repeat < 20; ++repeat) {
@@ -139,7 +139,7 @@ AttentionSchedule band(std::int64_t n, std::int64_t left, std::int64_t right) {
   return schedule;
 }
 
-TEST_F(AttentionWavefront, LongRowsKeepEveryThreadBusy) {
+TEST_F(AttentionWavefront, KeepsEveryThreadBusyOnLongRows) {
   EXPECT_NEAR(part_of_one_thread(band(4000, unbounded, unbounded), 2), 0.5, 0.01);
   EXPECT_NEAR(part_of_one_thread(band(4000, unbounded, unbounded), 8), 0.125, 0.01);
   EXPECT_NEAR(part_of_one_thread(band(4000, unbounded, 0), 2), 0.5, 0.02);
@@ -147,19 +147,19 @@ TEST_F(AttentionWavefront, LongRowsKeepEveryThreadBusy) {
   EXPECT_NEAR(part_of_one_thread(band(1050, unbounded, unbounded), 2, 3), 0.5, 0.02);  // 3 heads, no round lost
 }
 
-TEST_F(AttentionWavefront, NoMoreThreadsAreBusyThanThereAreTiles) {
+TEST_F(AttentionWavefront, UsesAtMostOneThreadPerTile) {
   EXPECT_NEAR(part_of_one_thread(band(300, unbounded, unbounded), 8), 1.0 / 3, 0.05);
   EXPECT_EQ(part_of_one_thread(band(100, unbounded, unbounded), 8), 1.0);
 }
 
-TEST_F(AttentionWavefront, WithoutKeysTakesNoTime) {
+TEST_F(AttentionWavefront, TakesNoTimeWithoutKeys) {
   const AttentionSchedule by_key = band(0, unbounded, unbounded).transposed();
   const AttentionTiles tiles(by_key, 100, true);
   const AttentionReach reach({}, tiles, 0, 1);
   EXPECT_EQ(WavefrontLength({}, reach, tiles, 0, 1, 1, 10, 2).of({0, 1}, 2), 0);
 }
 
-TEST_F(AttentionWavefront, TilesThatShareMostOfTheirRowsWaitForEachOther) {
+TEST_F(AttentionWavefront, OverlappingTilesWaitForEachOther) {
   // A tile begins 100 rows after its predecessor, which has 100 + window rows.
   EXPECT_NEAR(part_of_one_thread(band(20000, 20, 0), 8), 110.0 / 120, 0.01);
   EXPECT_NEAR(part_of_one_thread(band(20000, 300, 0), 8), 110.0 / 400, 0.01);
@@ -178,13 +178,13 @@ AttentionSchedule three_blocks() {
   return schedule;
 }
 
-TEST_F(AttentionWavefront, RowsBetweenThoseVisitedSaveNoTime) {
+TEST_F(AttentionWavefront, SkippedRowsSaveNoTime) {
   // The next tile starts once this one has passed the second of its three visits.
   EXPECT_NEAR(part_of_one_thread(three_blocks(), 8), 110.0 / 300, 0.01);
   EXPECT_NEAR(part_of_one_thread(three_blocks(), 2), 0.5, 0.01);
 }
 
-TEST_F(AttentionWavefront, IsPlannedInMemoryOfThePool) {
+TEST_F(AttentionWavefront, AllocatesItsPlanFromThePool) {
   const AttentionSchedule by_key = three_blocks().transposed();
   const AttentionTiles tiles(by_key, 100, true);
   const auto workspace = [] {
@@ -201,7 +201,7 @@ TEST_F(AttentionWavefront, IsPlannedInMemoryOfThePool) {
   EXPECT_EQ(workspace() - with_reach, (400 * 3 + 4 * thread) * sizeof(double));
 }
 
-TEST_F(AttentionWavefront, TilesThatShareNoRowsDoNotWait) {
+TEST_F(AttentionWavefront, DisjointTilesDoNotWait) {
   AttentionSchedule schedule = band(8000, unbounded, unbounded);
   schedule.term[0].kind = AttentionTerm::Kind::segment;
   schedule.term[0].size = 100;

@@ -51,7 +51,7 @@ std::string error_of_copy_fault() {
   return error_of_kernels();
 }
 
-TEST(AsyncCopy, IsThereAfterTheWaitAndABarrier) {
+TEST(AsyncCopy, IsVisibleAfterAWaitAndABarrier) {
   const DeviceArray<Chunk> x(counted(64)), y(counted(128));
   launch("reverse", &reverse_chunks<CopyFault::none>, {{1}, {64}}, cuda0, x.data(), y.data());
   const std::vector<Chunk> found = y.read();
@@ -61,7 +61,7 @@ TEST(AsyncCopy, IsThereAfterTheWaitAndABarrier) {
   }
 }
 
-TEST(AsyncCopy, ThatNobodyHasWaitedForIsNamed) {
+TEST(AsyncCopy, WithoutAWaitIsReported) {
   using ::testing::AllOf;
   for (const std::string& error :
        {error_of_copy_fault<CopyFault::no_wait>(), error_of_copy_fault<CopyFault::waits_for_one>(),
@@ -71,19 +71,19 @@ TEST(AsyncCopy, ThatNobodyHasWaitedForIsNamed) {
                              HasSubstr("has not waited for")));
 }
 
-TEST(AsyncCopy, IsThereForOthersOnlyAfterABarrier) {
+TEST(AsyncCopy, NeedsABarrierForOtherThreads) {
   EXPECT_THAT(error_of_copy_fault<CopyFault::no_barrier>(),
               ::testing::AnyOf(HasSubstr("with no barrier in between"), HasSubstr("has not waited for"),
                                HasSubstr("no thread has written")));
 }
 
-TEST(AsyncCopy, MayNotOvertakeAReader) {
+TEST(AsyncCopy, BeforeAReadEndsIsReported) {
   EXPECT_THAT(error_of_copy_fault<CopyFault::overwrites>(),
               ::testing::AnyOf(HasSubstr("has read with no barrier in between"),  // if the reader runs first
                                HasSubstr("has not waited for")));                 // if the copying thread runs first
 }
 
-TEST(AsyncCopy, IsFromAMultipleOf16Bytes) {
+TEST(AsyncCopy, NeedsAlignmentTo16Bytes) {
   EXPECT_THAT(error_of_copy_fault<CopyFault::odd_address>(), HasSubstr("from an address that is not a multiple of 16"));
 }
 

@@ -67,7 +67,7 @@ std::string error_of_fault() {
   return error_of_kernels();
 }
 
-TEST(KernelMutants, ARightKernelHasNoError) {
+TEST(KernelMutants, ACorrectKernelHasNoError) {
   std::vector<float> values(64);
   std::iota(values.begin(), values.end(), 0.0f);
   const DeviceArray<float> x(values);
@@ -83,43 +83,43 @@ TEST(KernelMutants, AMissingBarrierIsARace) {
                       ::testing::AnyOf(HasSubstr("with no barrier in between"), HasSubstr("no thread has written"))));
 }
 
-TEST(KernelMutants, AWriteThatOvertakesAReadIsARace) {
+TEST(KernelMutants, AWriteOvertakingAReadIsARace) {
   EXPECT_THAT(error_of_fault<Fault::write_after_read>(), HasSubstr("with no barrier in between"));
 }
 
-TEST(KernelMutants, AnIndexBeyondSharedMemoryIsNamed) {
+TEST(KernelMutants, AnIndexBeyondSharedMemoryIsReported) {
   EXPECT_THAT(error_of_fault<Fault::one_too_far>(),
               AllOf(HasSubstr("[reverse] thread 0 uses shared staged[64] at block_test.cpp:"),
                     HasSubstr("which has 64 elements (block 0)")));
 }
 
-TEST(KernelMutants, TooLittleDynamicSharedMemoryIsNamed) {
+TEST(KernelMutants, TooLittleDynamicSharedMemoryIsReported) {
   EXPECT_THAT(error_of_fault<Fault::too_little>(),
               AllOf(HasSubstr("thread 63 uses shared staged[63]"), HasSubstr("which has 63 elements")));
 }
 
-TEST(KernelMutants, SharedMemoryThatNobodyHasWrittenIsNamed) {
+TEST(KernelMutants, UninitializedSharedMemoryIsReported) {
   EXPECT_THAT(error_of_fault<Fault::unwritten>(),
               AllOf(HasSubstr("thread 54 reads shared staged[9]"), HasSubstr("which no thread has written")));
 }
 
-TEST(KernelMutants, AThreadThatReturnsBeforeABarrierIsNamed) {
+TEST(KernelMutants, AReturnBeforeABarrierIsReported) {
   EXPECT_THAT(
       error_of_fault<Fault::early_return>(),
       AllOf(HasSubstr("thread 0 waits at __syncthreads of block_test.cpp:"), HasSubstr("but thread 7 has returned")));
 }
 
-TEST(KernelMutants, ThreadsAtTwoBarriersAreNamed) {
+TEST(KernelMutants, ThreadsAtTwoBarriersAreReported) {
   EXPECT_THAT(error_of_fault<Fault::two_barriers>(), AllOf(HasSubstr("thread 0 waits at __syncthreads of"),
                                                            HasSubstr("but thread 32 waits at __syncthreads of")));
 }
 
-TEST(KernelMutants, ACollectiveOfHalfAWarpIsNamed) {
+TEST(KernelMutants, ACollectiveOfHalfAWarpIsReported) {
   EXPECT_THAT(error_of_fault<Fault::half_a_warp>(),
               AllOf(HasSubstr("thread 0 waits at __syncwarp of"), HasSubstr("but thread 16 has returned")));
 }
 
-TEST(KernelMutants, LanesAtTwoCollectivesAreNamed) {
+TEST(KernelMutants, LanesAtTwoCollectivesAreReported) {
   EXPECT_THAT(error_of_fault<Fault::other_collective>(),
               AllOf(HasSubstr("lanes of a warp are at different collectives: thread "),
                     HasSubstr(" at __shfl_xor_sync of block_test.cpp:")));
@@ -154,7 +154,7 @@ std::string error_of_swap() {
   return error != "no error" || x.read() == values ? error : "wrong values";
 }
 
-TEST(KernelMutants, ACollectiveOfAWarpIsNoBarrier) {
+TEST(KernelMutants, AWarpCollectiveIsNoBarrier) {
   EXPECT_EQ(error_of_swap<Between::syncwarp>(), "no error");
   EXPECT_EQ(error_of_swap<Between::shuffle_and_syncwarp>(), "no error");
   for (const std::string& error :
@@ -199,13 +199,13 @@ std::string error_of_kernel(void (*kernel)(float*)) {
   return error_of_kernels();
 }
 
-TEST(KernelMutants, RowsOfLdmatrixAreReadByOtherLanes) {
+TEST(KernelMutants, LdmatrixReadsRowsOfOtherLanes) {
   EXPECT_EQ(error_of_kernel(&read_rows<RowWritten::properly>), "no error");
   EXPECT_THAT(error_of_kernel(&read_rows<RowWritten::before>), HasSubstr("has written with no barrier in between"));
   EXPECT_THAT(error_of_kernel(&read_rows<RowWritten::after>), HasSubstr("has read with no barrier in between"));
 }
 
-TEST(KernelMutants, OneOfSeveralLanesThatReadMayNotWriteAtOnce) {
+TEST(KernelMutants, AReadingLaneMayNotWriteWithoutABarrier) {
   EXPECT_EQ(error_of_kernel(&read_and_write<true>), "no error");
   for (int repeat = 0; repeat < 40; ++repeat)  // in some runs the writing lane reads last
     EXPECT_THAT(error_of_kernel(&read_and_write<false>), HasSubstr("has read with no barrier in between"));
@@ -216,7 +216,7 @@ __global__ void move_packs(float* to, const float* from) {
   store_whole(to + at, load_whole<Pack<float, 4>>(from + at));
 }
 
-TEST(KernelMutants, AnAccessOfSeveralElementsThatIsNotAlignedIsNamed) {
+TEST(KernelMutants, AMisalignedVectorAccessIsReported) {
   const DeviceArray<float> from(std::vector<float>(36, 1.0f)), to(std::vector<float>(36));
   const auto error_of_move = [&](std::int64_t shift_to, std::int64_t shift_from) -> std::string {
     launch("move", &move_packs, {{1}, {8}}, cuda0, to.data() + shift_to, from.data() + shift_from);
@@ -233,7 +233,7 @@ __global__ void touch_address(float* x) { x[threadIdx.x] = 1.0f; }
 
 using KernelMutantsDeathTest = ::testing::Test;
 
-TEST(KernelMutantsDeathTest, AKernelThatLeavesTheMemoryOfItsDeviceEndsTheProgramByName) {
+TEST(KernelMutantsDeathTest, AKernelOutsideDeviceMemoryEndsTheProgramByName) {
   const DeviceArray<float> x(std::vector<float>(4, 1.0f));
   float* const far = x.data() + (std::int64_t{64} << 20);
   EXPECT_DEATH(
@@ -244,7 +244,7 @@ TEST(KernelMutantsDeathTest, AKernelThatLeavesTheMemoryOfItsDeviceEndsTheProgram
       R"(\[touch\] thread 0 of block 0 uses address 0x[0-9a-f]+ of cuda:0, where no memory is mapped)");
 }
 
-TEST(KernelMutantsDeathTest, AHostThatReadsMemoryOfTheDeviceEndsTheProgramByName) {
+TEST(KernelMutantsDeathTest, AHostReadOfDeviceMemoryEndsTheProgramByName) {
   const DeviceArray<float> x(std::vector<float>(4, 1.0f));
   EXPECT_EQ(x.read()[0], 1.0f);
   EXPECT_DEATH(*const_cast<volatile float*>(x.data()),
@@ -270,7 +270,7 @@ template <bool Ordered>
   std::exit(0);
 }
 
-TEST(KernelMutantsDeathTest, ARaceInGlobalMemoryIsSeenByTheThreadSanitizer) {
+TEST(KernelMutantsDeathTest, TheThreadSanitizerDetectsARaceInGlobalMemory) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_EXIT(read_reversed_and_exit<true>(), ::testing::ExitedWithCode(0), "");
   EXPECT_EXIT(read_reversed_and_exit<false>(), ::testing::ExitedWithCode(66), "data race.*read_reversed<false>");
@@ -310,7 +310,7 @@ std::string error_of_shared(SharedKernel kernel, std::int64_t bytes, bool by_lau
 }
 std::int64_t limit_of(SharedKernel kernel) { return emulation::shared_limit(0, reinterpret_cast<const void*>(kernel)); }
 
-TEST(Launch, RaisesTheLimitOfSharedMemoryForWhatStaticAndDynamicMemoryAreTogether) {
+TEST(Launch, RaisesTheSharedMemoryLimitToStaticPlusDynamicMemory) {
   const SharedKernel kernel = &fill_shared<0>;
   EXPECT_EQ(error_of_shared(kernel, 31 * kib, false), "no error") << "which needs no limit";
   EXPECT_THAT(error_of_shared(kernel, 32 * kib, false),
@@ -321,7 +321,7 @@ TEST(Launch, RaisesTheLimitOfSharedMemoryForWhatStaticAndDynamicMemoryAreTogethe
   EXPECT_THAT(error_of_shared(kernel, 212 * kib), HasSubstr("and a block has at most 232448"));
 }
 
-TEST(Launch, NeverLowersTheLimitOfSharedMemory) {
+TEST(Launch, NeverLowersTheSharedMemoryLimit) {
   const SharedKernel kernel = &fill_shared<1>;
   EXPECT_EQ(error_of_shared(kernel, kib), "no error");
   EXPECT_EQ(limit_of(kernel), 48 * kib);
@@ -330,7 +330,7 @@ TEST(Launch, NeverLowersTheLimitOfSharedMemory) {
   EXPECT_EQ(limit_of(kernel), 100 * kib) << "another thread may have been promised that, and launch next";
 }
 
-TEST(Launch, ThreadsThatNeedDifferentAmountsOfSharedMemoryTakeNoneFromEachOther) {
+TEST(Launch, ThreadsWithDifferentSharedMemoryDoNotInterfere) {
   const SharedKernel kernel = &fill_shared<2>;
   std::vector<std::thread> threads;
   for (const std::int64_t bytes : {80 * kib, 50 * kib})
@@ -340,20 +340,20 @@ TEST(Launch, ThreadsThatNeedDifferentAmountsOfSharedMemoryTakeNoneFromEachOther)
   for (std::thread& thread : threads) thread.join();
 }
 
-TEST(KernelMutants, MoreSharedMemoryThanTheKernelsLimitIsNamed) {
+TEST(KernelMutants, SharedMemoryBeyondTheKernelLimitIsReported) {
   const SharedKernel kernel = &fill_shared<3>;
   emulation::set_shared_limit(0, reinterpret_cast<const void*>(kernel), 17 * kib);
   EXPECT_EQ(error_of_shared(kernel, 34 * kib, false),
             "[fill] a launch with 34816 bytes of dynamic shared memory is above the kernel's limit of 17408");
 }
 
-TEST(KernelMutants, MoreStaticSharedMemoryThanNvccTakesIsNamed) {
+TEST(KernelMutants, StaticSharedMemoryBeyondNvccLimitIsReported) {
   EXPECT_THAT(error_of_shared(&declare_much, 0),
               AllOf(HasSubstr("[fill] the shared array large at block_test.cpp:"),
                     HasSubstr("makes it 49160 bytes of shared memory, and a block has at most 49152")));
 }
 
-TEST(Launch, AnErrorOfAnEarlierLaunchIsHeardOfOnceAndTheNextCallWorks) {
+TEST(Launch, AnAsynchronousErrorIsReportedOnce) {
   const DeviceArray<float> x(std::vector<float>(64, 1.0f));
   launch("reverse", &reverse_block<Fault::unwritten>, {{1}, {64}, 256}, cuda0, x.data());
   EXPECT_THROW(synchronize(cuda0), CudaError);

@@ -37,7 +37,7 @@ void expect_sums() {
         static_cast<float>(Threads) * (static_cast<float>(b * Threads) + static_cast<float>(Threads - 1) / 2));
 }
 
-TEST(CudaBlock, ReducesWhateverTheOrderOfItsThreads) {
+TEST(CudaBlock, ReducesInAnyOrderOfThreads) {
   for (int repeat = 0; repeat < 3; ++repeat) {
     expect_sums<32>();
     expect_sums<64>();
@@ -76,7 +76,7 @@ __global__ void use_collectives(int* out) {
   out[8 * i + 7] = __shfl_down_sync(0xffffffffu, lane, 3u, 8);
 }
 
-TEST(CudaBlock, CollectivesOfAWarpGiveWhatThePtxManualSays) {
+TEST(CudaBlock, WarpCollectivesFollowThePtxManual) {
   const DeviceArray<int> out(std::vector<int>(64 * 8, -1));
   launch("collectives", &use_collectives, {{1}, {64}}, cuda0, out.data());
   const std::vector<int> found = out.read();
@@ -104,7 +104,7 @@ TEST(CudaBlock, EveryThreadOfEveryBlockRunsOnce) {
 
 __global__ void write_nothing(float*) {}
 
-TEST(Launch, IsRefusedInOneSentenceWhereAGpuWouldRefuseIt) {
+TEST(Launch, RejectsAnInvalidShapeInOneSentence) {
   const auto error_of = [](const LaunchShape& shape) -> std::string {
     try {
       launch("touch", &write_nothing, shape, cuda0, static_cast<float*>(nullptr));

@@ -41,7 +41,7 @@ std::string error_of_product(const std::function<void()>& action) {
   return "no error";
 }
 
-TEST(CublasLt, ChoosesAnAlgorithmOnceForAProblem) {
+TEST(CublasLt, ChoosesAnAlgorithmOncePerProblem) {
   const DeviceArray<float> a(numbers(300)), b(numbers(300)), c(numbers(300));
   const auto choices = [&](const Gemm& g, const float* from) {
     const Calls before = calls();
@@ -81,7 +81,7 @@ TEST(CublasLt, MultipliesInTF32OnlyWhereItMay) {
   EXPECT_EQ(in_tf32(DType::f32), 0);
 }
 
-TEST(CublasLt, ItsWorkspaceIsWhatASimulatedDeviceIsAskedFor) {
+TEST(CublasLt, MatchesTheWorkspaceOfASimulatedDevice) {
   const auto requests = [](Device device, const Gemm& g, const void* a, const void* b, void* c) {
     CachingAllocator& pool = allocator_for(device);
     pool.reset_sequence_hash();
@@ -114,7 +114,7 @@ std::pair<std::size_t, std::uint64_t> reductions_and_requests(Device device, Gem
   return {static_cast<std::size_t>(reductions), pool.sequence_hash()};
 }
 
-TEST(CublasLt, SumsOfRowsCostNoPassWhereItHasAnEpilogueForThem) {
+TEST(CublasLt, ComputesRowSumsInTheEpilogue) {
   const DeviceArray<double> a(std::vector<double>(9000)), b(std::vector<double>(9600)), c(std::vector<double>(400)),
       sums(std::vector<double>(20));
   const auto reductions = [&](DType dtype, std::int64_t n, std::int64_t at, std::int64_t sums_at = 0) {
@@ -137,7 +137,7 @@ TEST(CublasLt, SumsOfRowsCostNoPassWhereItHasAnEpilogueForThem) {
   EXPECT_EQ(reductions(DType::f64, 24, 0), 1u);
 }
 
-TEST(CublasLt, AddsABiasInItsProductWhereItsAlgorithmsTakeIt) {
+TEST(CublasLt, AddsABiasInTheEpilogueWhenSupported) {
   const DeviceArray<double> a(std::vector<double>(300)), b(std::vector<double>(300)), c(std::vector<double>(300)),
       bias(std::vector<double>(20));
   const auto copies = [&](std::int64_t at) {
@@ -152,7 +152,7 @@ TEST(CublasLt, AddsABiasInItsProductWhereItsAlgorithmsTakeIt) {
   EXPECT_EQ(copies(2), 1u) << "it has none: C is the bias, to which the product is added";
 }
 
-TEST(CublasLt, SumsOfRowsAreThoseOfOneProductWithoutABias) {
+TEST(CublasLt, RejectsRowSumsWithABatchOrABias) {
   const DeviceArray<float> a(numbers(60)), b(numbers(60)), c(numbers(60));
   Gemm g = dense(4, 5, 3);
   g.row_sums = c.data();
@@ -163,7 +163,7 @@ TEST(CublasLt, SumsOfRowsAreThoseOfOneProductWithoutABias) {
   EXPECT_EQ(error_of_product([&] { gemm(cuda0, g, a.data(), b.data(), c.data()); }), refused);
 }
 
-TEST(CublasLt, ThreadsThatMultiplyAtOnceHaveHandlesOfTheirOwn) {
+TEST(CublasLt, GivesConcurrentThreadsTheirOwnHandles) {
   const std::int64_t m = 40, n = 50, k = 300;
   const DeviceArray<float> a(numbers(m * k)), b(numbers(k * n)), c(numbers(m * n));
   gemm(cuda0, dense(m, n, k), a.data(), b.data(), c.data());
@@ -180,7 +180,7 @@ TEST(CublasLt, ThreadsThatMultiplyAtOnceHaveHandlesOfTheirOwn) {
   EXPECT_EQ(calls().descriptors, 0);
 }
 
-TEST(CublasLt, WhatCannotBeMultipliedIsOneSentenceAndTheNextProductWorks) {
+TEST(CublasLt, ReportsABadProductInOneSentenceAndRecovers) {
   const DeviceArray<float> a(numbers(12)), b(numbers(12)), c(numbers(9));
   const std::vector<float> of_host(12);
   const auto multiply = [&](const Gemm& g, const float* from) {
@@ -198,7 +198,7 @@ TEST(CublasLt, WhatCannotBeMultipliedIsOneSentenceAndTheNextProductWorks) {
   EXPECT_EQ(multiply(g, a.data()), "no error");
 }
 
-TEST(KernelMutants, ALeadingDimensionThatLeavesItsOperandIsNamed) {
+TEST(KernelMutants, ALeadingDimensionBeyondItsOperandIsReported) {
   const DeviceArray<float> a(numbers(12)), b(numbers(20)), c(numbers(15));
   const auto multiply = [&](const Gemm& g) {
     return error_of_product([&] { gemm(cuda0, g, a.data(), b.data(), c.data()); });
@@ -225,7 +225,7 @@ TEST(KernelMutants, ALeadingDimensionThatLeavesItsOperandIsNamed) {
                                  "its block has 80");
 }
 
-TEST(KernelMutants, ALeadingDimensionThatIsWrongWithinItsOperandGivesAnotherProduct) {
+TEST(KernelMutants, AWrongLeadingDimensionGivesAnotherProduct) {
   const std::vector<float> rows_of_six = numbers(18), right = numbers(20);
   const DeviceArray<float> a(rows_of_six), b(right), c(numbers(15));
   Gemm g = dense(3, 5, 4);
@@ -287,7 +287,7 @@ struct Told {
   }
 };
 
-TEST(CublasLt, RefusesWhatItsDescriptorsContradict) {
+TEST(CublasLt, RejectsContradictoryDescriptors) {
   EXPECT_EQ(Told().choose(), "success");
   EXPECT_EQ(Told(CUBLAS_COMPUTE_32F, CUDA_R_32F, 7).choose(), "the leading dimension of A, 7, is less than its 8 rows");
   EXPECT_EQ(Told(CUBLAS_COMPUTE_32F, CUDA_R_32F, 8, 3).choose(), "op(A) and op(B) have different numbers of terms");
@@ -316,7 +316,7 @@ TEST(CublasLt, RefusesWhatItsDescriptorsContradict) {
             std::string("an attribute of 4 bytes is set by 8"));
 }
 
-TEST(CublasLt, RefusesAddressesAndAlgorithmsThatDoNotFit) {
+TEST(CublasLt, RejectsBadAddressesAndAlgorithms) {
   const DeviceArray<float> a(numbers(40)), b(numbers(40)), d(numbers(60));
   std::vector<float> of_host(60);
   Told told;

@@ -30,7 +30,7 @@ SPILLING = re.compile(r"(attend|sum)_by_fragments<(float, |\w+, 128).*>|attend_b
 MOST_STACK = 256
 LOST = re.compile(r"ptxas \w+\s*: (\(C75(?:08|1[0-8]|20)\).*)")
 HEAD = ("# What ptxas says of every kernel. Written by the target device_code_table, held to by the test\n"
-        "# DeviceCode.TakesNoMoreThanItsTable (tests/kernels/cuda/device_code_report.py).\n")
+        "# DeviceCode.StaysWithinItsTable (tests/kernels/cuda/device_code_report.py).\n")
 
 
 class Taken(NamedTuple):

@@ -89,7 +89,7 @@ TEST_P(CudaUnary, GradientAgreesWithTheCpu) {
     }
 }
 
-TEST_P(CudaUnary, AnyLayoutGivesTheBitsOfTheContiguousOne) {
+TEST_P(CudaUnary, GivesTheSameBitsForAnyLayout) {
   for (const Layout in : input_layouts)
     for (const Layout to : output_layouts) {
       const Shape shape = {11, 5, 41};
@@ -194,7 +194,7 @@ TEST(CudaElements, FillsAndRangesAgreeWithTheCpu) {
     }
 }
 
-TEST(CudaElements, RoundToHalfTypesAsOftenAsTheCpu) {
+TEST(CudaElements, RoundToHalfTypesLikeTheCpu) {
   for (const DType dtype : {DType::f16, DType::bf16})
     for (const Layout layout : output_layouts) {
       TestArray out(dtype, {37}, layout), range(dtype, {333}, layout);
@@ -308,7 +308,7 @@ TEST(CudaCopy, GoesToTheDeviceAndBackInAnyLayoutAndDtype) {
         }
 }
 
-TEST(CudaElements, WhatIsNotAlignedForAPackIsRightToo) {
+TEST(CudaElements, SupportMisalignedPacks) {
   std::mt19937_64 random(test_seed());
   for (const DType dtype : {DType::f32, DType::bf16, DType::u8})
     for (int shift = 0; shift < 8; ++shift) {
@@ -326,7 +326,7 @@ TEST(CudaElements, WhatIsNotAlignedForAPackIsRightToo) {
     }
 }
 
-TEST(CudaElements, HalfTypesAreTaken16BytesAtOnce) {
+TEST(CudaElements, HalfTypesMove16BytesAtOnce) {
   alignas(16) std::byte memory[64] = {};
   const auto of = [&](DType dtype, std::ptrdiff_t from = 0, std::int64_t count = 16) {
     return View{memory + from, dtype, 1, {count}, {1}};
@@ -342,7 +342,7 @@ TEST(CudaElements, HalfTypesAreTaken16BytesAtOnce) {
   EXPECT_FALSE(cuda::elements_of<double>(std::array{of(DType::boolean), of(DType::boolean)}).in_pairs);
 }
 
-TEST(CudaElements, PacksInPairsAndApartLeaveNoElementOut) {
+TEST(CudaElements, PairedAndSinglePacksCoverEveryElement) {
   std::mt19937_64 random(test_seed());
   for (const DType from : {DType::f32, DType::bf16, DType::f16})
     for (const DType to : {DType::f32, DType::bf16, DType::boolean})
@@ -358,7 +358,7 @@ TEST(CudaElements, PacksInPairsAndApartLeaveNoElementOut) {
       }
 }
 
-TEST(CudaElements, PacksOfRowsTakeWhatIsRepeatedOrLiesApart) {
+TEST(CudaElements, PacksOfRowsSupportBroadcastAndGaps) {
   std::mt19937_64 random(test_seed());
   for (const auto& [dtype, truth] : {std::pair{DType::f32, false},
                                      {DType::bf16, false},
@@ -395,7 +395,7 @@ TEST(CudaElements, PacksOfRowsTakeWhatIsRepeatedOrLiesApart) {
         }
 }
 
-TEST(CudaElements, IndicesOf64BitsAreTakenWhereThoseOf32DoNotReach) {
+TEST(CudaElements, Use64BitIndicesBeyond32Bits) {
   float nothing = 0;
   const auto narrow = [&](const View& a, const View& b) { return cuda::elements_of<float>(std::array{a, b}).narrow; };
   const auto view = [&](std::int64_t rows, std::int64_t stride) {
@@ -422,7 +422,7 @@ TEST(CudaElements, BothWidthsOfIndicesFindTheSameElements) {
   }
 }
 
-TEST(CudaElements, ThePoolServesItsStreamsWithoutWaiting) {
+TEST(CudaElements, TemporariesReuseOneBlockWithoutWaiting) {
   // A freed block serves the next allocation on its stream: a hundred temporaries take one block.
   std::mt19937_64 random(test_seed());
   CachingAllocator& pool = allocator_for(cuda0.device);

@@ -79,7 +79,7 @@ void for_each_pair_of_types(const Body& body) {
   }
 }
 
-TEST(CudaGemm, TakesEveryTransposeAndLeadingDimension) {
+TEST(CudaGemm, SupportsEveryTransposeAndLeadingDimension) {
   std::mt19937_64 random(test_seed());
   const std::vector<std::array<std::int64_t, 3>> sizes = {{1, 1, 1},   {7, 5, 3},    {33, 17, 65},
                                                           {64, 48, 8}, {1, 130, 40}, {129, 1, 33}};
@@ -97,7 +97,7 @@ TEST(CudaGemm, TakesEveryTransposeAndLeadingDimension) {
         });
 }
 
-TEST(CudaGemm, AddsUpManyTermsWithoutRoundingInBetween) {
+TEST(CudaGemm, AccumulatesManyTermsWithoutIntermediateRounding) {
   std::mt19937_64 random(test_seed());
   for (const std::int64_t k : {257, 600, 1025})
     for_each_pair_of_types([&](DType dtype, bool to_f32) {
@@ -108,7 +108,7 @@ TEST(CudaGemm, AddsUpManyTermsWithoutRoundingInBetween) {
     });
 }
 
-TEST(CudaGemm, AddsUpPartsOfLongSumsOfF32) {
+TEST(CudaGemm, AccumulatesLongF32SumsInParts) {
   std::mt19937_64 random(test_seed());
   const std::array<std::int64_t, 3> sizes[] = {{20, 31, 1024}, {8, 140, 1040}, {33, 8, 2052}, {5, 3, 518}};
   for (const auto& size : sizes)
@@ -121,7 +121,7 @@ TEST(CudaGemm, AddsUpPartsOfLongSumsOfF32) {
   expect_product(DType::f32, {.size = {20, 31, 1024}, .alpha = 2}, random);
 }
 
-TEST(CudaGemm, BatchesRepeatOperandsOfStrideZero) {
+TEST(CudaGemm, BroadcastsBatchOperandsOfStrideZero) {
   std::mt19937_64 random(test_seed());
   for (const bool transpose : {false, true})
     for (const auto& [repeat_a, repeat_b] : {std::pair{false, false}, {true, false}, {false, true}, {true, true}})
@@ -140,12 +140,12 @@ TEST(CudaGemm, BatchesRepeatOperandsOfStrideZero) {
       });
 }
 
-TEST(CudaGemm, TakesMoreMatricesThanAGridHasBlocks) {
+TEST(CudaGemm, SupportsMoreMatricesThanGridBlocks) {
   std::mt19937_64 random(test_seed());
   expect_product(DType::f32, {.size = {1, 2, 1}, .batch = 65537, .repeat_b = true, .bias = true}, random);
 }
 
-TEST(CudaGemm, AlphaAndBetaScaleTheProductAndWhatWasThere) {
+TEST(CudaGemm, ScalesTheProductByAlphaAndCByBeta) {
   std::mt19937_64 random(test_seed());
   for (const double beta : {0.0, 1.0, -0.25})
     for (const bool bias : {false, true})
@@ -162,7 +162,7 @@ TEST(CudaGemm, AlphaAndBetaScaleTheProductAndWhatWasThere) {
       });
 }
 
-TEST(CudaGemm, NoTermsGiveBetaTimesCPlusBiasAndNoElementsNothing) {
+TEST(CudaGemm, GivesBetaTimesCPlusBiasWithoutTerms) {
   std::mt19937_64 random(test_seed());
   for (const double beta : {0.0, 2.0})
     for (const bool bias : {false, true})
@@ -174,7 +174,7 @@ TEST(CudaGemm, NoTermsGiveBetaTimesCPlusBiasAndNoElementsNothing) {
   expect_product(DType::f32, {.size = {5, 0, 3}}, random);
 }
 
-TEST(CudaGemm, GivesTheSumsOfRowsBesides) {
+TEST(CudaGemm, ComputesRowSumsWithTheProduct) {
   std::mt19937_64 random(test_seed());
   for (const auto& [m, n, k] :
        {std::array<std::int64_t, 3>{24, 16, 40}, {16, 32, 600}, {7, 5, 30}, {40, 8, 0}, {8, 0, 9}})
@@ -204,7 +204,7 @@ TEST(CudaGemm, GivesTheSumsOfRowsBesides) {
         });
 }
 
-TEST(CudaGemm, TakesOperandsOfAnyAlignment) {
+TEST(CudaGemm, SupportsOperandsOfAnyAlignment) {
   std::mt19937_64 random(test_seed());
   const auto expect = [&](std::int64_t offset, std::int64_t bias_offset, double beta) {
     for_each_pair_of_types([&](DType dtype, bool to_f32) {
@@ -222,7 +222,7 @@ TEST(CudaGemm, TakesOperandsOfAnyAlignment) {
   expect(4, 2, 0.5);
 }
 
-TEST(CudaGemm, GivesTheSumsOfRowsAtAnyAlignment) {
+TEST(CudaGemm, ComputesRowSumsAtAnyAlignment) {
   std::mt19937_64 random(test_seed());
   const std::int64_t m = 24, n = 16, k = 40;
   for (const std::int64_t offset : {0, 1, 4})

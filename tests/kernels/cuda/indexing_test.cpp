@@ -54,7 +54,7 @@ TestArray& some_indices(TestArray& index, std::mt19937_64& random, std::int64_t 
   return index.random(random, static_cast<double>(-limit), static_cast<double>(limit));
 }
 
-TEST(CudaIndexing, IndexSelectIsThatOfTheCpu) {
+TEST(CudaIndexing, IndexSelectMatchesTheCpu) {
   std::mt19937_64 random(test_seed());
   for (const DType dtype : all_dtypes)
     for (const PickCase& c : pick_cases)
@@ -69,7 +69,7 @@ TEST(CudaIndexing, IndexSelectIsThatOfTheCpu) {
       }
 }
 
-TEST(CudaIndexing, GatherIsThatOfTheCpu) {
+TEST(CudaIndexing, GatherMatchesTheCpu) {
   std::mt19937_64 random(test_seed());
   for (const DType dtype : all_dtypes)
     for (const PickCase& c : pick_cases)
@@ -84,7 +84,7 @@ TEST(CudaIndexing, GatherIsThatOfTheCpu) {
       }
 }
 
-TEST(CudaIndexing, IndexAddMakesTheAdditionsOfTheCpuInItsOrder) {
+TEST(CudaIndexing, IndexAddAddsInTheOrderOfTheCpu) {
   std::mt19937_64 random(test_seed());
   for (const DType dtype : all_dtypes)
     for (const PickCase& c : pick_cases)
@@ -102,7 +102,7 @@ TEST(CudaIndexing, IndexAddMakesTheAdditionsOfTheCpuInItsOrder) {
       }
 }
 
-TEST(CudaIndexing, ScattersAreThoseOfTheCpu) {
+TEST(CudaIndexing, ScattersMatchTheCpu) {
   std::mt19937_64 random(test_seed());
   for (const DType dtype : all_dtypes)
     for (const PickCase& c : pick_cases)
@@ -127,14 +127,14 @@ TEST(CudaIndexing, ScattersAreThoseOfTheCpu) {
       }
 }
 
-TEST(CudaIndexing, BothWaysOfScatteringAreTaken) {
+TEST(CudaIndexing, ChoosesBothScatterKernels) {
   EXPECT_TRUE(scatter_walks(1, 128));
   EXPECT_FALSE(scatter_walks(1, 129));
   EXPECT_FALSE(scatter_walks(32, 1025));  // {7, 33} above
   EXPECT_TRUE(scatter_walks(4096, 1025));
 }
 
-TEST(CudaIndexing, EmbeddingsAndTheirGradientsAreThoseOfTheCpu) {
+TEST(CudaIndexing, EmbeddingsAndTheirGradientsMatchTheCpu) {
   std::mt19937_64 random(test_seed());
   for (const DType dtype : floats)
     for (const Shape& index_shape : {Shape{}, Shape{0}, Shape{1}, Shape{1025}, Shape{3, 65}})
@@ -205,7 +205,7 @@ TEST(CudaIndexing, LongAndShortRunsAreAddedInTheOrderOfTheCpu) {
       }
 }
 
-TEST(CudaIndexing, SlicesThatAreNotAlignedAreRightToo) {
+TEST(CudaIndexing, SupportsMisalignedSlices) {
   std::mt19937_64 random(test_seed());
   for (const DType dtype : {DType::f32, DType::bf16, DType::u8})
     for (std::size_t shift = 0; shift < 6; ++shift) {
@@ -239,7 +239,7 @@ std::string index_error_of(const F& action) {
   return "no error";
 }
 
-TEST(CudaIndexFault, IsTheErrorOfTheCpuAtTheNextSynchronisationAndForgottenThen) {
+TEST(CudaIndexFault, GivesTheCpuErrorOnceAtTheNextSynchronization) {
   for (const Layout layout : some_layouts) {
     TestArray index(DType::i64, {50, 60}, layout);
     index.fill([](std::int64_t i) { return static_cast<double>(i % 10); });
@@ -255,7 +255,7 @@ TEST(CudaIndexFault, IsTheErrorOfTheCpuAtTheNextSynchronisationAndForgottenThen)
   }
 }
 
-TEST(CudaIndexFault, IsBelowTheLowestIndexThatIsAllowed) {
+TEST(CudaIndexFault, AppliesBelowTheLowestAllowedIndex) {
   TestArray index(DType::i64, {3});
   index.fill([](std::int64_t i) { return static_cast<double>(-i - 2); });
   const Twin twin(index);
@@ -265,7 +265,7 @@ TEST(CudaIndexFault, IsBelowTheLowestIndexThatIsAllowed) {
   EXPECT_EQ(index_error_of([] { cuda::synchronize(cuda0); }), "[index] index -4 at position (2,) is outside [-3, 3)");
 }
 
-TEST(CudaIndexFault, OfSeveralTheFirstIsTold) {
+TEST(CudaIndexFault, ReportsTheFirstOfSeveral) {
   TestArray index(DType::i64, {5});
   const Twin twin(index.fill([](std::int64_t i) { return static_cast<double>(i); }));
   check_indices(cuda0, "gather", "index", twin.on_device(), 4);
@@ -276,7 +276,7 @@ TEST(CudaIndexFault, OfSeveralTheFirstIsTold) {
             "[cross_entropy] target 3 at position (3,) is outside [0, 3)");
 }
 
-TEST(CudaIndexFault, IsHeardOfWhereTheHostReads) {
+TEST(CudaIndexFault, IsReportedByAHostRead) {
   TestArray index(DType::i64, {3}), host(DType::i64, {3});
   const Twin twin(index.fill([](std::int64_t i) { return static_cast<double>(i); }));
   check_indices(cuda0, "gather", "index", twin.on_device(), 2);
@@ -285,7 +285,7 @@ TEST(CudaIndexFault, IsHeardOfWhereTheHostReads) {
   EXPECT_EQ(index_error_of([&] { copy(cuda0, host, twin.on_device()); }), "no error");
 }
 
-TEST(CudaIndexFault, IsHeardOfAsAWholeByWhicheverThreadWaits) {
+TEST(CudaIndexFault, IsReportedWholeToOneWaitingThread) {
   TestArray index(DType::i64, {3});
   const Twin twin(index.fill([](std::int64_t i) { return static_cast<double>(i); }));
   twin.bytes();  // waits until the array is on the device

@@ -20,7 +20,7 @@ using testing::cuda0;
 using testing::DeviceArray;
 
 // As written in PTX ISA, "Matrix Fragments for mma.m16n8k16 with floating point type".
-TEST(Fragments, AreWhereThePtxIsaSays) {
+TEST(Fragments, FollowThePtxIsa) {
   for (int lane = 0; lane < 32; ++lane) {
     const int group = lane >> 2, in_group = lane % 4;
     for (int i = 0; i < 8; ++i) {
@@ -44,7 +44,7 @@ std::size_t distinct_places(int elements, const PlaceOf& place_of) {
   return places.size();
 }
 
-TEST(Fragments, HaveEveryElementOnce) {
+TEST(Fragments, HoldEveryElementOnce) {
   EXPECT_EQ(distinct_places(elements_of_a, place_in_a), 16 * 16);
   EXPECT_EQ(distinct_places(elements_of_b, place_in_b), 16 * 8);
   EXPECT_EQ(distinct_places(elements_of_c, place_in_c), 16 * 8);
@@ -90,7 +90,7 @@ void expect_no_conflicts() {
     EXPECT_EQ(conflicts([&](int lane) { return staged.at((first + lane) / chunks, (first + lane) % chunks); }), 0);
 }
 
-TEST(StagedRows, HaveNoConflictsOfBanks) {
+TEST(StagedRows, HaveNoBankConflicts) {
   expect_no_conflicts<64>();
   expect_no_conflicts<128>();
 }
@@ -165,14 +165,14 @@ int wrong_products(void (*kernel)(const S*, const S*, const float*, float*), boo
   return wrong;
 }
 
-TEST(Mma, MultipliesWhatLdmatrixBrings) {
+TEST(Mma, MultipliesFragmentsLoadedByLdmatrix) {
   EXPECT_EQ(wrong_products<Half>(&multiply_fragments<Half>, false), 0) << "seed " << test_seed();
   EXPECT_EQ(wrong_products<BFloat16>(&multiply_fragments<BFloat16>, false), 0) << "seed " << test_seed();
   EXPECT_EQ(wrong_products<Half>(&multiply_transposed<Half>, true), 0) << "seed " << test_seed();
   EXPECT_EQ(wrong_products<BFloat16>(&multiply_transposed<BFloat16>, true), 0) << "seed " << test_seed();
 }
 
-TEST(Mma, OfSwappedLanesIsAnotherProduct) {
+TEST(Mma, GivesAnotherProductForSwappedLanes) {
   EXPECT_GT(wrong_products<Half>(&multiply_fragments<Half, true>, false), 100) << "of 128";
 }
 

@@ -90,7 +90,7 @@ TEST(CudaOptimizer, RmsPropTakesTheStepsOfTheCpu) {
       }
 }
 
-TEST(CudaOptimizer, AddGradientAddsAsTheCpu) {
+TEST(CudaOptimizer, AddGradientMatchesTheCpu) {
   std::mt19937_64 random(test_seed());
   for (const auto& sizes : sizes_of_models)
     for (const bool first : {true, false}) {
@@ -116,7 +116,7 @@ TEST(CudaOptimizer, SgdTakesTheStepsOfTheCpu) {
         }
 }
 
-TEST(CudaOptimizer, MoreTensorsThanALaunchTakesAreAllUpdated) {
+TEST(CudaOptimizer, UpdatesMoreTensorsThanOneLaunchHolds) {
   std::mt19937_64 random(test_seed());
   for (const std::size_t count : {63u * 4, 64u * 4, 65u * 4}) {
     const Tensors tensors(std::vector<std::int64_t>(count, 7), 2, random);
@@ -126,7 +126,7 @@ TEST(CudaOptimizer, MoreTensorsThanALaunchTakesAreAllUpdated) {
   }
 }
 
-TEST(CudaOptimizer, WhatIsNotAlignedForAPackIsRightToo) {
+TEST(CudaOptimizer, SupportsMisalignedPacks) {
   std::mt19937_64 random(test_seed());
   const Tensors tensors({1003, 1000, 1001, 1004}, 2, random);
   expect_same(bits, tensors.all(), {}, [&](Stream stream, const std::vector<View>& views) {

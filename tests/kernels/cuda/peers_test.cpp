@@ -33,7 +33,7 @@ std::string error_of_call(const auto& call) {
   return "no error";
 }
 
-TEST(CudaPeers, AKernelReadsWhatItWasGivenAccessTo) {
+TEST(CudaPeers, AKernelReadsAPeerOnlyAfterSharing) {
   const DeviceArray<float> there({1, 2, 3}, cuda1), here({0, 0, 0}, cuda0);
   const auto doubled = [&] { unary(cuda0, UnaryOp::affine, all_of(here), all_of(there), 2, 0); };
   EXPECT_EQ(error_of_call(doubled), "[affine] an operand is in memory of cuda:1, not of cuda:0");

@@ -34,25 +34,25 @@ void expect_numbers_of_the_cpu(const Make& make) {
   }
 }
 
-TEST(CudaRandom, UniformNumbersAreThoseOfTheCpu) {
+TEST(CudaRandom, UniformNumbersMatchTheCpu) {
   for (const double high : {1.0, 3.7, -0.5})
     expect_numbers_of_the_cpu([&](Stream stream, const RandomKey& key, const View& out, const View&) {
       uniform(stream, key, out, -1.3, high);
     });
 }
 
-TEST(CudaRandom, NormalNumbersAreThoseOfTheCpu) {
+TEST(CudaRandom, NormalNumbersMatchTheCpu) {
   expect_numbers_of_the_cpu(
       [](Stream stream, const RandomKey& key, const View& out, const View&) { normal(stream, key, out, 0.3, 1.7); });
 }
 
-TEST(CudaRandom, DropoutIsThatOfTheCpu) {
+TEST(CudaRandom, DropoutMatchesTheCpu) {
   for (const double p : {0.0, 0.3, 1.0})
     expect_numbers_of_the_cpu(
         [&](Stream stream, const RandomKey& key, const View& out, const View& x) { dropout(stream, key, out, x, p); });
 }
 
-TEST(CudaRandom, ManyNumbersAreThoseOfTheCpu) {
+TEST(CudaRandom, ManyNumbersMatchTheCpu) {
   for (const DType dtype : {DType::f64, DType::f32}) {
     TestArray out(dtype, {1 << 18});
     expect_same(bits, {&out}, {}, [](Stream stream, const std::vector<View>& operands) {
@@ -61,7 +61,7 @@ TEST(CudaRandom, ManyNumbersAreThoseOfTheCpu) {
   }
 }
 
-TEST(CudaRandom, WhatIsNotAlignedForAPackIsRightToo) {
+TEST(CudaRandom, SupportsMisalignedPacks) {
   TestArray x(DType::f32, {1003}), out(DType::f32, {1003});
   x.fill([](std::int64_t i) { return static_cast<double>(i); });
   expect_same(bits, {&out}, {&x}, [](Stream stream, const std::vector<View>& operands) {

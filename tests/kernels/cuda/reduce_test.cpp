@@ -79,7 +79,7 @@ TEST_P(CudaReduce, AgreesWithTheCpuOverEverySubsetOfDimensions) {
     }
 }
 
-TEST_P(CudaReduce, OfIntegersIsExact) {
+TEST_P(CudaReduce, IsExactForIntegers) {
   std::mt19937_64 random(test_seed());
   const ReduceOp op = GetParam();
   if (op == ReduceOp::mean) return;
@@ -96,7 +96,7 @@ TEST_P(CudaReduce, OfIntegersIsExact) {
     }
 }
 
-TEST_P(CudaReduce, OfNaNAndOfNothingIsThatOfTheCpu) {
+TEST_P(CudaReduce, MatchesTheCpuForNaNAndInfinity) {
   const ReduceOp op = GetParam();
   for (const DType dtype : floats) {
     TestArray x(dtype, {70, 33}), rows(gives_truth(op) ? DType::boolean : dtype, {70, 1}),
@@ -109,7 +109,7 @@ TEST_P(CudaReduce, OfNaNAndOfNothingIsThatOfTheCpu) {
   }
 }
 
-TEST(CudaReduction, TakesAnyLayout) {
+TEST(CudaReduction, SupportsAnyLayout) {
   std::mt19937_64 random(test_seed());
   for (const DType dtype : {DType::f32, DType::bf16})
     for (const Layout from : input_layouts)
@@ -149,7 +149,7 @@ TEST(CudaReduction, HasTheSameBitsInEveryOrderOfThreadsAndBlocks) {
       repeats);
 }
 
-TEST(CudaReduction, HasTheSameBitsWhereElementsAreTakenOneByOne) {
+TEST(CudaReduction, HasTheSameBitsForMisalignedViews) {
   // A view that begins one element later is not aligned. Its sums have the order of an aligned view.
   std::mt19937_64 random(test_seed());
   for (const DType dtype : {DType::f32, DType::bf16, DType::f64})
@@ -191,7 +191,7 @@ TEST(CudaReduction, IndicesOf64BitsFindTheSameElements) {
   EXPECT_FALSE(reach(std::int64_t{1} << 30, 0));
 }
 
-TEST(CudaReduction, AsksThePoolForWhatASimulatedDeviceAsksFor) {
+TEST(CudaReduction, MatchesTheRequestsOfASimulatedDevice) {
   const Stream sim{Device{DeviceType::sim, 0}};
   for (const Shape& shape : {Shape{70001}, Shape{9000, 20}, Shape{30, 31}})
     for_each_subset(shape, [&](const Shape& reduced) {
@@ -220,7 +220,7 @@ TEST(CudaReduction, BiasGradientsAgreeWithTheCpu) {
     }
 }
 
-TEST(CudaSearch, FindsTheFirstOfTheBest) {
+TEST(CudaSearch, FindsTheFirstExtremeElement) {
   std::mt19937_64 random(test_seed());
   for (const DType dtype : {DType::f64, DType::f32, DType::f16, DType::bf16, DType::i64, DType::i32, DType::u8})
     for (const Shape& shape : {Shape{1}, Shape{33}, Shape{5000}, Shape{0, 4}, Shape{31, 33}, Shape{3, 2, 2500}})
@@ -237,7 +237,7 @@ TEST(CudaSearch, FindsTheFirstOfTheBest) {
       }
 }
 
-TEST(CudaSearch, TheFirstNaNWins) {
+TEST(CudaSearch, FindsTheFirstNaN) {
   for (const std::int64_t n : {20, 2000, 5000})
     for (const std::int64_t place : {std::int64_t{0}, std::int64_t{1}, n / 2, n - 2, n - 1}) {
       TestArray x(DType::f32, {n}), largest(DType::i64, {}), smallest(DType::i64, {});
@@ -251,7 +251,7 @@ TEST(CudaSearch, TheFirstNaNWins) {
     }
 }
 
-TEST(CudaScan, RunsBothWaysAsOnTheCpu) {
+TEST(CudaScan, MatchesTheCpuInBothDirections) {
   std::mt19937_64 random(test_seed());
   for (const DType dtype : all_dtypes)
     for (const Shape& shape :
@@ -270,7 +270,7 @@ TEST(CudaScan, RunsBothWaysAsOnTheCpu) {
         }
 }
 
-TEST(CudaScan, RunsOverItsInput) {
+TEST(CudaScan, MayOverwriteItsInput) {
   std::mt19937_64 random(test_seed());
   for (const bool reverse : {false, true}) {
     TestArray x(DType::f32, {3, 5000}), out(DType::f32, {3, 5000});
@@ -301,7 +301,7 @@ TEST(CudaSumOfSquares, IsAddedInDoublePrecision) {
       }
 }
 
-TEST(CudaSumOfSquares, OfManyTensorsTakesThemTogether) {
+TEST(CudaSumOfSquares, ReducesManyTensorsTogether) {
   // More tensors than one table holds, of all dtypes, some empty, strided or misaligned.
   std::mt19937_64 random(test_seed());
   std::deque<TestArray> arrays;
@@ -326,7 +326,7 @@ TEST(CudaSumOfSquares, OfManyTensorsTakesThemTogether) {
   EXPECT_NEAR(sum[0], static_cast<double>(expected), 1e-13 * static_cast<double>(expected));
 }
 
-TEST(CudaSumOfSquares, HoldsSquaresThatF32CannotHold) {
+TEST(CudaSumOfSquares, SurvivesSquaresBeyondF32) {
   for (const double value : {1e20, 1e-30}) {
     TestArray x(DType::f32, {40000}), sum(DType::f64, {1});
     x.fill([&](std::int64_t) { return value; });

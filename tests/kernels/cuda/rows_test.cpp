@@ -66,7 +66,7 @@ TEST(CudaSoftmax, GradientsAgreeWithTheCpu) {
     }
 }
 
-TEST(CudaSoftmax, MaskedAndSpoiledAndHugeRowsAreThoseOfTheCpu) {
+TEST(CudaSoftmax, MatchesTheCpuForMaskedNaNAndHugeRows) {
   for (const DType dtype : floats)
     for (const std::int64_t n : {33, 40, 700}) {
       TestArray x(dtype, {5, n}), out(dtype, {5, n}), log_out(dtype, {5, n}), lse(dtype, {5}), grad(dtype, {5, n}),
@@ -91,7 +91,7 @@ TEST(CudaSoftmax, MaskedAndSpoiledAndHugeRowsAreThoseOfTheCpu) {
     }
 }
 
-TEST(CudaSoftmax, RunsOverItsInputWithTheSameBitsInEveryOrderOfThreads) {
+TEST(CudaSoftmax, OverwritesItsInputWithEqualBitsInEveryOrderOfThreads) {
   std::mt19937_64 random(test_seed());
   for (const Shape& shape : {Shape{40, 96}, Shape{3, 1500}, Shape{2, 9001}}) {
     TestArray x(DType::f32, shape), out(DType::f32, shape);
@@ -166,7 +166,7 @@ TEST_P(CudaNorms, AgreeWithTheCpu) {
     }
 }
 
-TEST_P(CudaNorms, AgreeWithTheCpuWhereSquaresDoNotFit) {
+TEST_P(CudaNorms, AgreeWithTheCpuForOverflowingSquares) {
   std::mt19937_64 random(test_seed());
   for (const double scale : {0x1p900, 0x1p-900, 0x1p100, 0x1p-100, nan, infinity})
     for (const DType dtype : floats)
@@ -219,7 +219,7 @@ TEST_P(CudaNorms, GradientsAgreeWithTheCpu) {
     }
 }
 
-TEST(CudaNorm, OneGradientOfTheParametersMayBeWanted) {
+TEST(CudaNorm, ComputesOneParameterGradientAlone) {
   std::mt19937_64 random(test_seed());
   NormOperands norm(DType::f32, {70, 40}, random);
   layer_norm({}, norm.out, norm.mean, norm.rstd, norm.x, {}, {}, 1e-5);
@@ -247,7 +247,7 @@ TEST(CudaNorm, GradientsHaveTheSameBitsInEveryOrderOfThreadsAndBlocks) {
   }
 }
 
-TEST(CudaNorm, AsksThePoolForWhatASimulatedDeviceAsksFor) {
+TEST(CudaNorm, MatchesTheRequestsOfASimulatedDevice) {
   std::mt19937_64 random(test_seed());
   const Stream sim{Device{DeviceType::sim, 0}};
   NormOperands norm(DType::bf16, {300, 96}, random);
@@ -264,7 +264,7 @@ TEST(CudaNorm, AsksThePoolForWhatASimulatedDeviceAsksFor) {
             hash_of(sim, norm.dx, norm.dweight, norm.grad, norm.x, norm.rstd));
 }
 
-TEST(CudaRows, HaveTheSameBitsWhereElementsAreTakenOneByOne) {
+TEST(CudaRows, HaveTheSameBitsForMisalignedRows) {
   // Rows that begin one element later are not aligned. Their sums have the order of aligned rows.
   std::mt19937_64 random(test_seed());
   for (const DType dtype : floats)
@@ -324,7 +324,7 @@ TEST(CudaCrossEntropy, AgreesWithTheCpu) {
       }
 }
 
-TEST(CudaCrossEntropy, OneGradientForAllRowsGoesOverTheLogits) {
+TEST(CudaCrossEntropy, OverwritesTheLogitsWithABroadcastGradient) {
   std::mt19937_64 random(test_seed());
   for (const Shape& shape : {Shape{9, 37}, Shape{3, 700}}) {
     TestArray x(DType::f32, shape), targets(DType::i64, {shape[0]}), loss(DType::f32, {shape[0]}),
@@ -355,7 +355,7 @@ TEST(CudaRope, AgreesWithTheCpu) {
         }
 }
 
-TEST(CudaRope, StretchesFrequenciesAsTheCpuDoes) {
+TEST(CudaRope, ScalesFrequenciesLikeTheCpu) {
   std::mt19937_64 random(test_seed());
   RotaryFrequencies frequencies(100.0);
   frequencies.stretch = 0.25, frequencies.kept = 14, frequencies.stretched = 45.5, frequencies.magnitude = 1.5;
@@ -369,7 +369,7 @@ TEST(CudaRope, StretchesFrequenciesAsTheCpuDoes) {
     }
 }
 
-TEST(CudaRope, TakesHeadsOfAPackedProjectionAndWorksInPlace) {
+TEST(CudaRope, RotatesHeadsOfAPackedProjectionInPlace) {
   std::mt19937_64 random(test_seed());
   for (const DType dtype : floats) {
     TestArray packed(dtype, {2, 9, 3, 4, 32});

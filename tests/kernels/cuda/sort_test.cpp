@@ -15,7 +15,7 @@ using namespace testing;
 // Shorter than a run; a whole run; one more; several runs to merge, also when their number is not a power of two.
 const std::vector<Shape> sort_shapes = {{1}, {33}, {256}, {257}, {2, 512}, {31, 33}, {2, 1, 700}, {1025}, {0, 5}};
 
-TEST(CudaArgsort, IsTheOrderOfTheCpuForEveryDtype) {
+TEST(CudaArgsort, MatchesTheOrderOfTheCpuForEveryDtype) {
   std::mt19937_64 random(test_seed());
   for (const DType dtype : all_dtypes)
     for (const Shape& shape : sort_shapes)
@@ -33,7 +33,7 @@ TEST(CudaArgsort, IsTheOrderOfTheCpuForEveryDtype) {
         }
 }
 
-TEST(CudaArgsort, TakesAnyLayout) {
+TEST(CudaArgsort, SupportsAnyLayout) {
   std::mt19937_64 random(test_seed());
   for (const Layout from : input_layouts)
     for (const Layout to : output_layouts)
@@ -55,7 +55,7 @@ TEST(CudaArgsort, HasTheSameBitsInEveryOrderOfThreadsAndBlocks) {
       [](Stream stream, const std::vector<View>& operands) { argsort(stream, operands[0], operands[1], false); }, 3);
 }
 
-TEST(CudaArgsort, AsksThePoolForWhatASimulatedDeviceAsksFor) {
+TEST(CudaArgsort, MatchesTheRequestsOfASimulatedDevice) {
   const Stream sim{Device{DeviceType::sim, 0}};
   for (const Shape& shape : {Shape{7, 256}, Shape{7, 257}}) {
     TestArray x(DType::f32, shape), out(DType::i64, shape);

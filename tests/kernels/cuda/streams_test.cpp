@@ -14,7 +14,7 @@ namespace {
 
 using namespace testing;
 
-TEST(CudaOperands, OneOfTheHostIsNamed) {
+TEST(CudaOperands, InHostMemoryAreRejected) {
   TestArray x(DType::f32, {8}), out(DType::f32, {8}), sum(DType::f32, {1});
   const Twin twin(out), one(sum);
   const auto error_of = [](const auto& run) -> std::string {
@@ -51,9 +51,9 @@ bool streams_can_go_wrong(bool ordered) {
   return wrong;
 }
 
-TEST(StreamMutants, AKernelOnTheWrongStreamIsSeen) { EXPECT_TRUE(streams_can_go_wrong(false)); }
+TEST(StreamMutants, AKernelOnTheWrongStreamIsDetected) { EXPECT_TRUE(streams_can_go_wrong(false)); }
 
-TEST(StreamMutants, AnEventMakesTheOtherStreamRight) { EXPECT_FALSE(streams_can_go_wrong(true)); }
+TEST(StreamMutants, AnEventOrdersTheOtherStream) { EXPECT_FALSE(streams_can_go_wrong(true)); }
 
 // With POOLGRAD_SYNC=1 each launch is waited for, so an error names its own operator. CMakeLists.txt runs the test that
 // way too. Otherwise the next wait or launch reports the error.
@@ -63,7 +63,7 @@ __global__ void fails_in_a_kernel(float* x) {
   x[threadIdx.x] = staged[threadIdx.x];  // unwritten memory
 }
 
-TEST(EarlierLaunch, IsNamedWithItsOperator) {
+TEST(AsynchronousLaunchError, NamesItsOperator) {
   const DeviceArray<float> x(std::vector<float>(32, 1.0f));
   const auto error_of = [](const auto& run) -> std::string {
     try {
@@ -83,7 +83,7 @@ TEST(EarlierLaunch, IsNamedWithItsOperator) {
   EXPECT_EQ(x.read().size(), 32u) << "the next call works";
 }
 
-TEST(EarlierLaunch, IsWaitedForByItsOperatorWhateverItIs) {
+TEST(AsynchronousLaunchError, IsRaisedByTheOwnOperator) {
   const std::vector<float> ones(16, 1.0f);
   const Stream held{cuda0.device, 21};
   const DeviceArray<float> x(ones, held), y(ones, held), z(ones, held);

@@ -14,7 +14,7 @@ std::string error_of(int block = warpgroup_threads) {
   return multiply<BFloat16, 64, product, fault>(false, block).error;
 }
 
-TEST(WarpgroupFaults, SeesWhatWasWrittenOnlyBehindAFenceAndABarrier) {
+TEST(WarpgroupFaults, AWriteWithoutAFenceAndABarrierIsReported) {
   for (const std::string& error : {error_of<ProductFault::no_fence>(), error_of<ProductFault::fence_too_late>(),
                                    error_of<ProductFault::no_fence, Product::scores_of_staged>(),
                                    error_of<ProductFault::no_fence, Product::results>()})
@@ -22,7 +22,7 @@ TEST(WarpgroupFaults, SeesWhatWasWrittenOnlyBehindAFenceAndABarrier) {
                              HasSubstr("with no fence_for_products() and barrier in between")));
 }
 
-TEST(WarpgroupFaults, UsesNoRegistersThatAreUsedOtherwise) {
+TEST(WarpgroupFaults, OtherUseOfItsRegistersIsReported) {
   EXPECT_THAT(error_of<ProductFault::no_begin>(),
               HasSubstr("without begin_products() after its last use of registers"));
   EXPECT_THAT(error_of<ProductFault::returns>(), HasSubstr("has returned before it waited for its products"));
@@ -31,7 +31,7 @@ TEST(WarpgroupFaults, UsesNoRegistersThatAreUsedOtherwise) {
       << "sums are not there yet";
 }
 
-TEST(WarpgroupFaults, KeepsWhatItReadsUntilItHasBeenWaitedFor) {
+TEST(WarpgroupFaults, AWriteUnderAProductIsReported) {
   EXPECT_THAT(error_of<ProductFault::overwrites>(),
               AllOf(HasSubstr(" writes shared staged["), HasSubstr("which is read by a product of thread ")));
   EXPECT_THAT(
@@ -40,13 +40,13 @@ TEST(WarpgroupFaults, KeepsWhatItReadsUntilItHasBeenWaitedFor) {
                                                                   HasSubstr("has read with no barrier in between"))));
 }
 
-TEST(WarpgroupFaults, IsFourWholeWarps) {
+TEST(WarpgroupFaults, AnIncompleteWarpgroupIsReported) {
   EXPECT_THAT((error_of<ProductFault::half_of_the_warps>()),
               HasSubstr("warps of a warpgroup have begun different numbers of products"));
   EXPECT_THAT(error_of<ProductFault::none>(96), HasSubstr("in a block of 96 threads, which is not a multiple of 128"));
 }
 
-TEST(WarpgroupFaults, FindsNoMatrixInTheMiddleOfEightRows) {
+TEST(WarpgroupFaults, AMatrixInTheMiddleOfEightRowsIsReported) {
   EXPECT_THAT((error_of<ProductFault::middle_of_rows, Product::results>()), HasSubstr("in the middle of eight rows"));
 }
 

@@ -18,13 +18,13 @@ void expect_swizzled() {
     }
 }
 
-TEST(PanelRows, AreSwizzledAsThePtxIsaSays) {
+TEST(PanelRows, FollowTheSwizzleOfThePtxIsa) {
   expect_swizzled<32>();
   expect_swizzled<64>();
   expect_swizzled<128>();
 }
 
-TEST(StagedMatrix, HasTheDescriptorThatThePtxIsaSays) {
+TEST(StagedMatrix, HasTheDescriptorOfThePtxIsa) {
   const auto field = [](std::uint64_t descriptor, int from, int bits) {
     return descriptor >> from & ((1u << bits) - 1);
   };

@@ -155,7 +155,7 @@ TEST(Gemm, MultipliesEveryLayoutOnEveryBackend) {
   }
 }
 
-TEST(Gemm, OwnKernelTakesEveryNumberOfRows) {
+TEST(Gemm, OwnKernelSupportsEveryNumberOfRows) {
   const Backend backend("poolgrad");
   for (std::int64_t m = 1; m <= 45; ++m) {  // remainders after whole register blocks
     SCOPED_TRACE(m);
@@ -178,7 +178,7 @@ TEST(Gemm, HalfTypesAccumulateInFloatAndRoundOnce) {
   }
 }
 
-TEST(Gemm, HalfTypesMayGiveTheirSumsInFloatAndAddThemToMore) {
+TEST(Gemm, HalfTypesMayAccumulateIntoFloat) {
   for (const std::string& name : backends()) {
     const Backend backend(name);
     for (std::int64_t k : {0, 5, 384, 1000}) {
@@ -196,7 +196,7 @@ TEST(Gemm, HalfTypesMayGiveTheirSumsInFloatAndAddThemToMore) {
   }
 }
 
-TEST(Gemm, AlphaAndBetaScaleTheProductAndWhatWasThere) {
+TEST(Gemm, ScalesTheProductByAlphaAndCByBeta) {
   for (const std::string& name : backends()) {
     SCOPED_TRACE(name);
     const Backend backend(name);
@@ -211,7 +211,7 @@ TEST(Gemm, AlphaAndBetaScaleTheProductAndWhatWasThere) {
   }
 }
 
-TEST(Gemm, NothingOfAProductAndNothingOfWhatWasThereIsZero) {
+TEST(Gemm, GivesZeroForAlphaAndBetaZero) {
   for (const std::string& name : backends()) {
     SCOPED_TRACE(name);
     const Backend backend(name);
@@ -228,7 +228,7 @@ TEST(Gemm, NothingOfAProductAndNothingOfWhatWasThereIsZero) {
   }
 }
 
-TEST(Gemm, BatchesRepeatOperandsOfStrideZero) {
+TEST(Gemm, BroadcastsBatchOperandsOfStrideZero) {
   for (const std::string& name : backends()) {
     const Backend backend(name);
     for (const auto& [repeat_a, repeat_b] : {std::pair{0, 0}, {-1, 0}, {0, -1}, {-1, -1}}) {
@@ -247,7 +247,7 @@ TEST(Gemm, BatchesRepeatOperandsOfStrideZero) {
 }
 
 /// Windows over a sequence overlap in this way.
-TEST(Gemm, BatchesOfAnOperandMayOverlap) {
+TEST(Gemm, AllowsOverlappingBatchesOfAnOperand) {
   for (const std::string& name : backends()) {
     const Backend backend(name);
     for (const bool transposed : {false, true}) {
@@ -268,7 +268,7 @@ TEST(Gemm, BatchesOfAnOperandMayOverlap) {
   }
 }
 
-TEST(Gemm, NoTermsGiveBetaTimesCPlusBias) {
+TEST(Gemm, GivesBetaTimesCPlusBiasWithoutTerms) {
   for (const std::string& name : backends()) {
     SCOPED_TRACE(name);
     const Backend backend(name);
@@ -306,7 +306,7 @@ TEST(Gemm, OwnKernelIsBitEqualForEveryNumberOfThreads) {
   }
 }
 
-TEST(Gemm, OwnKernelGivesARowTheSameBitsInAnyProduct) {
+TEST(Gemm, OwnKernelGivesARowTheSameBitsInEveryProduct) {
   const Backend backend("poolgrad");
   Case<float> whole(product(100, 70, 500), 0, false);
   whole.run();
@@ -319,7 +319,7 @@ TEST(Gemm, OwnKernelGivesARowTheSameBitsInAnyProduct) {
   }
 }
 
-TEST(Gemm, NaNAndInfinityGoThrough) {
+TEST(Gemm, PropagatesNaNAndInfinity) {
   for (const std::string& name : backends()) {
     const Backend backend(name);
     Case<float> x(product(20, 40, 30), 0, false);
@@ -334,14 +334,14 @@ TEST(Gemm, NaNAndInfinityGoThrough) {
   }
 }
 
-TEST(Gemm, NamesItsBackEnd) {
+TEST(Gemm, NamesItsBackend) {
   const Backend backend("eigen");
   EXPECT_EQ(gemm_backend().substr(0, 6), "Eigen ");
   set_gemm_backend("poolgrad");
   EXPECT_EQ(gemm_backend(), "poolgrad");
 }
 
-TEST(Gemm, RefusesUnknownBackEndsAndDTypes) {
+TEST(Gemm, RejectsUnknownBackendsAndDtypes) {
   try {
     set_gemm_backend("mkl");
     FAIL();
@@ -353,7 +353,7 @@ TEST(Gemm, RefusesUnknownBackEndsAndDTypes) {
   EXPECT_THROW(gemm({}, g, nullptr, nullptr, nullptr), DTypeError);
 }
 
-TEST(Gemm, OnASimulatedDeviceOnlyTimePasses) {
+TEST(Gemm, OnlyAdvancesTheClockOnASimulatedDevice) {
   const Device sim{DeviceType::sim, 0};
   const auto before = device_clock(sim);
   Gemm g = product(1000, 1000, 1000);
@@ -362,7 +362,7 @@ TEST(Gemm, OnASimulatedDeviceOnlyTimePasses) {
   EXPECT_GT(device_clock(sim), before);
 }
 
-TEST(Gemm, ASimulatedCpuIsAskedForTheSameScratch) {
+TEST(Gemm, RequestsTheSameScratchFromASimulatedCpu) {
   const Device sim{DeviceType::sim, 78};
   configure_simulated_device(sim.index, std::size_t{4} << 30, "cpu");
   const auto asked = [](Device device, const auto& call) {
@@ -411,7 +411,7 @@ TEST(Gemm, ASimulatedCpuIsAskedForTheSameScratch) {
   std::_Exit(static_cast<int>(std::distance(begin(threads), end(threads))) - 1);
 }
 
-TEST(GemmDeathTest, OneDnnTakesNoMoreThreadsThanKernelsDo) {
+TEST(GemmDeathTest, OneDnnUsesTheThreadLimitOfKernels) {
   if (!has_onednn()) GTEST_SKIP() << "this build has no oneDNN";
   GTEST_FLAG_SET(death_test_style, "threadsafe");  // in a process without other threads
   EXPECT_EXIT(multiply_alone(), ::testing::ExitedWithCode(0), "");

@@ -109,7 +109,7 @@ TEST_P(PairProductTest, IsExactForSmallWholeNumbers) {
   }
 }
 
-TEST_P(PairProductTest, RoundsAsAChainOfSumsInF32) {
+TEST_P(PairProductTest, RoundsLikeAChainOfF32Sums) {
   std::normal_distribution<float> normal;
   for (const Shape& shape : shapes) {
     Operands x(shape, [&] { return normal(random); });
@@ -123,7 +123,7 @@ TEST_P(PairProductTest, RoundsAsAChainOfSumsInF32) {
   }
 }
 
-TEST_P(PairProductTest, GivesEqualBitsEveryTime) {
+TEST_P(PairProductTest, GivesTheSameBitsOnEveryRun) {
   std::normal_distribution<float> normal;
   const Operands x({48, 48, 32}, [&] { return normal(random); });
   const std::vector<float> first = x.multiply(product, true, 0.1f), second = x.multiply(product, true, 0.1f);
@@ -131,7 +131,7 @@ TEST_P(PairProductTest, GivesEqualBitsEveryTime) {
     ASSERT_EQ(std::bit_cast<std::uint32_t>(first[i]), std::bit_cast<std::uint32_t>(second[i]));
 }
 
-TEST_P(PairProductTest, CountsSubnormalOperandsAsZero) {
+TEST_P(PairProductTest, TreatsSubnormalOperandsAsZero) {
   Operands x({16, 16, 16}, [] { return 1.0f; });
   BFloat16 subnormal;
   subnormal.bits = 1;
@@ -191,7 +191,7 @@ class InstructionSetTest : public testing::Test {
   }();
 };
 
-TEST(AutomaticInstructionSet, IsWhatWasMeasuredToBeFastestOnACpuOfThatFamily) {
+TEST(AutomaticInstructionSet, IsTheFastestMeasuredForTheCpuFamily) {
   using Sets = std::vector<std::string_view>;
   const auto name_of = [](const Sets& sets, const CpuFamily& cpu) { return automatic_instruction_set(sets, cpu).name; };
   const Sets pairs = {"avx2", "avx512", "avx512_bf16", "emulated_bf16"},
@@ -205,7 +205,7 @@ TEST(AutomaticInstructionSet, IsWhatWasMeasuredToBeFastestOnACpuOfThatFamily) {
   EXPECT_EQ(name_of({"baseline", "emulated_bf16"}, {}), "baseline");
 }
 
-TEST(AutomaticInstructionSet, SaysWhyWhereThereIsAChoice) {
+TEST(AutomaticInstructionSet, GivesAReasonForItsChoice) {
   const auto reason = [](const std::vector<std::string_view>& sets, const CpuFamily& cpu) {
     return automatic_instruction_set(sets, cpu).reason;
   };
@@ -216,7 +216,7 @@ TEST(AutomaticInstructionSet, SaysWhyWhereThereIsAChoice) {
   EXPECT_EQ(reason({"avx2", "emulated_bf16"}, {"AMD", 25}), "");
 }
 
-TEST_F(InstructionSetTest, AutoFollowsTheRuleOnTheCpuAtHand) {
+TEST_F(InstructionSetTest, AutoFollowsTheRuleOnThisCpu) {
   force(nullptr);
   set_instruction_set("auto");
   const std::vector<std::string_view> all = instruction_sets();
@@ -228,7 +228,7 @@ TEST_F(InstructionSetTest, AutoFollowsTheRuleOnTheCpuAtHand) {
   EXPECT_EQ(instruction_set_in_use().products != nullptr, best.name == "amx" || best.name == "avx512_bf16");
 }
 
-TEST_F(InstructionSetTest, AnEmptyNameInTheEnvironmentIsNone) {
+TEST_F(InstructionSetTest, IgnoresAnEmptyEnvironmentVariable) {
   force("");
   set_instruction_set("auto");
   const AutomaticSet best = automatic_instruction_set(instruction_sets(), cpu_family());
@@ -236,7 +236,7 @@ TEST_F(InstructionSetTest, AnEmptyNameInTheEnvironmentIsNone) {
   EXPECT_EQ(instruction_set_reason(), best.reason);
 }
 
-TEST_F(InstructionSetTest, SaysWhoNamedIt) {
+TEST_F(InstructionSetTest, ReportsTheSourceOfTheChoice) {
   set_instruction_set("emulated_bf16");
   EXPECT_EQ(instruction_set_reason(), "chosen by the program");
   force("emulated_bf16");
@@ -244,7 +244,7 @@ TEST_F(InstructionSetTest, SaysWhoNamedIt) {
   EXPECT_EQ(instruction_set_reason(), "chosen by POOLGRAD_ISA");
 }
 
-TEST_F(InstructionSetTest, TheEnvironmentForcesEveryOneThatIsThere) {
+TEST_F(InstructionSetTest, TheEnvironmentForcesEveryAvailableSet) {
   for (const std::string_view name : instruction_sets()) {
     force(std::string(name).c_str());
     set_instruction_set("auto");
@@ -254,7 +254,7 @@ TEST_F(InstructionSetTest, TheEnvironmentForcesEveryOneThatIsThere) {
   EXPECT_THROW(set_instruction_set("auto"), ValueError);
 }
 
-TEST_F(InstructionSetTest, RefusesWhatThisBuildOrThisCpuLacks) {
+TEST_F(InstructionSetTest, RejectsAnUnavailableSet) {
   const std::string_view before = instruction_set();
   EXPECT_THROW(set_instruction_set("avx1024"), std::exception);
   EXPECT_EQ(instruction_set(), before);

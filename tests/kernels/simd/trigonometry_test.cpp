@@ -37,12 +37,12 @@ std::vector<double> numbers() {
   return all;
 }
 
-TEST(Trigonometry, HoldsToTheLastBitsForNumbersOfEverySize) {
+TEST(Trigonometry, IsAccurateForNumbersOfEverySize) {
   for (const double x : numbers()) expect_true_of(x);
   expect_true_of(std::numeric_limits<double>::max());
 }
 
-TEST(Trigonometry, HoldsWhereAQuarterTurnIsNearlyReached) {
+TEST(Trigonometry, IsAccurateNearMultiplesOfAQuarterTurn) {
   for (int quarters = 1; quarters < 3'000'000; quarters += 7) expect_true_of(quarters * 1.5707963267948966);
   expect_true_of(0x1.6ac5b262ca1ffp+849);  // the double nearest to a multiple of pi / 2 (Muller 2006)
 }
@@ -56,7 +56,7 @@ TEST(Trigonometry, AngleAndItsNegativeDifferInTheSignOfTheSineOnly) {
   }
 }
 
-TEST(Trigonometry, OfALaneDoesNotHangOnANaNBesideIt) {
+TEST(Trigonometry, IgnoresANaNInAnotherLane) {
   using V = simd::Vec<double>;
   for (int far = 0; far < simd::lanes<double>; ++far)
     for (int nan = 0; nan < simd::lanes<double>; ++nan) {
@@ -99,7 +99,7 @@ TEST(Trigonometry, ZeroKeepsItsSign) {
   }
 }
 
-TEST(Trigonometry, WhatIsNoAngleHasNoSine) {
+TEST(Trigonometry, GivesNaNForInfinityAndNaN) {
   const double infinity = std::numeric_limits<double>::infinity(), nan = std::numeric_limits<double>::quiet_NaN();
   for (const double x : {infinity, -infinity, nan}) {
     EXPECT_TRUE(std::isnan(sine_cosine(x).sine)) << x;

@@ -46,7 +46,7 @@ TYPED_TEST(VectorMath, LogarithmIsWithinTwoUlps) {
   EXPECT_LT(worst_error<TypeParam>(f, truth, 1e3, 1e30), 2 * this->ulp);
 }
 
-TYPED_TEST(VectorMath, LogarithmTakesSubnormals) {
+TYPED_TEST(VectorMath, LogarithmSupportsSubnormals) {
   using T = TypeParam;
   const T smallest = std::numeric_limits<T>::denorm_min();
   const T result = Math<simd::Vec<T>>::log(simd::broadcast(smallest))[0];
@@ -68,7 +68,7 @@ TYPED_TEST(VectorMath, Log1pAndExpm1KeepTheirAccuracyNearZero) {
       4 * this->ulp);
 }
 
-TYPED_TEST(VectorMath, SineAndCosineHoldFarFromZero) {
+TYPED_TEST(VectorMath, SineAndCosineAreAccurateFarFromZero) {
   using M = Math<simd::Vec<TypeParam>>;
   for (const double reach : {1.0, 10.0, 1e4, 1e6, 1e8}) {
     EXPECT_LT(worst_error<TypeParam>([](auto x) { return M::sin(x); }, [](long double x) { return std::sin(x); },

@@ -68,7 +68,7 @@ TEST(SequenceTask, TheSequenceAloneDeterminesEveryAnswer) {
   });
 }
 
-TEST(SequenceTask, EveryPairIsAskedForOnceAndNoAnswerIsWrittenBehindTheStatements) {
+TEST(SequenceTask, AsksForEveryPairOnceWithoutShowingItsAnswer) {
   for_many_sequences([](const SequenceTask& task, const TaskSequence& sequence) {
     std::set<std::int64_t> asked;
     for (const auto& question : sequence.questions) asked.insert(question.value_position);
@@ -78,7 +78,7 @@ TEST(SequenceTask, EveryPairIsAskedForOnceAndNoAnswerIsWrittenBehindTheStatement
   });
 }
 
-TEST(SequenceTask, QuestionsAreAsFarFromTheirValuesAsPromised) {
+TEST(SequenceTask, PlacesQuestionsAtTheGivenDistance) {
   for_many_sequences([](const SequenceTask& task, const TaskSequence& sequence) {
     ASSERT_EQ(static_cast<std::int64_t>(sequence.tokens.size()), task.length());
     for (const auto& question : sequence.questions) {
@@ -88,7 +88,7 @@ TEST(SequenceTask, QuestionsAreAsFarFromTheirValuesAsPromised) {
   });
 }
 
-TEST(SequenceTask, ValuesAndQuestionsOfASequenceAgreeModTheAlignmentAtEveryResidue) {
+TEST(SequenceTask, AlignsValuesAndQuestionsAtEveryResidue) {
   for (const SequenceTask& task : tasks()) {
     std::set<std::int64_t> residues;
     for (std::uint64_t index = 0; index < 50; ++index)
@@ -108,7 +108,7 @@ TEST(SequenceTask, NoFixedDistanceBackFindsTheAnswers) {
   for (const auto& [distance, count] : distances) EXPECT_LT(count, 50 * 16 / 20) << distance;
 }
 
-TEST(SequenceTask, WhoKnowsNothingIsRightAsOftenAsTheChanceSays) {
+TEST(SequenceTask, GuessesAreRightAsOftenAsChance) {
   const SequenceTask task;
   std::map<std::int64_t, int> answers;
   int asked = 0;
@@ -122,7 +122,7 @@ TEST(SequenceTask, WhoKnowsNothingIsRightAsOftenAsTheChanceSays) {
     EXPECT_NEAR(static_cast<double>(count) / asked, task.chance(), 0.01) << answer;
 }
 
-TEST(SequenceTask, ADigitTellsNothingOfAnother) {
+TEST(SequenceTask, DigitsAreIndependent) {
   const SequenceTask task{.kind = passkey, .distance = 16, .pairs = 2, .keys = 2, .values = 2};
   std::map<std::pair<std::int64_t, std::int64_t>, int> both;
   for (std::uint64_t index = 0; index < 1000; ++index) {
@@ -156,7 +156,7 @@ TEST(SequenceTask, RefusesInOneSentence) {
             "[recall] --task must be one of recall, passkey, mqar, copy, induction, variables, but is kv");
 }
 
-TEST(SequenceTask, OfEveryKindHasItsLengthItsVocabularyAndOneQuestionAPair) {
+TEST(SequenceTask, HasItsLengthVocabularyAndOneQuestionPerPair) {
   const std::uint64_t seed = test_seed();
   for (const TaskKind& kind : task_kinds())
     for (const std::int64_t distance : {1, 7, 64}) {
@@ -227,7 +227,7 @@ TEST(SequenceTask, CopyShowsEachSymbolBeforeItAsksForTheNext) {
   EXPECT_EQ(begins.size(), static_cast<std::size_t>(task.spacing)) << "the distance back varies";
 }
 
-TEST(SequenceTask, VariablesLeadToTheirValuesInAtMostSoManyHops) {
+TEST(SequenceTask, VariablesReachTheirValuesWithinTheHops) {
   for (const std::int64_t hops : {1, 2, 5}) {
     SequenceTask task = usual("variables");
     task.hops = hops;
@@ -262,7 +262,7 @@ TEST(SequenceTask, InductionStatesItsPairsAmongRandomValues) {
   EXPECT_FALSE(background.contains(0)) << "no fillers";
 }
 
-TEST(TaskLevels, LeadFromFewPairsNearbyToTheGoalAndNoFurther) {
+TEST(TaskLevels, LeadFromFewNearPairsToTheGoal) {
   const SequenceTask goal{.distance = 100, .pairs = 12};
   const std::vector<SequenceTask> levels = task_levels(goal);
   EXPECT_EQ(levels.front().pairs, 4);
@@ -277,12 +277,12 @@ TEST(TaskLevels, LeadFromFewPairsNearbyToTheGoalAndNoFurther) {
   }
 }
 
-TEST(TaskLevels, OfTheSmallestTaskAreTheTaskItself) {
+TEST(TaskLevels, AreTheTaskItselfForTheSmallestTask) {
   const SequenceTask goal{.distance = 1, .pairs = 1, .spacing = 4};
   for (const SequenceTask& level : task_levels(goal)) EXPECT_EQ(level.length(), goal.length());
 }
 
-TEST(TaskCurriculum, GoesOnWhenALevelIsMastered) {
+TEST(TaskCurriculum, EndsALevelAtNineOfTenRightAnswers) {
   TaskCurriculum curriculum({.distance = 16}, 1);
   std::int64_t step = 0;
   while (!curriculum.done() && step < 1000) {
@@ -293,7 +293,7 @@ TEST(TaskCurriculum, GoesOnWhenALevelIsMastered) {
   EXPECT_EQ(curriculum.level() + 1, curriculum.levels());
 }
 
-TEST(TaskCurriculum, GivesALearnerOfNothingAFifthOfTheBudgetAtTheLastLevel) {
+TEST(TaskCurriculum, GivesTheLastLevelAFifthOfTheBudget) {
   TaskCurriculum curriculum({.distance = 4096}, 1);
   std::int64_t first = 0, last = 0;
   for (std::int64_t step = 1; step <= 1000; ++step) {

@@ -24,7 +24,7 @@ std::string part_of(const ByteSource& source, std::size_t offset, std::size_t co
   return {bytes.begin(), bytes.end()};
 }
 
-TEST(MappedFile, HasTheBytesOfTheFileAlsoWhenItHasLostItsName) {
+TEST(MappedFile, KeepsItsBytesAfterTheFileIsRemoved) {
   const TemporaryFolder folder;
   const std::string path = folder.file("text");
   write_bytes(path, "0123456789");
@@ -39,7 +39,7 @@ TEST(MappedFile, HasTheBytesOfTheFileAlsoWhenItHasLostItsName) {
   EXPECT_EQ(part_of(*source, 9, 1), "9") << "another file of that name is none of ours";
 }
 
-TEST(MappedFile, SaysThatTheFileHasBecomeShorter) {
+TEST(MappedFile, ReportsATruncatedFile) {
   const TemporaryFolder folder;
   const std::string path = folder.file("text");
   write_bytes(path, std::string(100000, 'a'));
@@ -59,7 +59,7 @@ TEST(MappedFile, MayBeEmptyAndMustExist) {
             "[train] cannot read " + missing + ": No such file or directory");
 }
 
-TEST(Spool, GivesBackWhatWasAppendedFromMemoryAndFromANamelessFile) {
+TEST(Spool, ReturnsItsBytesFromMemoryOrATemporaryFile) {
   const TemporaryFolder folder;
   const testing_support::EnvironmentVariable temporary("TMPDIR", folder.file(""));
   std::vector<std::uint8_t> bytes(1000);
@@ -76,7 +76,7 @@ TEST(Spool, GivesBackWhatWasAppendedFromMemoryAndFromANamelessFile) {
   EXPECT_TRUE(folder.names().empty()) << "a file has no name";
 }
 
-TEST(Spool, NamesTheFolderThatTakesNoFile) {
+TEST(Spool, NamesAnUnusableFolder) {
   const TemporaryFolder folder;
   const testing_support::EnvironmentVariable temporary("TMPDIR", folder.file("missing"));
   Spool spool(3);

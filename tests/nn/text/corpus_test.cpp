@@ -26,7 +26,7 @@ std::string string_of(const Text& text) {
   return {bytes.begin(), bytes.end()};
 }
 
-TEST(Corpus, HoldsOutATenthOfTheFilesChosenBySeed) {
+TEST(Corpus, ValidatesOnATenthOfTheFilesChosenBySeed) {
   const TemporaryFolder folder;
   for (int i = 0; i < 20; ++i)
     write_bytes(folder.file("f" + std::to_string(i)), std::string(3, static_cast<char>('a' + i)));
@@ -62,7 +62,7 @@ TEST(Corpus, WithAValidationTextOfItsOwnHoldsNothingOut) {
               ::testing::HasSubstr("part of two texts"));
 }
 
-TEST(Corpus, HoldsOutTheLastTenthOfASingleFile) {
+TEST(Corpus, ValidatesOnTheLastTenthOfASingleFile) {
   const TemporaryFolder folder;
   write_bytes(folder.file("text"), "0123456789abcdefghij");
   const Corpus corpus = read_corpus({folder.file("text")}, 5);
@@ -70,7 +70,7 @@ TEST(Corpus, HoldsOutTheLastTenthOfASingleFile) {
   EXPECT_EQ(string_of(corpus.texts[0].validation), "ij");
 }
 
-TEST(Corpus, HoldsOutTheLastTenthOfFilesOfWhichATenthWouldBeNextToNothingOrNearlyAll) {
+TEST(Corpus, ValidatesOnTheLastTenthOfUnevenFiles) {
   const TemporaryFolder folder;
   write_bytes(folder.file("book"), std::string(1000, 'b'));
   write_bytes(folder.file("note"), "n");
@@ -102,12 +102,12 @@ TEST(Corpus, RefusesPathsWithoutText) {
   EXPECT_EQ(error_of<FileError>([&] { read_corpus({nothing}, 1); }), "[train] no text in " + nothing + ": it is empty");
 }
 
-TEST(Corpus, RefusesWhatIsNeitherFileNorFolder) {
+TEST(Corpus, RefusesSpecialFiles) {
   EXPECT_EQ(error_of<FileError>([] { read_corpus({"/dev/null"}); }),
             "[train] /dev/null is neither a file nor a folder: text is read more than once");
 }
 
-TEST(Corpus, HasAFileOnceByWhateverPathItIsFound) {
+TEST(Corpus, ReadsAFileOnceUnderSeveralPaths) {
   const TemporaryFolder folder;
   const std::string text = folder.file("text"), whole = folder.file("");
   write_bytes(text, "0123456789abcdefghij");
@@ -140,7 +140,7 @@ TEST(Corpus, HasAFileOnceByWhateverPathItIsFound) {
       << "asked for by name, after it was found";
 }
 
-TEST(Corpus, ReadsNoMoreOfABinaryFileThanItsStart) {
+TEST(Corpus, ReadsOnlyTheStartOfABinaryFile) {
   const TemporaryFolder folder;
   write_bytes(folder.file("a_text"), std::string(100, 'x') + "\n");
   for (const char* name : {"binary1", "binary2"}) {
@@ -167,7 +167,7 @@ TEST(Corpus, DoesNotFollowLinksToFolders) {
   EXPECT_EQ(read_corpus({folder.file("")}, 1).files, 2);
 }
 
-TEST(Corpus, OfWeightsHasATextForEachSource) {
+TEST(Corpus, WithWeightsHasATextPerSource) {
   const TemporaryFolder folder;
   const std::string a = folder.file("a"), b = folder.file("b");
   write_bytes(a, std::string(100, 'a'));
@@ -188,7 +188,7 @@ TEST(Corpus, OfWeightsHasATextForEachSource) {
   EXPECT_EQ(plain.describe_weights(), "");
 }
 
-TEST(Corpus, KnowsItselfAgainByAHashOfWhatIsTrainedOn) {
+TEST(Corpus, FingerprintIsAHashOfTheTrainingText) {
   const Text text(std::vector<std::uint8_t>{'a', 'b', 'c'});
   const Corpus corpus(text, text.part(0, 1));
   EXPECT_EQ(corpus.fingerprint(), "e71fa2190541574b") << "FNV-1a of abc, as checkpoints have it";
@@ -198,7 +198,7 @@ TEST(Corpus, KnowsItselfAgainByAHashOfWhatIsTrainedOn) {
   EXPECT_FALSE(corpus.has_fingerprint("spread:4:e71fa2190541574b"));
 }
 
-TEST(TextSource, DividesAtTheLastEqualsSignUnlessThatIsTheNameOfSomething) {
+TEST(TextSource, SplitsAtTheLastEqualsSignUnlessAFileHasThatName) {
   const TemporaryFolder folder;
   const std::string plain = folder.file("a"), equals = folder.file("a=2");
   write_bytes(plain, "text");
@@ -216,7 +216,7 @@ TEST(TextSource, DividesAtTheLastEqualsSignUnlessThatIsTheNameOfSomething) {
               "[train] the weight of the text " + plain + " must be a number from 1e-9 to 1e9, but is " + weight);
 }
 
-TEST(Corpus, OfLargeFilesIsThatOfSmallOnes) {
+TEST(Corpus, ReadsLargeFilesLikeSmallOnes) {
   const TemporaryFolder folder;
   std::string large;
   for (int i = 0; large.size() < 1500000; ++i) large += "line " + std::to_string(i) + "\n";
@@ -233,7 +233,7 @@ TEST(Corpus, OfLargeFilesIsThatOfSmallOnes) {
               HasSubstr("/b became shorter while it was read: 5 bytes of"));
 }
 
-TEST(Corpus, IsTokenisedPartByPart) {
+TEST(Corpus, IsTokenizedPartByPart) {
   const Text train(std::vector<std::uint8_t>(1000, 'a'));
   Corpus corpus(train, train.part(0, 100));
   EXPECT_TRUE(corpus.of_bytes());
@@ -261,7 +261,7 @@ std::int64_t resident(const std::string& name) {
   return -1;
 }
 
-TEST(Corpus, LargerThanItsMemoryIsReadHashedCountedAndTokenisedInBoundedMemory) {
+TEST(Corpus, LargerThanMemoryNeedsBoundedMemory) {
   constexpr std::int64_t file_kib = 128 << 10, bound_kib = 96 << 10;
   const TemporaryFolder folder;
   const std::string path = folder.file("large");

@@ -10,7 +10,7 @@ namespace {
 
 std::vector<std::uint8_t> ngram_text(const std::string& text) { return {text.begin(), text.end()}; }
 
-TEST(Ngram, CountsAsWittenAndBellDo) {
+TEST(Ngram, FollowsWittenAndBell) {
   // "aab": n(a) = 2, n(b) = 1, 2 types of 3; after a: a once, b once.
   const Baselines found = ngram_baselines(ngram_text("aab"), ngram_text("ab"));
   const double uniform = 1.0 / 256, a1 = (2 + 2 * uniform) / 5, b1 = (1 + 2 * uniform) / 5;
@@ -35,7 +35,7 @@ TEST(Ngram, ProbabilitiesSumToOne) {
   for (const double sum : sums) EXPECT_NEAR(sum, 1.0, 1e-9);
 }
 
-TEST(Ngram, LongerHistoriesHelpWhereTheTextHasOrder) {
+TEST(Ngram, LongerHistoriesLowerTheLossOfOrderedText) {
   std::string text;
   for (int i = 0; i < 400; ++i) text += "abcbabcd"[i % 8];
   const Baselines found = ngram_baselines(ngram_text(text), ngram_text(text.substr(0, 100)));

@@ -15,7 +15,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using testing_support::error_of;
 
-TEST(Text, PartsAndPiecesAreThoseOfOneText) {
+TEST(Text, PartsAndPiecesEqualTheWholeText) {
   std::mt19937 random(3);
   for (int round = 0; round < 50; ++round) {
     SCOPED_TRACE("seed 3, round " + std::to_string(round));
@@ -41,7 +41,7 @@ TEST(Text, PartsAndPiecesAreThoseOfOneText) {
   }
 }
 
-TEST(Text, RefusesWhatLiesOutsideAndTokensOfAnotherWidth) {
+TEST(Text, RefusesRangesOutsideAndOtherTokenWidths) {
   Text text(std::vector<std::uint8_t>{1, 2, 3});
   EXPECT_EQ(error_of<IndexError>([&] { text.read(2, 2); }), "[text] from 2 to 4 leaves the text of 3");
   EXPECT_THAT(error_of<IndexError>([&] { text.part(-1, 2); }), HasSubstr("leaves the text of 3"));
@@ -54,7 +54,7 @@ TEST(Text, RefusesWhatLiesOutsideAndTokensOfAnotherWidth) {
             "[text] 3 bytes are no multiple of the token width 2");
 }
 
-TEST(Text, IsReadInBlocksWholeOrSpreadEvenly) {
+TEST(Text, IsReadInBlocksInFullOrSampledEvenly) {
   constexpr std::int64_t block = 1 << 20;
   std::vector<std::uint8_t> bytes(static_cast<std::size_t>(10 * block + 17));
   for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::uint8_t>(i >> 20);

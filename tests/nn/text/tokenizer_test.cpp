@@ -79,7 +79,7 @@ std::vector<Tokenizer::Merge> merges_by_hand(const std::string& text, std::int64
   return merges;
 }
 
-TEST(Words, AreRunsOfOneKindWithASpaceBefore) {
+TEST(Words, AreRunsOfOneKindAfterAnOptionalSpace) {
   EXPECT_THAT(words_of("int x_1 = 42;\n    return f(x);"),
               ElementsAre("int", " x_", "1", " =", " 42", ";", "\n   ", " return", " f", "(", "x", ");"));
   EXPECT_THAT(words_of("caf\xc3\xa9 \t 7 "), ElementsAre("caf\xc3\xa9", " \t", " 7", " "));
@@ -88,7 +88,7 @@ TEST(Words, AreRunsOfOneKindWithASpaceBefore) {
   EXPECT_THAT(words_of(" " + std::string(64, 'a')), ElementsAre(" " + std::string(63, 'a'), "a"));
 }
 
-TEST(Tokenizer, LearnsTheMostFrequentPairFirstAndOfEqualsTheSmaller) {
+TEST(Tokenizer, LearnsTheMostFrequentThenSmallestPairFirst) {
   // "lo" and "ow" come four times, "we" and "er" twice.
   const Tokenizer tokenizer = Tokenizer::learn(text_from("low\nlower\nlow\nlower"), 261);
   std::vector<std::string> made;
@@ -98,7 +98,7 @@ TEST(Tokenizer, LearnsTheMostFrequentPairFirstAndOfEqualsTheSmaller) {
   EXPECT_THAT(pieces(tokenizer, "slower lows"), ElementsAre("s", "lower", " ", "low", "s"));
 }
 
-TEST(Tokenizer, CountsAPairOfEqualTokensAsOftenAsAMergeReplacesIt) {
+TEST(Tokenizer, CountsOverlappingPairsAsMergesReplaceThem) {
   // "aa" is replaced three times in the words of a's, once in each; "xy" comes four times.
   const Tokenizer tokenizer = Tokenizer::learn(text_from("aaa aaa aaa\nxy xy xy xy"), 257);
   EXPECT_EQ(tokenizer.bytes_of(256), "xy");
@@ -106,14 +106,14 @@ TEST(Tokenizer, CountsAPairOfEqualTokensAsOftenAsAMergeReplacesIt) {
   EXPECT_EQ(Tokenizer::learn(text_from("aaa"), 257).size(), 256) << "no pair comes twice";
 }
 
-TEST(Tokenizer, LearnsWhatTheDefinitionLearns) {
+TEST(Tokenizer, LearnsTheMergesOfTheDefinition) {
   for (const std::uint32_t seed : {1u, 2u, 3u}) {
     const std::string text = noise(seed, 4000);
     EXPECT_EQ(Tokenizer::learn(text_from(text), 330).merges(), merges_by_hand(text, 330)) << seed;
   }
 }
 
-TEST(Tokenizer, GivesBackAnyBytes) {
+TEST(Tokenizer, RoundTripsAnyBytes) {
   const Tokenizer learned = Tokenizer::learn(text_from(noise(4, 20000)), 400), bytes;
   std::string all;
   for (int i = 0; i < 256; ++i) all += static_cast<char>(i);
@@ -127,7 +127,7 @@ TEST(Tokenizer, GivesBackAnyBytes) {
   EXPECT_EQ(error_of<IndexError>([&] { learned.bytes_of(400); }), "[tokenizer] there is no token 400 among 400");
 }
 
-TEST(Tokenizer, EncodesPieceByPieceAsAtOnce) {
+TEST(Tokenizer, EncodesPiecesLikeTheWhole) {
   const Tokenizer tokenizer = Tokenizer::learn(text_from(noise(6, 20000)), 500);
   const std::string text = noise(7, 3000) + std::string(500, ' ') + noise(8, 3000);
   const std::vector<std::int64_t> at_once = tokenizer.encode(text);
@@ -148,12 +148,12 @@ TEST(Tokenizer, EncodesPieceByPieceAsAtOnce) {
   EXPECT_TRUE(encode(tokenizer, Text()).empty());
 }
 
-TEST(Tokenizer, LearnsNothingFromNothing) {
+TEST(Tokenizer, LearnsNothingWithoutRepeatedPairs) {
   EXPECT_EQ(Tokenizer::learn(Text(), 300).size(), 256);
   EXPECT_EQ(Tokenizer::learn(text_from("abcdef"), 300).size(), 256);
 }
 
-TEST(Tokenizer, RefusesMergesThatMakeNone) {
+TEST(Tokenizer, RefusesInvalidMerges) {
   const auto refusal = [](std::vector<Tokenizer::Merge> merges) {
     return error_of<ValueError>([&] { Tokenizer tokenizer(std::move(merges)); });
   };

@@ -14,7 +14,7 @@ namespace {
 using ::testing::HasSubstr;
 using testing_support::error_of;
 
-TEST(TextWindows, AreTheTextAndTheTextOneByteFurther) {
+TEST(TextWindows, TargetsAreTheTextOneByteLater) {
   const std::vector<std::uint8_t> text{10, 11, 12, 13, 14};
   const TextWindows windows = windows_of(text, {0, 2}, 2);
   EXPECT_EQ(windows.tokens.to_vector<std::int64_t>(), (std::vector<std::int64_t>{10, 11, 12, 13}));
@@ -36,7 +36,7 @@ Corpus weighted(const std::vector<double>& weights, std::int64_t train = 200, st
   return corpus;
 }
 
-TEST(WindowPlan, DrawsFromATextWhatASeedDrewWhenThereWasOneText) {
+TEST(WindowPlan, DrawsFromOneTextDirectlyByTheSeed) {
   const Corpus corpus = weighted({1});
   const WindowPlan plan(corpus, 16, 2, 7);
   for (std::int64_t number = 0; number < 50; ++number) {
@@ -46,7 +46,7 @@ TEST(WindowPlan, DrawsFromATextWhatASeedDrewWhenThereWasOneText) {
   }
 }
 
-TEST(WindowPlan, DrawsEachTextAsOftenAsItsWeightSays) {
+TEST(WindowPlan, DrawsEachTextByItsWeight) {
   const Corpus corpus = weighted({3, 1, 6});
   const WindowPlan plan(corpus, 16, 2, 7), again(corpus, 16, 1, 7), other(corpus, 16, 2, 8);
   constexpr int draws = 20000;
@@ -66,7 +66,7 @@ TEST(WindowPlan, DrawsEachTextAsOftenAsItsWeightSays) {
   EXPECT_GT(differ, draws / 4) << "another seed draws others";
 }
 
-TEST(WindowPlan, SpreadsHeldOutBatchesOverTheTextsAndAtLeastOneToEach) {
+TEST(WindowPlan, SpreadsValidationBatchesOverAllTexts) {
   Corpus corpus = weighted({1, 1});
   corpus.texts[0].validation_tokens = corpus.texts[0].train_tokens.part(0, 161);  // 5 batches of 2 windows of 16
   corpus.texts[1].validation_tokens = corpus.texts[1].train_tokens.part(0, 12);
@@ -131,7 +131,7 @@ TEST(WindowPlan, NamesTheTextThatIsTooShort) {
   EXPECT_EQ(refusal(Corpus()), "[train] there is no text");
 }
 
-TEST(TextWindows, OfTokensAreThoseOfSeveralTexts) {
+TEST(TextWindows, MixTokensOfSeveralTexts) {
   const Text a(std::vector<std::uint16_t>{1000, 2, 65535, 4}), b(std::vector<std::uint16_t>{7, 300, 9});
   const TextWindows windows = windows_of({{&a, 1}, {&b, 0}}, 2);
   EXPECT_EQ(windows.tokens.to_vector<std::int64_t>(), (std::vector<std::int64_t>{2, 65535, 7, 300}));
@@ -143,7 +143,7 @@ TEST(TextWindows, OfTokensAreThoseOfSeveralTexts) {
               HasSubstr("a window of 2 and the token after it, from 1, exceed the text of 3"));
 }
 
-TEST(TextWindows, OfNoLengthOrNoTextAreRefused) {
+TEST(TextWindows, RefuseALengthOf0AndAMissingText) {
   const Text text(std::vector<std::uint8_t>(100));
   for (const std::int64_t length : {-50, -1, 0})
     EXPECT_EQ(error_of<IndexError>([&] { windows_of(text, {60}, length); }),
@@ -151,7 +151,7 @@ TEST(TextWindows, OfNoLengthOrNoTextAreRefused) {
   EXPECT_EQ(error_of<ValueError>([] { windows_of({WindowPlace{}}, 4); }), "[windows_of] a window has no text");
 }
 
-TEST(Random, IsAFunctionOfSeedAndIndexSpreadOverItsRange) {
+TEST(Random, DependsOnSeedAndIndexAndCoversItsRange) {
   EXPECT_EQ(random_bits(1, 2), random_bits(1, 2));
   EXPECT_NE(random_bits(1, 2), random_bits(2, 2));
   double sum = 0;

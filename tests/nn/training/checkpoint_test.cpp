@@ -59,7 +59,7 @@ void make_foreign(const std::string& path, const std::string& name) {
   std::ofstream(path, std::ios::binary) << bytes;
 }
 
-TEST(TrainingState, AModelThatIsUsedPassesOverForeignDtypesOfWhatItDoesNotRead) {
+TEST(TrainingState, AModelLoadsDespiteForeignDtypesElsewhere) {
   const TemporaryFolder folder;
   const std::string path = folder.file("state.safetensors");
   SmallRun whole(1), other(2);
@@ -125,7 +125,7 @@ TEST(TrainingState, ContinuesBitForBit) {
   EXPECT_TRUE(bit_equal(whole.model.bias(), resumed.model.bias()));
 }
 
-TEST(TrainingState, KeepsTheStepsOfEachParameterAndReadsFilesThatHaveNone) {
+TEST(TrainingState, KeepsStepsPerParameterAndReadsFilesWithoutThem) {
   const TemporaryFolder folder;
   const std::string path = folder.file("state.safetensors");
   SmallRun saved(1), loaded(2);
@@ -164,7 +164,7 @@ TEST(TrainingState, KeepsTheStepsOfEachParameterAndReadsFilesThatHaveNone) {
   EXPECT_TRUE(bit_equal(loaded.model.weight(), before));
 }
 
-TEST(TrainingState, HoldsBuffersAndTheMomentaOfEveryOptimiser) {
+TEST(TrainingState, HoldsBuffersAndTheMomentaOfEveryOptimizer) {
   struct Counting : Module {
     Counting() {
       weight = constant_parameter("weight", {2, 2}, 1.0, {});
@@ -188,7 +188,7 @@ TEST(TrainingState, HoldsBuffersAndTheMomentaOfEveryOptimiser) {
   EXPECT_TRUE(bit_equal(saved.weight.detach(), loaded.weight.detach()));
 }
 
-TEST(TrainingState, RefusesFilesThatAreNoneAndChangesNothing) {
+TEST(TrainingState, RefusesOtherFilesWithoutChanges) {
   const TemporaryFolder folder;
   const std::string path = folder.file("state.safetensors");
   SmallRun run(1);
@@ -222,7 +222,7 @@ TEST(TrainingState, RefusesFilesThatAreNoneAndChangesNothing) {
   EXPECT_EQ(run.optimizer.steps(), 0);
 }
 
-TEST(TrainingState, ComparesAveragesBeforeAnythingChanges) {
+TEST(TrainingState, ChecksAveragesBeforeAnyChange) {
   const TemporaryFolder folder;
   const std::string path = folder.file("state.safetensors");
   SmallRun saved(1), run(2);
@@ -259,7 +259,7 @@ void put_count(const std::string& path, const std::string& name, std::int64_t co
 
 constexpr std::int64_t bound = std::int64_t{1} << 53;
 
-TEST(TrainingState, RefusesCountsAboveTheirBoundAndChangesNothing) {
+TEST(TrainingState, RefusesCountsAboveTheirBoundWithoutChanges) {
   const TemporaryFolder folder;
   const std::string path = folder.file("state.safetensors");
   SmallRun saved(1), run(2);
@@ -293,7 +293,7 @@ TEST(TrainingState, RefusesCountsAboveTheirBoundAndChangesNothing) {
   EXPECT_EQ(run.optimizer.steps(), 0);
 }
 
-TEST(TrainingState, StaysAtTheBoundOfItsCountsAndCanBeReadAgain) {
+TEST(TrainingState, CountsSaturateAndCanBeReadAgain) {
   const TemporaryFolder folder;
   const std::string path = folder.file("state.safetensors");
   SmallRun run(1);
@@ -324,7 +324,7 @@ TEST(TrainingState, StaysAtTheBoundOfItsCountsAndCanBeReadAgain) {
   load_training_state(path, run.model, run.optimizer);
 }
 
-TEST(TrainingState, FindsAWrongBoolBeforeAnythingChanges) {
+TEST(TrainingState, ChecksBoolsBeforeAnyChange) {
   struct Masked : Module {
     Masked() {
       weight = constant_parameter("weight", {2}, 1.0, {});
@@ -344,7 +344,7 @@ TEST(TrainingState, FindsAWrongBoolBeforeAnythingChanges) {
   EXPECT_EQ(run.weight.to_vector<float>(), (std::vector<float>{1, 1}));
 }
 
-TEST(TrainingState, ChangesNothingForACallerWhoDoesNotAcceptIt) {
+TEST(TrainingState, ChangesNothingWhenTheCallerRefuses) {
   const TemporaryFolder folder;
   const std::string path = folder.file("state.safetensors");
   SmallRun saved(1), run(2);
@@ -375,7 +375,7 @@ TEST(TrainingState, HoldsTheTokenizer) {
   EXPECT_FALSE(load_safetensors(path).contains("tokenizer.merges"));
 }
 
-TEST(TrainingState, RefusesMergesThatMakeNoTokenizer) {
+TEST(TrainingState, RefusesInvalidMerges) {
   const TemporaryFolder folder;
   const std::string path = folder.file("state.safetensors");
   const SmallRun run(1);

@@ -53,7 +53,7 @@ struct RunOnDevice {
   AdamW optimizer;
 };
 
-TEST(CudaTrainingState, ContinuesBitForBitThroughALittleMemoryOfTheHost) {
+TEST(CudaTrainingState, ContinuesBitForBitThroughASmallHostBuffer) {
   const TemporaryFolder folder;
   const std::string path = folder.file("state.safetensors");
   RunOnDevice whole(1, first_device), resumed(2, first_device), on_host(3, cpu);
@@ -73,7 +73,7 @@ TEST(CudaTrainingState, ContinuesBitForBitThroughALittleMemoryOfTheHost) {
   EXPECT_EQ(pinned_allocator_for(first_device).statistics().allocation.current, 0u);
 }
 
-TEST(CudaTrainingState, OfAnotherModelChangesNothing) {
+TEST(CudaTrainingState, RefusesAnotherModelWithoutChanges) {
   const TemporaryFolder folder;
   const std::string path = folder.file("state.safetensors");
   RunOnDevice saved(1, first_device);

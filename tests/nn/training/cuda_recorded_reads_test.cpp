@@ -7,7 +7,7 @@
 namespace poolgrad::nn {
 namespace {
 
-TEST(RecordedStepOnTheEmulatedDevice, IsReadByTheHostOnce) {
+TEST(RecordedStepOnTheEmulatedDevice, ReadsFromTheDeviceOnce) {
   Training recorded(OptimizerKind::muon, true);
   for (int i = 0; i < 5; ++i) {
     const std::uint64_t before = emulation::device(0).copies_to_host();

@@ -58,7 +58,7 @@ TEST_P(RecordedStep, HasTheBitsOfAnEagerStep) {
   }
 }
 
-TEST_P(RecordedStep, ThatDivergesUpdatesNothingAndCountsNothing) {
+TEST_P(RecordedStep, ADivergedStepUpdatesAndCountsNothing) {
   const auto set_gain = [](Training& training, double gain) { training.model.gain.fill(gain); };
   Training eager(GetParam(), false), recorded(GetParam(), true);
   for (int i = 0; i < 3; ++i) eager.run(i), recorded.run(i);
@@ -83,7 +83,7 @@ INSTANTIATE_TEST_SUITE_P(Optimizers, RecordedStep,
                                            OptimizerKind::muon),
                          [](const auto& info) { return to_string(info.param); });
 
-TEST(RecordedStepWithAScaler, SkipsWhatAnEagerStepSkips) {
+TEST(RecordedStepWithAScaler, SkipsTheStepsThatEagerTrainingSkips) {
   const LossScalerOptions options{.initial = 0x1p40, .growth = 3, .backoff = 0.3, .growth_interval = 3};
   for (const OptimizerKind kind : {OptimizerKind::adamw, OptimizerKind::sgd}) {
     Training eager(kind, false, 0.5, options), recorded(kind, true, 0.5, options);
@@ -99,7 +99,7 @@ TEST(RecordedStepWithAScaler, SkipsWhatAnEagerStepSkips) {
   }
 }
 
-TEST(RecordedStep, AsksItsPoolsForNothingFromTheThirdOn) {
+TEST(RecordedStep, MakesNoRequestFromTheThirdStepOn) {
   Training recorded(OptimizerKind::adamw, true);
   for (int i = 0; i < 3; ++i) recorded.run(i);
   const std::uint64_t requests = recorded.step->recorded_memory().requests;
@@ -112,7 +112,7 @@ TEST(RecordedStep, AsksItsPoolsForNothingFromTheThirdOn) {
   EXPECT_EQ(recorded.step->recorded_memory().requests, requests);
 }
 
-TEST(RecordedStep, WhatCannotBeRecordedIsASentenceAndChangesNothing) {
+TEST(RecordedStep, RefusesUnrecordableStepsWithoutChanges) {
   Regression here(OptimizerKind::adamw);
   Linear on_cpu(2, 2);
   SGD sgd(on_cpu.named_parameters());
@@ -143,8 +143,8 @@ class OneBack : public SequenceMixer {
 };
 
 /// Twelve steps of a small language model, with all options of a run.
-struct Language {
-  Language(OptimizerKind kind, bool graph, Checkpointing checkpointing = {}, std::int64_t accumulate = 1)
+struct Expressions {
+  Expressions(OptimizerKind kind, bool graph, Checkpointing checkpointing = {}, std::int64_t accumulate = 1)
       : trainer(
             [&] {
               auto model = std::make_unique<LanguageModel>(
@@ -184,18 +184,18 @@ struct Language {
   Trainer trainer;
 };
 
-TEST(RecordedTrainer, LearnsToTheBitWhatAnEagerOneLearns) {
+TEST(RecordedTrainer, HasTheBitsOfAnEagerTrainer) {
   for (const OptimizerKind kind : {OptimizerKind::adamw, OptimizerKind::muon, OptimizerKind::sgd}) {
-    Language eager(kind, false), recorded(kind, true);
+    Expressions eager(kind, false), recorded(kind, true);
     EXPECT_EQ(recorded.run_to(12), eager.run_to(12)) << to_string(kind);
     EXPECT_GT(recorded.trainer.recorded_memory().reserved_bytes.current, 0u);
   }
 }
 
-TEST(RecordedTrainer, GoesOnFromACheckpointBitForBit) {
+TEST(RecordedTrainer, ResumesBitForBit) {
   const TemporaryFolder folder;
   for (const OptimizerKind kind : {OptimizerKind::adamw, OptimizerKind::muon}) {
-    Language whole(kind, false), half(kind, true), rest(kind, true);
+    Expressions whole(kind, false), half(kind, true), rest(kind, true);
     const std::vector<double> all = whole.run_to(12);
     std::vector<double> found = half.run_to(5);
     half.trainer.save(folder.file("half"));
@@ -210,26 +210,26 @@ TEST(RecordedTrainer, GoesOnFromACheckpointBitForBit) {
   }
 }
 
-TEST(RecordedTrainer, ComputesAgainWhatCheckpointsLeaveOut) {
-  Language kept(OptimizerKind::adamw, false), again(OptimizerKind::adamw, true, Checkpointing::parse("block"));
+TEST(RecordedTrainer, SupportsActivationCheckpoints) {
+  Expressions kept(OptimizerKind::adamw, false), again(OptimizerKind::adamw, true, Checkpointing::parse("block"));
   EXPECT_EQ(again.run_to(6), kept.run_to(6));
 }
 
 TEST(RecordedTrainer, AddsUpPassesWithTheBitsOfEagerSteps) {
-  Language eager(OptimizerKind::adamw, false, {}, 3), recorded(OptimizerKind::adamw, true, {}, 3);
+  Expressions eager(OptimizerKind::adamw, false, {}, 3), recorded(OptimizerKind::adamw, true, {}, 3);
   const std::vector<double> found = recorded.run_to(6);
   EXPECT_EQ(found, eager.run_to(6));
-  EXPECT_NE(found, Language(OptimizerKind::adamw, true).run_to(6)) << "of one pass";
+  EXPECT_NE(found, Expressions(OptimizerKind::adamw, true).run_to(6)) << "of one pass";
 }
 
-TEST(RecordedTrainer, IsOfOneDevice) {
+TEST(RecordedTrainer, RefusesTheCpu) {
   Generator generator(3);
   EXPECT_EQ(error_of<ValueError>([&] {
               Trainer(std::make_unique<LanguageModel>(
                           LanguageModelConfig{.context = 24, .layers = 1, .width = 16},
                           [](const auto&...) { return std::make_unique<OneBack>(); },
                           ParameterOptions{.generator = &generator}),
-                      Language::text(), {.graph = true});
+                      Expressions::text(), {.graph = true});
             }),
             "[train] steps can be recorded only on CUDA devices, but the model is on cpu");
 }

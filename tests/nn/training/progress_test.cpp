@@ -42,7 +42,7 @@ TEST(Progress, ShowsDurationsCountsAndCurves) {
   EXPECT_EQ(bar(2.0, 4), "[####]");
 }
 
-TEST(Progress, DrawsALiveLineOnlyWhereAsked) {
+TEST(Progress, DrawsALiveLineOnlyOnRequest) {
   std::ostringstream plain, live;
   {
     Progress a(plain, false), b(live, true);
@@ -55,7 +55,7 @@ TEST(Progress, DrawsALiveLineOnlyWhereAsked) {
   EXPECT_EQ(live.str(), "\r\x1b[Kworking\r\x1b[Kdone\n");
 }
 
-TEST(ScopeStatus, ShowsWhereItsThreadIs) {
+TEST(ScopeStatus, ShowsTheScopeOfItsThread) {
   std::ostringstream live;
   Progress progress(live, true);
   {
@@ -70,7 +70,7 @@ TEST(ScopeStatus, ShowsWhereItsThreadIs) {
   EXPECT_EQ(live.str(), drawn);
 }
 
-TEST(ScopeStatus, ShowsTheWholePathOfAScopeThatTheBackwardEntersAgain) {
+TEST(ScopeStatus, ShowsTheFullPathOfAReenteredScope) {
   Tag tag;
   {
     const MemoryScope model("model"), block("block3");
@@ -83,7 +83,7 @@ TEST(ScopeStatus, ShowsTheWholePathOfAScopeThatTheBackwardEntersAgain) {
   EXPECT_EQ(live.str(), "\r\x1b[Kstep 1/2  0:00  model.block3");
 }
 
-TEST(ScopeStatus, IsPatient) {
+TEST(ScopeStatus, ShowsNothingBeforeItsDelay) {
   std::ostringstream live;
   Progress progress(live, true);
   const ScopeStatus status(progress, "step 1/2", 3600);
@@ -91,7 +91,7 @@ TEST(ScopeStatus, IsPatient) {
   EXPECT_EQ(live.str(), "");
 }
 
-TEST(ScopeStatus, PassesScopesOnToWhoWasToldBefore) {
+TEST(ScopeStatus, ForwardsScopesToTheEarlierListener) {
   struct Names : ScopeListener {
     void begins(std::string_view name) noexcept override { began += name; }
     void ends() noexcept override { began += ';'; }
@@ -110,7 +110,7 @@ TEST(ScopeStatus, PassesScopesOnToWhoWasToldBefore) {
   EXPECT_EQ(names.began, "a;b;");
 }
 
-TEST(InterruptGuard, TakesAClosedTerminalForARequestUnlessToldToIgnoreIt) {
+TEST(InterruptGuard, TreatsAHangupAsARequestUnlessIgnored) {
   {
     const InterruptGuard guard;
     std::raise(SIGHUP);  // ends the process unless a handler is set
@@ -125,13 +125,13 @@ TEST(InterruptGuard, TakesAClosedTerminalForARequestUnlessToldToIgnoreIt) {
   EXPECT_EQ(std::signal(SIGHUP, before), SIG_IGN) << "and so it stays";
 }
 
-TEST(InterruptGuard, TakesTheRequestOfMpirunHoweverOftenItComes) {
+TEST(InterruptGuard, TreatsRepeatedSIGUSR1AsOneRequest) {
   const InterruptGuard guard;
   for (int i = 0; i < 3; ++i) std::raise(SIGUSR1);
   EXPECT_TRUE(InterruptGuard::interrupted());
 }
 
-TEST(InterruptGuard, TakesOutputThatNobodyReadsForARequestAndAFullFileForAnErrorOfIts) {
+TEST(InterruptGuard, TreatsABrokenPipeAsARequestButNotAFullFile) {
   const auto before = std::signal(SIGPIPE, SIG_IGN);
   {
     const InterruptGuard guard;
@@ -144,7 +144,7 @@ TEST(InterruptGuard, TakesOutputThatNobodyReadsForARequestAndAFullFileForAnError
   EXPECT_EQ(std::signal(SIGXFSZ, SIG_DFL), SIG_DFL);
 }
 
-TEST(InterruptGuard, LeavesTheProgramsOwnHandlersAsTheyWere) {
+TEST(InterruptGuard, RestoresTheHandlersOfTheProgram) {
   static int own = 0;
   const auto before = std::signal(SIGINT, [](int) { ++own; });
   const auto before_terminated = std::signal(SIGTERM, SIG_IGN);
@@ -160,7 +160,7 @@ TEST(InterruptGuard, LeavesTheProgramsOwnHandlersAsTheyWere) {
   std::signal(SIGTERM, before_terminated);
 }
 
-TEST(InterruptGuard, WithinAnotherSharesItsRequest) {
+TEST(InterruptGuard, NestedGuardsShareTheRequest) {
   const InterruptGuard outer;
   {
     const InterruptGuard inner;
@@ -173,7 +173,7 @@ TEST(InterruptGuard, WithinAnotherSharesItsRequest) {
   EXPECT_TRUE(InterruptGuard::interrupted()) << "work that begins afterwards";
 }
 
-TEST(InterruptGuard, StillListensAfterOneWithinItHasEnded) {
+TEST(InterruptGuard, ListensAfterANestedGuardEnds) {
   const InterruptGuard outer;
   { const InterruptGuard inner; }
   std::raise(SIGTERM);  // ends the process unless a handler is set
@@ -231,7 +231,7 @@ TEST(Progress, CutsTheLiveLineToTheTerminal) {
   EXPECT_EQ(out.str(), "\r\x1b[Kstep 1/\r\x1b[K\u00e4\u00f6\u00fc\u2581\r\x1b[Ka whole line\n");
 }
 
-TEST(CheckWritable, LeavesEverythingAsItIs) {
+TEST(CheckWritable, ChangesNoFile) {
   const testing_support::TemporaryFolder folder;
   const std::string there = folder.file("there"), absent = folder.file("absent");
   std::ofstream(there) << "kept";
@@ -252,7 +252,7 @@ TEST(CheckWritable, LeavesEverythingAsItIs) {
   EXPECT_EQ(testing_support::read_bytes(absent), "new");
 }
 
-TEST(NoRoomFor, TellsOfAFileThatTheDiskCannotTake) {
+TEST(NoRoomFor, ReportsAFileLargerThanTheFreeSpace) {
   const testing_support::TemporaryFolder folder;
   const std::string path = folder.file("a");
   EXPECT_EQ(no_room_for(path, 1), "");
@@ -267,7 +267,7 @@ TEST(NoRoomFor, TellsOfAFileThatTheDiskCannotTake) {
   EXPECT_EQ(no_room_for("/nowhere/a", std::uint64_t{1} << 62), "") << "others say what is wrong with that";
 }
 
-TEST(WriteText, ReplacesAFileInOneStepAndWritesToOthers) {
+TEST(WriteText, ReplacesFilesAtomicallyAndWritesToDevices) {
   const testing_support::TemporaryFolder folder;
   const std::string path = folder.file("report"), older = folder.file("older");
   std::ostringstream out;
@@ -280,7 +280,7 @@ TEST(WriteText, ReplacesAFileInOneStepAndWritesToOthers) {
   EXPECT_THROW(write_text("/dev/full", "new", "train", out), FileError);
 }
 
-TEST(CheckWritable, SaysWhyAFileCannotBe) {
+TEST(CheckWritable, GivesTheReasonAFileIsUnwritable) {
   const testing_support::TemporaryFolder folder;
   const auto why = [](const std::string& path) {
     return testing_support::error_of<FileError>([&] { check_writable(path, "train"); });

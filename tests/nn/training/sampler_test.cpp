@@ -85,7 +85,7 @@ TEST(Sampler, TemperatureDividesTheLogits) {
   for (const double temperature : {0.1, 0.8, 1.0, 5.0}) expect_by_definition({.temperature = temperature}, some_logits);
 }
 
-TEST(Sampler, TemperatureZeroTakesTheFirstOfTheMostProbable) {
+TEST(Sampler, TemperatureZeroTakesTheFirstMostProbableToken) {
   Sampler sampler({.temperature = 0.0});
   for (int i = 0; i < 3; ++i) EXPECT_EQ(sampler.next(some_logits), 2);
   EXPECT_EQ(sampler.probabilities(some_logits), (std::vector<double>{0, 0, 1, 0, 0, 0, 0}));
@@ -93,14 +93,14 @@ TEST(Sampler, TemperatureZeroTakesTheFirstOfTheMostProbable) {
   EXPECT_EQ(Sampler({.repetition_penalty = 2.0, .temperature = 0.0}).next(some_logits, recent), 6) << "after penalties";
 }
 
-TEST(Sampler, TopKKeepsThatManyOfEqualsTheFirst) {
+TEST(Sampler, TopKKeepsTheFirstOfEqualTokens) {
   for (const std::int64_t k : {1, 2, 4, 5, 7, 100}) expect_by_definition({.temperature = 1.0, .top_k = k}, some_logits);
   const std::vector<double> p = Sampler({.temperature = 1.0, .top_k = 4}).probabilities(some_logits);
   EXPECT_GT(p[0], 0.0);
   EXPECT_EQ(p[3], 0.0) << "equal to token 0, and behind it";
 }
 
-TEST(Sampler, TopPKeepsTheFewestThatReachIt) {
+TEST(Sampler, TopPKeepsTheFewestTokensThatReachP) {
   for (const double p : {1e-9, 0.3, 0.39, 0.5, 0.9, 0.999})
     expect_by_definition({.temperature = 1.0, .top_p = p}, some_logits);
   const std::vector<double> quarters = {0, 0, 0, 0};
@@ -108,7 +108,7 @@ TEST(Sampler, TopPKeepsTheFewestThatReachIt) {
   EXPECT_EQ(half, (std::vector<double>{0.5, 0.5, 0, 0})) << "two quarters reach a half";
 }
 
-TEST(Sampler, PenalisesRecentTokensOnceWhateverTheirSign) {
+TEST(Sampler, PenalizesRecentTokensOnceForEitherSign) {
   const std::vector<std::int64_t> recent{1, 4, 4, 2, 5};
   const SamplerOptions options{.repetition_penalty = 1.5, .penalty_window = 4, .temperature = 1.0};
   expect_by_definition(options, some_logits, recent);
@@ -119,7 +119,7 @@ TEST(Sampler, PenalisesRecentTokensOnceWhateverTheirSign) {
   EXPECT_NEAR(found[4] / found[0], std::exp(1.1 / 1.5) / std::exp(0.3), 1e-12);
 }
 
-TEST(Sampler, PassesOverRecentTokensThatHaveNoLogit) {
+TEST(Sampler, IgnoresRecentTokensWithoutALogit) {
   const Sampler sampler({.repetition_penalty = 2.0, .temperature = 1.0});
   const std::vector<std::int64_t> beyond{-1, 0, 2, 299}, within{0};
   EXPECT_EQ(sampler.probabilities({1.0, 2.0}, beyond), sampler.probabilities({1.0, 2.0}, within));
@@ -144,7 +144,7 @@ TEST(Sampler, AppliesAllRulesInTheirOrder) {
   }
 }
 
-TEST(Sampler, TheNthTokenLiesAtTheNthNumberOfTheSeed) {
+TEST(Sampler, DrawNUsesRandomNumberNOfTheSeed) {
   Sampler sampler({.temperature = 1.0, .top_k = 5, .seed = 9});
   const std::vector<double> p = sampler.probabilities(some_logits);
   for (std::uint64_t n = 0; n < 500; ++n) {
@@ -157,7 +157,7 @@ TEST(Sampler, TheNthTokenLiesAtTheNthNumberOfTheSeed) {
   }
 }
 
-TEST(Sampler, RefusesWhatNoTokenCanBeDrawnBy) {
+TEST(Sampler, RefusesInvalidOptions) {
   const auto refusal = [](const SamplerOptions& options) {
     return error_of<ValueError>([&] { Sampler sampler(options); });
   };
@@ -174,7 +174,7 @@ TEST(Sampler, RefusesWhatNoTokenCanBeDrawnBy) {
   EXPECT_EQ(sampler.next({-infinity, 3.0}), 1) << "a token may be impossible";
 }
 
-TEST(Sampler, SaysWhereALogitIsNoNumber) {
+TEST(Sampler, NamesTheTokenWithANaNLogit) {
   for (const SamplerOptions& options : {SamplerOptions{}, SamplerOptions{.temperature = 0}, SamplerOptions{.top_k = 1},
                                         SamplerOptions{.repetition_penalty = 2}}) {
     Sampler sampler(options);
@@ -253,7 +253,7 @@ std::string written(TextWriter& writer, const std::string& prompt, int bytes) {
   return text;
 }
 
-TEST(TextWriter, WritesWhatReadingEverythingAgainWouldBeyondTheContextToo) {
+TEST(TextWriter, WritesLikeAFullRereadBeyondTheContext) {
   for (const Positions positions : {Positions::rope, Positions::learned})
     for (const std::string& prompt : {std::string("a"), std::string(24, 'b'), std::string(61, 'c')}) {
       WritingModel with(positions), without(positions);
@@ -279,7 +279,7 @@ class MeanOfWhole : public SequenceMixer {
   MeanSoFar mean_;
 };
 
-TEST(TextWriter, ReadsEverythingAgainWhereTheModelDoesNotContinueSequences) {
+TEST(TextWriter, RereadsForModelsWithoutState) {
   WritingModel with;
   Generator generator(5);
   int made = 0;  // one block of either kind
@@ -300,7 +300,7 @@ TEST(TextWriter, ReadsEverythingAgainWhereTheModelDoesNotContinueSequences) {
   EXPECT_EQ(writer.cache_bytes(), 0u);
 }
 
-TEST(TextWriter, ReadsOnInTheMiddleAndStartsAnew) {
+TEST(TextWriter, ReadsMoreTextAndStartsAnew) {
   WritingModel small;
   TextWriter writer(small.model, {.temperature = 0.0}), other(small.model, {.temperature = 0.0});
   const std::string first = written(writer, "ab", 3), second = written(writer, "cd", 3);
@@ -311,7 +311,7 @@ TEST(TextWriter, ReadsOnInTheMiddleAndStartsAnew) {
   EXPECT_EQ(written(writer, "ab", 3), first);
 }
 
-TEST(TextWriter, PenalisesTheLastTokensAlsoWhereTheContextIsFull) {
+TEST(TextWriter, PenalizesTheLastTokensBeyondAFullContext) {
   WritingModel writing;
   constexpr int window = 20;  // more than the space left in a context of 24 after it is read again
   TextWriter writer(writing.model, {.repetition_penalty = 1e6, .penalty_window = window, .temperature = 0});
@@ -321,7 +321,7 @@ TEST(TextWriter, PenalisesTheLastTokensAlsoWhereTheContextIsFull) {
     EXPECT_EQ(text.substr(i > window ? i - window : 0, std::min<std::size_t>(i, window)).find(text[i]), text.npos) << i;
 }
 
-TEST(TextWriter, GoesOnAfterAFailureAsIfThereHadBeenNone) {
+TEST(TextWriter, ContinuesAfterAFailure) {
   WritingModel small;
   TextWriter undisturbed(small.model), writer(small.model);
   const std::string expected = written(undisturbed, "abc", 8);
@@ -332,7 +332,7 @@ TEST(TextWriter, GoesOnAfterAFailureAsIfThereHadBeenNone) {
   EXPECT_EQ(text, expected);
 }
 
-TEST(TextWriter, GoesOnAfterAFailureAtTheEndOfTheContextToo) {
+TEST(TextWriter, ContinuesAfterAFailureAtTheEndOfTheContext) {
   WritingModel small;
   TextWriter undisturbed(small.model), writer(small.model);
   const std::string prompt(25, 'b'), expected = written(undisturbed, prompt, 8);

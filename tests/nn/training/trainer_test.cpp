@@ -39,7 +39,7 @@ struct SmallModel {
   Tensor loss() { return sum(square(layer(input))); }
 };
 
-TEST(TrainingStep, OfASumOverTokensIsThatOfTheirMean) {
+TEST(TrainingStep, ASummedLossGivesTheStepOfTheMean) {
   SmallModel summed, mean;
   TrainingStep by_sum(summed.layer, summed.optimizer), by_mean(mean.layer, mean.optimizer);
   for (int i = 0; i < 3; ++i) {
@@ -78,7 +78,7 @@ TEST(TrainingStep, AccumulatesPassesToTheBitsOfOneLargerBatchWhereSumsAreExact) 
             "[train] a step accumulates at least 1 pass, and not 0");
 }
 
-TEST(TrainingStep, UpdatesByNoMoreThanRateTimesTheNormItClipsAt) {
+TEST(TrainingStep, UpdatesByAtMostTheRateTimesTheClipNorm) {
   SmallModel model;
   const Tensor before = model.layer.weight().copy(), bias = model.layer.bias().copy();
   TrainingStep step(model.layer, model.optimizer, 0.25);
@@ -89,7 +89,7 @@ TEST(TrainingStep, UpdatesByNoMoreThanRateTimesTheNormItClipsAt) {
   EXPECT_NEAR(std::sqrt(moved), 0.5, 1e-12);
 }
 
-TEST(TrainingStep, SaysWhichStepOfWhatDivergedAndUpdatesNothing) {
+TEST(TrainingStep, NamesADivergedStepAndUpdatesNothing) {
   SmallModel model;
   const Tensor before = model.layer.weight().copy();
   TrainingStep step(model.layer, model.optimizer, 1.0, "my program");
@@ -153,7 +153,7 @@ TEST(Trainer, RunsToItsReportWithoutOptions) {
   EXPECT_EQ(out.str().find("wrote"), std::string::npos);
 }
 
-TEST(Trainer, TakesTheRateThatSuitsItsOptimiserUnlessToldOne) {
+TEST(Trainer, DefaultsToTheRateOfItsOptimizer) {
   EXPECT_EQ(SmallTraining().trainer.options().learning_rate, 0.02);
   const auto rate_of = [](OptimizerKind optimizer) {
     Generator generator(3);
@@ -168,7 +168,7 @@ TEST(Trainer, TakesTheRateThatSuitsItsOptimiserUnlessToldOne) {
   EXPECT_EQ(rate_of(OptimizerKind::muon), 2e-2);
 }
 
-TEST(Trainer, ScoresThePositionsOfTheHeldOutText) {
+TEST(Trainer, ReportsTheValidationLossByPosition) {
   SmallTraining small;
   for (int i = 0; i < 6; ++i) small.trainer.step();
   const std::vector<double> losses = small.trainer.loss_by_position(3).by_position;
@@ -184,7 +184,7 @@ TEST(Trainer, ScoresThePositionsOfTheHeldOutText) {
   EXPECT_NEAR(losses[0], first, 1e-6);
 }
 
-TEST(Trainer, IsJudgedAndWritesByTheAverageOfItsParametersWhereItKeepsOneButLearnsAsWithout) {
+TEST(Trainer, ValidatesAndSamplesWithItsAverage) {
   SmallTraining plain, averaged = averaging(0.8);
   EMA average(plain.trainer.model(), {.decay = 0.8, .ramp = true});
   for (int i = 0; i < 6; ++i) {
@@ -209,7 +209,7 @@ TEST(Trainer, IsJudgedAndWritesByTheAverageOfItsParametersWhereItKeepsOneButLear
   EXPECT_EQ(error_of<ValueError>([] { averaging(1.0); }), "[ema] the decay must be in [0, 1), but is 1.000000");
 }
 
-TEST(Trainer, GoesOnWithItsAverageBitForBitAndLeavesItToThoseWhoUseTheModel) {
+TEST(Trainer, ResumesItsAverageBitForBit) {
   const TemporaryFolder folder;
   const std::string path = folder.file("average.safetensors"), without = folder.file("without.safetensors");
   SmallTraining whole = averaging(0.8), resumed = averaging(0.8), other = averaging(0.9), plain;
@@ -229,7 +229,7 @@ TEST(Trainer, GoesOnWithItsAverageBitForBitAndLeavesItToThoseWhoUseTheModel) {
   EXPECT_EQ(resumed.trainer.validate(3).loss, whole.trainer.validate(3).loss);
 }
 
-TEST(Trainer, ReportsTheLossByOctavesOfTheContextWhoseMeanIsTheLoss) {
+TEST(Trainer, ReportsOctaveLossesThatAverageToTheLoss) {
   const TemporaryFolder folder;
   SmallTraining small;
   std::ostringstream out;
@@ -249,7 +249,7 @@ TEST(Trainer, ReportsTheLossByOctavesOfTheContextWhoseMeanIsTheLoss) {
   EXPECT_THAT(read_bytes(path), HasSubstr("\"first\": 17,\n      \"last\": 32,"));
 }
 
-TEST(Trainer, ShowsHowFarTheLastScoringIsAndCountsItsTime) {
+TEST(Trainer, ShowsTheProgressOfTheFinalValidation) {
   class Slow : public OneBack {
    public:
     Tensor forward(const Tensor& x, SequenceState* state) override {
@@ -267,7 +267,7 @@ TEST(Trainer, ShowsHowFarTheLastScoringIsAndCountsItsTime) {
   EXPECT_THAT(out.str(), HasSubstr("] validation: 2 of 3 batches  ETA 0:00\r"));
 }
 
-TEST(Trainer, ShowsTheRunAfterEachLineAndTracesItsSecondStep) {
+TEST(Trainer, ReportsAfterEachLineAndTracesItsSecondStep) {
   SmallTraining small;
   std::ostringstream out;
   std::vector<std::int64_t> shown;
@@ -297,7 +297,7 @@ TEST(Trainer, PutsTheCallersConfigurationIntoTheReport) {
   EXPECT_EQ(out.str(), "");
 }
 
-TEST(Trainer, RefusesMetadataThatNoCheckpointCanHaveBeforeItBegins) {
+TEST(Trainer, RefusesInvalidMetadataBeforeTraining) {
   const TemporaryFolder folder;
   SmallTraining small;
   std::ostringstream out;
@@ -332,7 +332,7 @@ TEST(Trainer, ReadsTheTextForItsFingerprintOnce) {
   EXPECT_EQ(text->was_read, with_a_step);
 }
 
-TEST(Trainer, CountsTheTimeThatIsLeftToWhereItIsToStop) {
+TEST(Trainer, EstimatesTheTimeToItsStop) {
   const TemporaryFolder folder;
   Generator generator(3);
   Trainer trainer(
@@ -345,7 +345,7 @@ TEST(Trainer, CountsTheTimeThatIsLeftToWhereItIsToStop) {
   EXPECT_THAT(out.str(), ::testing::ContainsRegex("step +3/1000000 [^\n]*ETA 0:00\n"));
 }
 
-TEST(Trainer, CountsTheBatchesOfAllTextsWhileItScoresThem) {
+TEST(Trainer, CountsTheValidationBatchesOfAllTexts) {
   Corpus three = small_text();
   three.texts.resize(3, three.texts.front());
   Generator generator(3);
@@ -359,7 +359,7 @@ TEST(Trainer, CountsTheBatchesOfAllTextsWhileItScoresThem) {
   EXPECT_THAT(out.str(), HasSubstr("validation: 3 of 3 batches"));
 }
 
-TEST(Trainer, SavesNothingUnaskedWhereItIsToldSo) {
+TEST(Trainer, SavesNothingWithSaveUnaskedOff) {
   const TemporaryFolder folder;
   const WorkingFolder here(folder.file(""));
   std::ostringstream out;
@@ -368,7 +368,7 @@ TEST(Trainer, SavesNothingUnaskedWhereItIsToldSo) {
   EXPECT_TRUE(std::filesystem::is_empty("."));
 }
 
-TEST(Trainer, SavesUnderANameOfItsOwnWhereItStopsAfterAStep) {
+TEST(Trainer, SavesUnderADefaultNameWhenStopped) {
   const TemporaryFolder folder;
   const WorkingFolder here(folder.file(""));
   std::ostringstream out;
@@ -380,7 +380,7 @@ TEST(Trainer, SavesUnderANameOfItsOwnWhereItStopsAfterAStep) {
   EXPECT_EQ(rest.trainer.steps_done(), 5);
 }
 
-TEST(Trainer, WritesItsLastCheckpointElsewhereWhereItHasNoRoom) {
+TEST(Trainer, SavesElsewhereWhenTheFolderIsGone) {
   const TemporaryFolder folder, temporary;
   const WorkingFolder here(folder.file(""));
   const testing_support::EnvironmentVariable environment("TMPDIR", temporary.file(""));
@@ -405,7 +405,7 @@ TEST(Trainer, WritesItsLastCheckpointElsewhereWhereItHasNoRoom) {
               testing::Not(HasSubstr("instead")));
 }
 
-TEST(Trainer, WritesItsLastCheckpointAmongTemporaryFilesUnderANameThatNobodyCanGuess) {
+TEST(Trainer, SavesTemporaryCheckpointsUnderARandomName) {
   const TemporaryFolder folder, temporary;
   std::filesystem::create_directory(folder.file("run"));
   const WorkingFolder here(folder.file("run"));
@@ -433,7 +433,7 @@ TEST(Trainer, WritesItsLastCheckpointAmongTemporaryFilesUnderANameThatNobodyCanG
   EXPECT_FALSE(std::filesystem::exists(temporary.file("victim"))) << "no link is followed";
 }
 
-TEST(Trainer, DoesNotBeginWhatItCannotSaveWhereItIsToStop) {
+TEST(Trainer, RefusesToStartARunItCannotSave) {
   const TemporaryFolder folder;
   std::filesystem::create_directory(folder.file("gone"));
   const WorkingFolder here(folder.file("gone"));
@@ -445,7 +445,7 @@ TEST(Trainer, DoesNotBeginWhatItCannotSaveWhereItIsToStop) {
   EXPECT_EQ(small.trainer.steps_done(), 0);
 }
 
-TEST(Trainer, IsAsItWasAfterAStepThatFailedAndGoesOnBitForBit) {
+TEST(Trainer, ContinuesBitForBitAfterAFailedStep) {
   static int passes = 0;
   class Failing : public OneBack {
    public:
@@ -473,7 +473,7 @@ TEST(Trainer, IsAsItWasAfterAStepThatFailedAndGoesOnBitForBit) {
   EXPECT_EQ(losses[true], losses[false]);
 }
 
-TEST(Trainer, IsAsItWasWhereItCannotGoOnFromACheckpoint) {
+TEST(Trainer, ARefusedResumeChangesNothing) {
   const TemporaryFolder folder;
   const std::string path = folder.file("a.safetensors");
   SmallTraining saved, small;
@@ -492,7 +492,7 @@ TEST(Trainer, IsAsItWasWhereItCannotGoOnFromACheckpoint) {
   EXPECT_EQ(shorter.steps_done(), 0);
 }
 
-TEST(Trainer, TrainsOnAfterItHasWrittenASample) {
+TEST(Trainer, RestoresTrainingModeAfterASample) {
   SmallTraining small;
   std::ostringstream out;
   EXPECT_TRUE(small.trainer.model().training());
@@ -500,7 +500,7 @@ TEST(Trainer, TrainsOnAfterItHasWrittenASample) {
   EXPECT_TRUE(small.trainer.model().training()) << "with dropout";
 }
 
-TEST(Trainer, GoesOnFromItsCheckpointBitForBit) {
+TEST(Trainer, ResumesBitForBit) {
   const TemporaryFolder folder;
   std::ostringstream out;
   SmallTraining whole, half, rest;
@@ -529,7 +529,7 @@ Corpus text_of_pairs() {
   return corpus;
 }
 
-TEST(Trainer, SaysLossesInNatsPerByteWhateverTheTokensAre) {
+TEST(Trainer, ReportsLossesInNatsPerByteForAnyTokens) {
   SmallTraining small(OptimizerKind::adamw, text_of_pairs());
   ASSERT_EQ(small.trainer.corpus().texts[0].train_tokens.size(), 1500);
   // The head is 0 at first, so all 260 tokens have equal probability.
@@ -544,7 +544,7 @@ TEST(Trainer, SaysLossesInNatsPerByteWhateverTheTokensAre) {
   EXPECT_NEAR(small.trainer.step().loss, expected, 1e-6);
 }
 
-TEST(Trainer, GoesOnWithTheTokenizerOfItsCheckpoint) {
+TEST(Trainer, ResumesWithTheTokenizerOfItsCheckpoint) {
   const TemporaryFolder folder;
   const std::string path = folder.file("half.safetensors");
   std::ostringstream out;
@@ -563,7 +563,7 @@ TEST(Trainer, GoesOnWithTheTokenizerOfItsCheckpoint) {
             "[train] the checkpoint " + path + " has another tokenizer than the text");
 }
 
-TEST(Trainer, WeighsTextsInDrawingAndInTheMeanAndRemembersHow) {
+TEST(Trainer, WeightsTextsAndSavesTheWeights) {
   const TemporaryFolder folder;
   const std::string path = folder.file("weighted.safetensors");
   const auto corpus = [](double first, double second) {
@@ -593,7 +593,7 @@ TEST(Trainer, WeighsTextsInDrawingAndInTheMeanAndRemembersHow) {
   mostly_first.trainer.resume(path, true);
 }
 
-TEST(Trainer, RefusesATextOfMoreTokensThanTheModelKnows) {
+TEST(Trainer, RefusesATextWithUnknownTokens) {
   Generator generator(1);
   EXPECT_EQ(error_of<ValueError>([&] {
               Trainer(std::make_unique<LanguageModel>(
@@ -605,11 +605,11 @@ TEST(Trainer, RefusesATextOfMoreTokensThanTheModelKnows) {
             "[train] the text has 259 different tokens, but the model has 256");
 }
 
-TEST(Trainer, NeedsAModel) {
+TEST(Trainer, RefusesANullModel) {
   EXPECT_EQ(error_of<ValueError>([] { Trainer(nullptr, small_text()); }), "[train] there is no model");
 }
 
-TEST(Trainer, RefusesTheCheckpointOfAnotherOptimiser) {
+TEST(Trainer, RefusesTheCheckpointOfAnotherOptimizer) {
   const TemporaryFolder folder;
   const std::string path = folder.file("lion.safetensors");
   SmallTraining lion(OptimizerKind::lion), adamw;
@@ -622,7 +622,7 @@ TEST(Trainer, RefusesTheCheckpointOfAnotherOptimiser) {
   EXPECT_EQ(adamw.trainer.steps_done(), 0);
 }
 
-TEST(Trainer, RefusesATextThatIsTooShortAndABatchOfNothing) {
+TEST(Trainer, RefusesTooShortATextAndAnEmptyBatch) {
   Generator generator(1);
   const auto refusal = [&](const Corpus& corpus, std::int64_t batch) {
     return error_of<ValueError>([&] {

@@ -41,7 +41,7 @@ TEST(TensorflowBfc, SplitsWhere128MebibytesWouldBeLost) {
   EXPECT_EQ(below.active(), 512 * MiB);
 }
 
-TEST(TensorflowBfc, TakesWhatTheLimitLeaves) {
+TEST(TensorflowBfc, TakesTheBytesThatTheLimitLeaves) {
   Model model(make_tensorflow_bfc, 50 * MiB);
   model.allocate(32 * MiB);
   model.allocate(10 * MiB);
@@ -79,7 +79,7 @@ TEST(TensorflowBfc, SharesChunksBetweenStreamsWithoutEvents) {
   EXPECT_EQ(model.counters().events + model.counters().waits, 0u);
 }
 
-TEST(TensorflowBfc, TakesAllAtOnceWithoutGrowth) {
+TEST(TensorflowBfc, TakesItsWholeLimitWithoutGrowth) {
   Model model("tensorflow-bfc:allow_growth=off", 48 * MiB);
   EXPECT_TRUE(model.allocate(1));
   EXPECT_EQ(model.reserved(), 48 * MiB);
@@ -122,7 +122,7 @@ TEST(Cub, RoundsToPowersOfEight) {
   }
 }
 
-TEST(Cub, NeverCachesWhatIsLargerThanItsBins) {
+TEST(Cub, NeverCachesBlocksLargerThanItsBins) {
   Model model(make_cub, 1 * GiB);
   for (int i = 0; i < 3; ++i) model.free(model.allocate(2 * MiB + 1));
   EXPECT_EQ(model.counters().allocations, 3u);
@@ -139,7 +139,7 @@ TEST(Cub, CachesLessThanSixMebibytes) {
   EXPECT_EQ(model.reserved(), 4 * MiB);
 }
 
-TEST(Cub, GivesABlockToAnotherStreamOnceItIsDone) {
+TEST(Cub, GivesAFinishedBlockToAnotherStream) {
   Model model(make_cub, 1 * GiB, 2);
   model.free(model.allocate(2 * MiB, 0));
   model.allocate(2 * MiB, 1);
@@ -197,7 +197,7 @@ TEST(SizeMapLru, TakesABufferOfLessThanTwiceTheSize) {
   EXPECT_EQ(model.active(), 16 * KiB);
 }
 
-TEST(SizeMapLru, GivesTheOldestBuffersBackFirst) {
+TEST(SizeMapLru, FreesTheOldestBuffersFirst) {
   Model model(make_size_map_lru, 100 * MiB);
   const auto first = model.allocate(40 * MiB);
   const auto second = model.allocate(30 * MiB);
@@ -208,7 +208,7 @@ TEST(SizeMapLru, GivesTheOldestBuffersBackFirst) {
   EXPECT_EQ(model.reserved(), 90 * MiB);
 }
 
-TEST(SizeMapLru, ClearsTheCacheWhenMostOfItIsAskedFor) {
+TEST(SizeMapLru, ClearsTheCacheForALargePart) {
   Model model(make_size_map_lru, 100 * MiB);
   std::vector<std::optional<std::uint32_t>> blocks;
   for (int i = 0; i < 10; ++i) blocks.push_back(model.allocate(4 * MiB));
@@ -318,7 +318,7 @@ TEST(CudaAsync, FollowsTheOrderThatTheProgramMade) {
   EXPECT_EQ(model.counters().waits, 0u);
 }
 
-TEST(CudaAsync, TakesWhatHasFinished) {
+TEST(CudaAsync, TakesFinishedBlocks) {
   Model model(make_cuda_async, 1 * GiB, 2);
   model.free(model.allocate(32 * MiB, 0));
   model.finish_work();
@@ -327,7 +327,7 @@ TEST(CudaAsync, TakesWhatHasFinished) {
   EXPECT_EQ(model.counters().waits, 0u);
 }
 
-TEST(CudaAsync, MakesTheStreamWaitOtherwise) {
+TEST(CudaAsync, MakesTheStreamWaitForUnfinishedBlocks) {
   Model model(make_cuda_async, 1 * GiB, 2);
   model.order(1, 0);  // too early for the free
   model.free(model.allocate(32 * MiB, 0));
@@ -336,7 +336,7 @@ TEST(CudaAsync, MakesTheStreamWaitOtherwise) {
   EXPECT_EQ(model.counters().waits, 1u);
 }
 
-TEST(CudaAsync, WaitsForTheLatestFreeOfABlockThatHasMerged) {
+TEST(CudaAsync, WaitsForTheLatestFreeOfAMergedBlock) {
   Model model(make_cuda_async, 1 * GiB, 2);
   const auto low = model.allocate(16 * MiB, 0);
   const auto high = model.allocate(16 * MiB, 0);
@@ -356,7 +356,7 @@ TEST(CudaAsync, WaitsOnceForAllFreesOfAStream) {
   EXPECT_EQ(model.counters().waits, 1u);
 }
 
-TEST(CudaAsync, LetsEachStreamWaitForTheRestOfABlock) {
+TEST(CudaAsync, MakesEachStreamWaitForTheRestOfABlock) {
   Model model(make_cuda_async, 1 * GiB, 3);
   model.order(2, 0);  // too early for the free
   model.free(model.allocate(32 * MiB, 0));

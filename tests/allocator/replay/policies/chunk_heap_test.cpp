@@ -98,7 +98,7 @@ TYPED_TEST(ChunkHeapTest, PlacesAndMergesAsTheSimplestHeapWould) {
   }
 }
 
-TYPED_TEST(ChunkHeapTest, FindsNothingInAListThatIsNotThere) {
+TYPED_TEST(ChunkHeapTest, FindsNothingInAMissingList) {
   TypeParam heap(granule);
   EXPECT_EQ(heap.find(7, granule), nullptr);
   EXPECT_TRUE(heap.blocks(7).empty());

@@ -90,7 +90,7 @@ std::vector<Step> run(Model& model, std::size_t capacity, std::uint16_t streams,
   return steps;
 }
 
-TEST_P(PolicyContract, KeepsWithinItsCapacityAndCountsItsBytes) {
+TEST_P(PolicyContract, StaysWithinItsCapacityAndCountsItsBytes) {
   SCOPED_TRACE("seed " + std::to_string(seed_or(20)));
   for (const std::size_t capacity : {40 * MiB, 200 * MiB, 3 * GiB}) {
     for (const std::uint16_t streams : {1, 3}) {
@@ -101,7 +101,7 @@ TEST_P(PolicyContract, KeepsWithinItsCapacityAndCountsItsBytes) {
   }
 }
 
-TEST_P(PolicyContract, KeepsWithinTheOddestCapacities) {
+TEST_P(PolicyContract, StaysWithinOddCapacities) {
   for (const std::size_t capacity : {std::size_t{0}, std::size_t{1}, 2 * MiB - 1, 2 * MiB, 3 * MiB + 5, 33 * MiB}) {
     Model tested = model(capacity, 2);
     run(tested, capacity, 2, 500);
@@ -109,14 +109,14 @@ TEST_P(PolicyContract, KeepsWithinTheOddestCapacities) {
   }
 }
 
-TEST_P(PolicyContract, DoesTheSameTwice) {
+TEST_P(PolicyContract, RepeatsItself) {
   Model first = model(200 * MiB, 3);
   Model second = model(200 * MiB, 3);
   EXPECT_EQ(run(first, 200 * MiB, 3, 3000), run(second, 200 * MiB, 3, 3000));
   EXPECT_EQ(first.counters().nanoseconds, second.counters().nanoseconds);
 }
 
-TEST_P(PolicyContract, GoesOnAfterRequestsThatNoCapacityHolds) {
+TEST_P(PolicyContract, ContinuesAfterRequestsBeyondTheCapacity) {
   Model tested = model(1 * GiB);
   for (const std::size_t bytes : {1 * GiB + 1, std::size_t{1} << 40, std::size_t{1} << 63, ~std::size_t{0}}) {
     EXPECT_FALSE(tested.allocate(bytes)) << bytes;
@@ -127,7 +127,7 @@ TEST_P(PolicyContract, GoesOnAfterRequestsThatNoCapacityHolds) {
   tested.free(block);
 }
 
-TEST_P(PolicyContract, ServesRequestsOfWhatTheLargestCapacityHolds) {
+TEST_P(PolicyContract, ServesRequestsWithinTheLargestCapacity) {
   Model tested = model(~std::size_t{0});
   EXPECT_TRUE(tested.allocate(std::size_t{1} << 45));
   EXPECT_FALSE(tested.allocate(std::size_t{1} << 60));
@@ -145,7 +145,7 @@ TEST_P(PolicyContract, TakesNothingForBlocksOfNoBytes) {
   EXPECT_EQ(tested.counters().events, 0u);
 }
 
-TEST_P(PolicyContract, UsesOneBlockAgainAndAgain) {
+TEST_P(PolicyContract, ReusesOneBlock) {
   Model tested = model(1 * GiB);
   for (const std::size_t bytes : {100 * KiB, 5 * MiB}) {
     tested.free(tested.allocate(bytes));
@@ -155,7 +155,7 @@ TEST_P(PolicyContract, UsesOneBlockAgainAndAgain) {
   }
 }
 
-TEST_P(PolicyContract, RecoversWhatOtherStreamsGiveBack) {
+TEST_P(PolicyContract, ReusesBlocksOfOtherStreams) {
   // One block fills most of the capacity; in each round it moves to the other stream.
   Model tested = model(200 * MiB, 2);
   for (int i = 0; i < 50; ++i) {

@@ -59,7 +59,7 @@ TEST(PytorchNative, RecordsNoEventForABlockOfOneStream) {
   EXPECT_EQ(model.counters().events, 0u);
 }
 
-TEST(PytorchNative, KeepsABlockUntilRecordedStreamsAreDone) {
+TEST(PytorchNative, HoldsABlockUntilRecordedStreamsAreDone) {
   Model model(make_pytorch_native, 1 * GiB, 3);
   const auto block = model.allocate(16 * MiB);
   model.use(block, 1);
@@ -75,7 +75,7 @@ TEST(PytorchNative, KeepsABlockUntilRecordedStreamsAreDone) {
   EXPECT_EQ(model.reserved(), 32 * MiB);
 }
 
-TEST(PytorchNative, FreesItsWholeCacheWhereOneSegmentWouldDo) {
+TEST(PytorchNative, FreesItsWholeCacheThoughOneSegmentWouldSuffice) {
   Model model(make_pytorch_native, 100 * MiB);
   std::vector<std::optional<std::uint32_t>> blocks;
   for (int i = 0; i < 5; ++i) blocks.push_back(model.allocate(20 * MiB));
@@ -94,7 +94,7 @@ TEST(PytorchNative, CannotFreeASegmentThatOneSmallBlockPins) {
   EXPECT_FALSE(model.allocate(1));  // small blocks have segments of their own
 }
 
-TEST(PytorchNative, RefusesThoughThePendingBlockThatItWaitedForWouldFit) {
+TEST(PytorchNative, RefusesThoughAFinishedPendingBlockFits) {
   Model model(make_pytorch_native, 40 * MiB, 2);
   model.free(model.allocate(40 * MiB));
   model.allocate(12 * MiB);
@@ -105,7 +105,7 @@ TEST(PytorchNative, RefusesThoughThePendingBlockThatItWaitedForWouldFit) {
   EXPECT_TRUE(model.allocate(28 * MiB));  // the cache is searched at the start only
 }
 
-TEST(PytorchNative, FreesWhatIsNotSplitForLargeRequestsAlone) {
+TEST(PytorchNative, FreesUnsplitBlocksForLargeRequestsOnly) {
   const auto freed_for = [](std::size_t bytes) {
     Model model("pytorch:max_split=20MiB", 60 * MiB);
     for (const auto block : {model.allocate(28 * MiB), model.allocate(32 * MiB)}) model.free(block);
@@ -135,13 +135,13 @@ TEST(PytorchNative, RoundsToDivisionsOfPowersOfTwo) {
   EXPECT_EQ(plain.active(), 5632u);
 }
 
-TEST(PytorchNative, TakesItsSegmentsFromTheSizeThatIsRounded) {
+TEST(PytorchNative, SizesSegmentsByTheRoundedRequest) {
   Model model("pytorch:roundup_power2_divisions=2", 1 * GiB);
   model.allocate(9 * MiB);
   EXPECT_EQ(model.reserved(), 12 * MiB);
 }
 
-TEST(PytorchNative, TakesLargeSegmentsOfTheSizeThatIsSet) {
+TEST(PytorchNative, TakesLargeSegmentsOfTheSetSize) {
   Model model("pytorch:large_segment=32MiB", 1 * GiB);
   model.allocate(2 * MiB);
   EXPECT_EQ(model.reserved(), 32 * MiB);
@@ -150,14 +150,14 @@ TEST(PytorchNative, TakesLargeSegmentsOfTheSizeThatIsSet) {
 }
 
 // The capacity is 100 MiB and the threshold half of it. An age counts requests for large blocks since the free.
-class PytorchGarbage : public ::testing::Test {
+class PytorchGarbageCollection : public ::testing::Test {
  protected:
   // Adds a cached segment of `bytes`.
   void cache(std::size_t bytes) { model_.free(model_.allocate(bytes)); }
   Model model_{"pytorch:garbage_collection_threshold=0.5", 100 * MiB};
 };
 
-TEST_F(PytorchGarbage, GoesOldestFirstWhereMoreThanTheThresholdIsReserved) {
+TEST_F(PytorchGarbageCollection, FreesTheOldestSegmentsAboveTheThreshold) {
   cache(30 * MiB);
   cache(32 * MiB);
   EXPECT_EQ(model_.counters().frees, 0u) << "30 MiB were reserved when the second was asked for";
@@ -167,7 +167,7 @@ TEST_F(PytorchGarbage, GoesOldestFirstWhereMoreThanTheThresholdIsReserved) {
   EXPECT_EQ(model_.reserved(), 34 * MiB + 36 * MiB);
 }
 
-TEST_F(PytorchGarbage, GoesUntilTheThresholdIsKept) {
+TEST_F(PytorchGarbageCollection, StopsAtTheThreshold) {
   cache(12 * MiB);
   cache(14 * MiB);
   cache(36 * MiB);  // 62 MiB: 12 too much
@@ -178,7 +178,7 @@ TEST_F(PytorchGarbage, GoesUntilTheThresholdIsKept) {
   EXPECT_EQ(model_.reserved(), 38 * MiB + 40 * MiB);
 }
 
-TEST_F(PytorchGarbage, IsNoSegmentThatHoldsALiveBlockAndNoSmallOne) {
+TEST_F(PytorchGarbageCollection, SparesSmallSegmentsAndLiveOnes) {
   const auto live = model_.allocate(30 * MiB);
   cache(512);
   model_.free(live);
@@ -190,7 +190,7 @@ TEST_F(PytorchGarbage, IsNoSegmentThatHoldsALiveBlockAndNoSmallOne) {
   EXPECT_EQ(model_.reserved(), 66 * MiB);
 }
 
-TEST_F(PytorchGarbage, StaysWhereACachedBlockFits) {
+TEST_F(PytorchGarbageCollection, DoesNotRunWhenACachedBlockFits) {
   cache(30 * MiB);
   cache(32 * MiB);
   EXPECT_TRUE(model_.allocate(31 * MiB));
@@ -203,7 +203,7 @@ TEST(PytorchExpandable, RoundsToDivisionsOfPowersOfTwo) {
   EXPECT_EQ(model.active(), 24 * MiB);
 }
 
-TEST(PytorchExpandable, MapsLargePagesOfTheSizeThatIsSet) {
+TEST(PytorchExpandable, MapsLargePagesOfTheSetSize) {
   Model model("pytorch-expandable:large_segment=4MiB", 1 * GiB);
   model.allocate(9 * MiB);
   EXPECT_EQ(model.reserved(), 12 * MiB);
@@ -313,7 +313,7 @@ TEST(Gmlake, StitchesTheLargestBlocksAndSplitsTheLast) {
   EXPECT_EQ(model.reserved(), 14 * MiB);
 }
 
-TEST(Gmlake, UsesAStitchedBlockAgainWithoutACallToTheDriver) {
+TEST(Gmlake, ReusesAStitchedBlockWithoutADriverCall) {
   Model model(make_gmlake, 8 * MiB);
   const auto first = model.allocate(2 * MiB);
   model.allocate(2 * MiB);
@@ -371,14 +371,14 @@ TEST(Gmlake, HandsOutNoStitchedBlockBeyondItsReuseLimit) {
   EXPECT_EQ(granted("gmlake:reuse_limit=1"), 6 * MiB);
 }
 
-TEST(Gmlake, AllocatesOnlyWhatIsMissing) {
+TEST(Gmlake, AllocatesOnlyTheMissingBytes) {
   Model model(make_gmlake, 1 * GiB);
   model.free(model.allocate(6 * MiB));
   model.allocate(10 * MiB);
   EXPECT_EQ(model.reserved(), 10 * MiB);
 }
 
-TEST(Gmlake, GivesAllFreeChunksBackBeforeItRefuses) {
+TEST(Gmlake, FreesAllFreeChunksBeforeItRefuses) {
   Model model(make_gmlake, 20 * MiB);
   model.free(model.allocate(512));  // a small segment
   model.free(model.allocate(10 * MiB));
@@ -387,7 +387,7 @@ TEST(Gmlake, GivesAllFreeChunksBackBeforeItRefuses) {
   EXPECT_FALSE(model.allocate(1));
 }
 
-TEST(Gmlake, LetsAnotherStreamWait) {
+TEST(Gmlake, MakesAnotherStreamWait) {
   Model model(make_gmlake, 1 * GiB, 2);
   model.free(model.allocate(4 * MiB, 0));
   model.allocate(4 * MiB, 1);

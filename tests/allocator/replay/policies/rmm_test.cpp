@@ -22,7 +22,7 @@ TEST(RmmPool, GrowsByHalfAsMuchWhenTheDeviceRefuses) {
   EXPECT_FALSE(model.allocate(256));
 }
 
-TEST(RmmPool, RoundsTo256BytesAndSplitsWhateverIsLeft) {
+TEST(RmmPool, RoundsTo256BytesAndSplitsAnyRest) {
   Model model(make_rmm_pool, 1 * GiB);
   model.allocate(257);
   EXPECT_EQ(model.active(), 512u);
@@ -57,7 +57,7 @@ TEST(RmmPool, MergesListsOfStreamsBeforeItGrows) {
   EXPECT_EQ(model.counters().waits, 1u);
 }
 
-TEST(RmmPool, NeverGivesMemoryBack) {
+TEST(RmmPool, NeverFreesMemory) {
   Model model(make_rmm_pool, 64 * MiB);
   for (int i = 0; i < 8; ++i) model.free(model.allocate(8 * MiB + static_cast<std::size_t>(i) * MiB));
   const std::size_t reserved = model.reserved();
@@ -77,7 +77,7 @@ TEST(RmmPool, BeginsWithItsInitialSize) {
   EXPECT_FALSE(larger.allocate(1));
 }
 
-TEST(RmmPool, TakesHalfOfWhatItsMaximumLeaves) {
+TEST(RmmPool, TakesHalfOfTheBytesBelowItsMaximum) {
   Model model("rmm-pool:maximum_size=16MiB", 1 * GiB);
   std::vector<std::size_t> sizes;
   for (int i = 0; i < 8; ++i) {
@@ -92,7 +92,7 @@ TEST(RmmPool, TakesHalfOfWhatItsMaximumLeaves) {
   EXPECT_FALSE(request.allocate(5 * MiB));
 }
 
-TEST(RmmArena, TakesTheSizeThatIsSet) {
+TEST(RmmArena, TakesTheSetSize) {
   Model model("rmm-arena:arena_size=16MiB", 64 * MiB);
   EXPECT_EQ(model.reserved(), 16 * MiB);
   EXPECT_TRUE(model.allocate(16 * MiB));
@@ -145,7 +145,7 @@ TEST(RmmArena, ServesUpToOneMebibyteFromTheStreamsArena) {
   EXPECT_EQ(model.counters().synchronizations, 1u);
 }
 
-TEST(RmmArena, SynchronisesTheStreamThatFreesForAnother) {
+TEST(RmmArena, SynchronizesAtAFreeOnAnotherStream) {
   Model model(make_rmm_arena, 64 * MiB, 2);
   model.free(model.allocate(256, 0), 0);
   EXPECT_EQ(model.counters().synchronizations, 0u);
@@ -175,7 +175,7 @@ TEST(RmmBinning, ServesEachRequestFromTheSmallestBinThatHoldsIt) {
   EXPECT_EQ(model.active(), 9 * MiB + 256);
 }
 
-TEST(RmmBinning, HasTheBinsThatAreSet) {
+TEST(RmmBinning, HasTheSetBins) {
   Model model("rmm-binning:smallest_bin=1MiB,largest_bin=2MiB,blocks=4", 1 * GiB);
   model.allocate(1);
   EXPECT_EQ(model.active(), 1 * MiB);

@@ -29,7 +29,7 @@ TEST_F(CudaAttentionBackward, FollowsTheDefinitionForEverySize) {
   }
 }
 
-TEST_F(CudaAttentionBackward, OfNothingIsZero) {
+TEST_F(CudaAttentionBackward, IsZeroForEmptyInputs) {
   for (const auto& [queries, keys] : {std::pair{5, 0}, {0, 5}})
     expect_definition_there(banded(PositionMap::contiguous(queries), PositionMap::contiguous(keys), unbounded, 0));
   BackwardExample without_heads = banded(5, 5, unbounded, 0);
@@ -37,7 +37,7 @@ TEST_F(CudaAttentionBackward, OfNothingIsZero) {
   expect_definition_there(without_heads);
 }
 
-TEST_F(CudaAttentionBackward, FollowsBandsAndQueriesThatSeeNothing) {
+TEST_F(CudaAttentionBackward, FollowsBandsAndFullyMaskedQueries) {
   for (const auto& [left, right] : {std::pair{std::int64_t{16}, std::int64_t{0}},
                                     {std::int64_t{0}, std::int64_t{0}},
                                     {std::int64_t{-10}, std::int64_t{20}},
@@ -82,7 +82,7 @@ TEST_F(CudaAttentionBackward, FollowsEveryPatternOnShards) {
     }
 }
 
-TEST_F(CudaAttentionBackward, GoesThroughWhatModifiesScores) {
+TEST_F(CudaAttentionBackward, DifferentiatesModifiedScores) {
   const std::function<void(BackwardExample&)> changes[] = {[](BackwardExample& e) { e.softcap = 1.5; },
                                                            [](BackwardExample& e) { e.bias = e.dbias = true; },
                                                            [](BackwardExample& e) { e.alibi = true; },
@@ -104,15 +104,15 @@ TEST_F(CudaAttentionBackward, GoesThroughWhatModifiesScores) {
   }
 }
 
-TEST_F(CudaAttentionBackward, BiasesAndSinksOfEveryFiniteSizeCount) {
+TEST_F(CudaAttentionBackward, CountsBiasesAndSinksOfEveryFiniteSize) {
   expect_definition_there(with_largest_biases(grouped(70, 83)));
 }
 
-TEST_F(CudaAttentionBackward, OfQueriesWhoseKeysAllHaveAHugeBiasNothingOverflows) {
+TEST_F(CudaAttentionBackward, DoesNotOverflowUnderHugeBiases) {
   expect_no_overflow_of_huge_biases_there(grouped(70, 83), DType::f32);
 }
 
-TEST_F(CudaAttentionBackward, TermsInPassesAccumulateToTheirSum) {
+TEST_F(CudaAttentionBackward, AccumulatesTermsOverSeveralPasses) {
   const PositionMap n = PositionMap::contiguous(120);
   const Named both{"sum", {of_kind(Kind::segment, 20), of_kind(Kind::columns, 5, 1)}};
   BackwardExample e = example(both, n, n, true);
@@ -124,7 +124,7 @@ TEST_F(CudaAttentionBackward, TermsInPassesAccumulateToTheirSum) {
   check.expect(sum, 2e-5);
 }
 
-TEST_F(CudaAttentionBackward, GivesWhatIsWanted) {
+TEST_F(CudaAttentionBackward, ComputesOnlyTheRequestedGradients) {
   BackwardExample e = grouped(70, 70);
   e.bias = e.dbias = true;
   const BackwardCheck check(e, DType::f32);
@@ -147,7 +147,7 @@ TEST_F(CudaAttentionBackward, GivesWhatIsWanted) {
   }
 }
 
-TEST_F(CudaAttentionBackward, WithoutAGradientOfOutIsWhateverTheValuesHold) {
+TEST_F(CudaAttentionBackward, IgnoresTheValuesWithoutAnOutGradient) {
   BackwardCheck check(grouped(70, 70), DType::f32);
   for (std::int64_t i = 0; i < check.v.count(); ++i)
     check.v.set(i, i % 2 ? NAN : std::numeric_limits<double>::infinity());
@@ -170,13 +170,13 @@ TEST_F(CudaAttentionBackward, HasTheSameBitsInEveryOrderOfThreadsAndBlocks) {
   expect_same_bits_again(BackwardCheck(grouped(150, 150), DType::f32), DType::f32);
 }
 
-TEST_F(CudaAttentionBackward, HasTheSameBitsWhereABlockTakesSeveralTiles) {
+TEST_F(CudaAttentionBackward, HasTheSameBitsWithSeveralTilesPerBlock) {
   BackwardExample e = grouped(150, 150);
   e.batch = 2, e.alone = {0, 70};
   expect_same_gradients_by_few_blocks(BackwardCheck(e, DType::f32), DType::f32);
 }
 
-TEST_F(CudaAttentionDelta, IsTheProductOfGradientsAndResultsLessThatOfLse) {
+TEST_F(CudaAttentionDelta, FollowsItsDefinition) {
   for (const DType dtype : floats)
     for (const std::int64_t depth : {0, 1, 64, 131}) {
       const std::int64_t batch = 2, queries = 19, heads = 3;

@@ -39,7 +39,7 @@ void expect_definition_in_parts(ForwardProblem&& p, const std::string& what = ""
   expect_definition_in_parts(p, what);
 }
 
-TEST_F(CudaAttentionDecode, IsCutByShapesAndTheProgramAlone) {
+TEST_F(CudaAttentionDecode, IsSplitByShapesAndTheProgramAlone) {
   EXPECT_EQ(plan_of({1, 1, 16384, 8, 8, 64, 64}).parts, 32);  // 256 blocks
   EXPECT_EQ(plan_of({1, 1, 1024, 8, 8, 64, 64}).parts, 4);    // parts of at least 256 keys
   EXPECT_EQ(plan_of({1, 1, 511, 8, 8, 64, 64}).parts, 1);
@@ -64,7 +64,7 @@ TEST_F(CudaAttentionDecode, FollowsTheDefinitionForEverySize) {
   }
 }
 
-TEST_F(CudaAttentionDecode, TakesHeadsOfAGroupTogether) {
+TEST_F(CudaAttentionDecode, StacksTheHeadsOfAGroup) {
   for (const DType dtype : {DType::f64, DType::f32, DType::bf16})
     for (const std::int64_t group : {2, 4, 7})
       for (const std::int64_t keys : {40, 600}) {
@@ -77,7 +77,7 @@ TEST_F(CudaAttentionDecode, TakesHeadsOfAGroupTogether) {
   expect_definition_in_parts(p, "stacked, all at once");
 }
 
-TEST_F(CudaAttentionDecode, TakesEveryModification) {
+TEST_F(CudaAttentionDecode, SupportsEveryModification) {
   const AttentionShape shape{2, 3, 700, 4, 2, 20, 12};
   for (const DType dtype : {DType::f64, DType::f32}) {
     expect_definition_in_parts(ForwardProblem(dtype, shape).causal(697).with_alibi(), "alibi");
@@ -101,7 +101,7 @@ TEST_F(CudaAttentionDecode, FollowsEveryPattern) {
         pattern.name);
 }
 
-TEST_F(CudaAttentionDecode, WithoutAKeyIsNothing) {
+TEST_F(CudaAttentionDecode, IsZeroWithoutKeys) {
   ForwardProblem p(DType::f32, {1, 3, 700, 4, 2, 20, 12});
   p.with_bias({1, 4, 3, 700});
   for (std::int64_t i = 0; i < p.bias->count(); ++i)
@@ -111,7 +111,7 @@ TEST_F(CudaAttentionDecode, WithoutAKeyIsNothing) {
   EXPECT_EQ((*p.lse)[1], -infinity);
 }
 
-TEST_F(CudaAttentionDecode, InStepsIsTheWhole) {
+TEST_F(CudaAttentionDecode, EqualsTheWholeOverSeveralSteps) {
   for (const DType dtype : floats) {
     ForwardProblem p(dtype, {2, 2, 1600, 4, 2, 20, 24});
     p.causal(1500).with_sinks().with_alibi().with_dropout(0.2);
@@ -121,7 +121,7 @@ TEST_F(CudaAttentionDecode, InStepsIsTheWhole) {
   }
 }
 
-TEST_F(CudaAttentionDecode, OfNothingNewKeepsEveryBit) {
+TEST_F(CudaAttentionDecode, KeepsEveryBitWithoutNewKeys) {
   ForwardProblem p(DType::f32, {2, 1, 600, 4, 2, 20, 20});
   run_there(p);
   const auto out = p.out->bytes(), lse = p.lse->bytes();
@@ -136,7 +136,7 @@ TEST_F(CudaAttentionDecode, OfNothingNewKeepsEveryBit) {
   EXPECT_EQ(p.lse->bytes(), lse);
 }
 
-TEST_F(CudaAttentionDecode, MayLieOverTheQueries) {
+TEST_F(CudaAttentionDecode, MayOverwriteTheQueries) {
   for (const std::int64_t depth : {24, 150}) {
     ForwardProblem p(DType::bf16, {1, 1, 600, 4, 2, depth, depth});
     expect_same_out_over_the_queries(p);
@@ -149,7 +149,7 @@ TEST_F(CudaAttentionDecode, HasTheSameBitsInEveryOrderOfThreadsAndBlocks) {
   expect_same_bits_in_every_order(p);
 }
 
-TEST_F(CudaAttentionDecode, HasTheSameBitsWhereABlockTakesSeveralParts) {
+TEST_F(CudaAttentionDecode, HasTheSameBitsWithSeveralPartsPerBlock) {
   for (const std::int64_t queries : {1, 2, 6}) {
     ForwardProblem p(DType::f32, {2, queries, 900, 4, 2, 40, 40});
     p.causal(900 - queries).with_sinks().with_dropout(0.1);

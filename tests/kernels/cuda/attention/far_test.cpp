@@ -103,7 +103,7 @@ void expect_the_same_far_apart(ForwardProblem& p, bool in_parts) {
   EXPECT_EQ(p.lse->bytes(), lse) << to_string(p.q->dtype());
 }
 
-TEST(CudaAttentionFar, PartsOfKeysFindAndJoinWhatLiesApart) {
+TEST(CudaAttentionFar, KeyPartsSupportOffsetsBeyond2To31) {
   for (const DType dtype : {DType::f64, DType::f32, DType::bf16})
     for (const std::int64_t queries : {1, 5}) {
       ForwardProblem p(dtype, {1, queries, 520, 4, 2, 24, 20});
@@ -112,7 +112,7 @@ TEST(CudaAttentionFar, PartsOfKeysFindAndJoinWhatLiesApart) {
     }
 }
 
-TEST(CudaAttentionFar, TilesFindWhatLiesApart) {
+TEST(CudaAttentionFar, TilesSupportOffsetsBeyond2To31) {
   for (const bool mma : {false, true}) {
     const MmaAllowed allowed(mma);
     for (const DType dtype : {DType::f32, DType::bf16}) {
@@ -123,7 +123,7 @@ TEST(CudaAttentionFar, TilesFindWhatLiesApart) {
   }
 }
 
-TEST(CudaAttentionFar, GradientsFindWhatLiesApart) {
+TEST(CudaAttentionFar, GradientsSupportOffsetsBeyond2To31) {
   for (const bool mma : {false, true}) {
     const MmaAllowed allowed(mma);
     for (const DType dtype : {DType::f64, DType::bf16}) {
@@ -139,7 +139,7 @@ TEST(CudaAttentionFar, GradientsFindWhatLiesApart) {
   }
 }
 
-TEST(LittleSharedMemory, OfABlockLeavesWideRowsOfF32ToPortableKernels) {
+TEST(SmallSharedMemory, SendsWideF32RowsToPortableKernels) {
   const auto run = [](bool mma, std::int64_t depth) {
     const MmaAllowed allowed(mma);
     ForwardProblem p(DType::f32, {1, 20, 30, 2, 2, depth, depth});

@@ -27,7 +27,7 @@ TEST_F(CudaAttentionForward, FollowsTheDefinitionForEverySize) {
   }
 }
 
-TEST_F(CudaAttentionForward, OfNothingIsNothing) {
+TEST_F(CudaAttentionForward, AcceptsEmptyInputs) {
   for (const DType dtype : wide_dtypes) {
     expect_definition_there(ForwardProblem(dtype, {1, 5, 0, 2, 2, 8, 8}));
     expect_definition_there(ForwardProblem(dtype, {1, 0, 5, 2, 2, 8, 8}));
@@ -37,7 +37,7 @@ TEST_F(CudaAttentionForward, OfNothingIsNothing) {
   }
 }
 
-TEST_F(CudaAttentionForward, HasBandsOfEveryWidthAndOffset) {
+TEST_F(CudaAttentionForward, SupportsBandsOfEveryWidthAndOffset) {
   const std::int64_t bands[][3] = {{unbounded, 0, 0}, {unbounded, 0, -40}, {16, 0, 0},         {0, 0, 0},
                                    {-10, 20, 0},      {30, unbounded, 7},  {unbounded, -3, 0}, {4, 4, 1000}};
   for (const DType dtype : wide_dtypes)
@@ -63,7 +63,7 @@ TEST_F(CudaAttentionForward, FollowsEveryPatternOnShards) {
         expect_definition_there(of_pattern(DType::f32, pattern, queries, keys, true), pattern.name);
 }
 
-TEST_F(CudaAttentionForward, FollowsListedBlocksThatNobodyHasAnyMore) {
+TEST_F(CudaAttentionForward, FollowsListedBlocksAfterTheirDestruction) {
   std::optional<ForwardProblem> p;
   const DType dtype = DType::f32;
   {
@@ -124,7 +124,7 @@ TEST_F(CudaAttentionForward, ModifiesScores) {
   }
 }
 
-TEST_F(CudaAttentionForward, TakesBiasesAndSinksOfEveryFiniteSize) {
+TEST_F(CudaAttentionForward, CountsBiasesAndSinksOfEveryFiniteSize) {
   for (const DType dtype : wide_dtypes)
     for (const bool sinks : {false, true})
       expect_definition_there(ForwardProblem(dtype, two_groups).with_largest_biases(sinks));
@@ -140,7 +140,7 @@ TEST_F(CudaAttentionForward, LeavesOutPairsWithABiasOfMinusInfinity) {
   EXPECT_EQ((*p.lse)[5], -infinity);
 }
 
-TEST_F(CudaAttentionForward, IsUntouchedByKeysThatItDoesNotSee) {
+TEST_F(CudaAttentionForward, IgnoresNanInUnseenKeys) {
   for (const DType dtype : wide_dtypes) {
     ForwardProblem p(dtype, {1, 100, 100, 2, 2, 16, 16});
     p.causal();
@@ -156,7 +156,7 @@ TEST_F(CudaAttentionForward, IsUntouchedByKeysThatItDoesNotSee) {
   }
 }
 
-TEST_F(CudaAttentionForward, InStepsIsTheWhole) {
+TEST_F(CudaAttentionForward, EqualsTheWholeOverSeveralSteps) {
   for (const DType dtype : floats)
     for (const std::int64_t v_depth : {20, 150}) {  // 150: columns span several items
       ForwardProblem p(dtype, {2, 75, 90, 4, 2, 20, v_depth});
@@ -167,7 +167,7 @@ TEST_F(CudaAttentionForward, InStepsIsTheWhole) {
     }
 }
 
-TEST_F(CudaAttentionForward, OfNothingNewKeepsEveryBit) {
+TEST_F(CudaAttentionForward, KeepsEveryBitWithoutNewKeys) {
   ForwardProblem p(DType::f32, {2, 75, 90, 4, 2, 20, 20});
   p.causal(-30);
   run_there(p);
@@ -181,7 +181,7 @@ TEST_F(CudaAttentionForward, OfNothingNewKeepsEveryBit) {
   EXPECT_EQ(p.lse->bytes(), lse);
 }
 
-TEST_F(CudaAttentionForward, MayLieOverTheQueries) {
+TEST_F(CudaAttentionForward, MayOverwriteTheQueries) {
   for (const DType dtype : {DType::f32, DType::bf16})
     for (const std::int64_t depth : {24, 150}) {
       ForwardProblem p(dtype, {1, 100, 130, 4, 2, depth, depth});
@@ -196,7 +196,7 @@ TEST_F(CudaAttentionForward, HasTheSameBitsInEveryOrderOfThreadsAndBlocks) {
   expect_same_bits_in_every_order(p);
 }
 
-TEST_F(CudaAttentionForward, HasTheSameBitsWhereABlockTakesSeveralTiles) {
+TEST_F(CudaAttentionForward, HasTheSameBitsWithSeveralTilesPerBlock) {
   ForwardProblem p(DType::f32, {2, 150, 150, 4, 2, 40, 40});
   p.causal(-20).with_sinks().with_dropout(0.1);  // some queries see no key
   expect_same_rows_by_few_blocks(p);
@@ -224,7 +224,7 @@ TEST_F(CudaAttentionForward, CopiesItsProgramOnce) {
   EXPECT_EQ(copies_of_two_calls(p.band(77, 0)), (Copies{1, 0}));
 }
 
-TEST_F(CudaAttentionForward, CopiesListsAndDocumentsOnceWhereTheyHaveAnIdentity) {
+TEST_F(CudaAttentionForward, CopiesIdentifiedListsAndDocumentsOnce) {
   using Copies = std::pair<std::uint64_t, std::uint64_t>;
   const ListIdentity identity, other;
   ForwardProblem documents(DType::f32, {1, 250, 250, 2, 2, 16, 16});
@@ -252,7 +252,7 @@ TEST_F(CudaAttentionForward, CopiesListsAndDocumentsOnceWhereTheyHaveAnIdentity)
   expect_definition_there(lists, "kept");
 }
 
-TEST_F(CudaAttentionForward, CopiesProgramsAnewWhereThePoolGaveThemUp) {
+TEST_F(CudaAttentionForward, CopiesProgramsAgainAfterATrim) {
   using Copies = std::pair<std::uint64_t, std::uint64_t>;
   ForwardProblem p(DType::f32, {1, 300, 300, 2, 2, 16, 16});
   p.band(78, 0);

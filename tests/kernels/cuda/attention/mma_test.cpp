@@ -80,7 +80,7 @@ TEST_P(MmaAttentionForward, FollowsTheDefinitionForEverySize) {
   }
 }
 
-TEST_P(MmaAttentionForward, OfNothingIsNothing) {
+TEST_P(MmaAttentionForward, AcceptsEmptyInputs) {
   for (const DType dtype : dtypes_of_mma()) {
     expect_rounded_definition(ForwardProblem(dtype, {1, 5, 0, 2, 2, 32, 32}));
     expect_rounded_definition(ForwardProblem(dtype, {1, 0, 5, 2, 2, 32, 32}));
@@ -88,7 +88,7 @@ TEST_P(MmaAttentionForward, OfNothingIsNothing) {
   }
 }
 
-TEST_P(MmaAttentionForward, HasBandsOfEveryWidthAndOffset) {
+TEST_P(MmaAttentionForward, SupportsBandsOfEveryWidthAndOffset) {
   const std::int64_t bands[][3] = {{unbounded, 0, 0}, {unbounded, 0, -40}, {16, 0, 0},         {0, 0, 0},
                                    {-10, 20, 0},      {30, unbounded, 7},  {unbounded, -3, 0}, {4, 4, 1000}};
   for (const DType dtype : dtypes_of_mma())
@@ -105,7 +105,7 @@ TEST_P(MmaAttentionForward, FollowsEveryPattern) {
                                 pattern.name);
 }
 
-TEST_P(MmaAttentionForward, CountsPairsAsOftenAsBranchesHaveThemInEachOfSeveralVisits) {
+TEST_P(MmaAttentionForward, CountsPairsOfBranchesWithMultiplicityInEveryVisit) {
   const PositionMap n = PositionMap::contiguous(200);
   for (const DType dtype : dtypes_of_mma())
     expect_rounded_definition(of_pattern(dtype, patterns()[0], n, n, true, 32, 32), patterns()[0].name);
@@ -166,7 +166,7 @@ TEST_P(MmaAttentionForward, LeavesOutPairsWithABiasOfMinusInfinity) {
   EXPECT_EQ((*p.lse)[5], -infinity);
 }
 
-TEST_P(MmaAttentionForward, InStepsIsTheWhole) {
+TEST_P(MmaAttentionForward, EqualsTheWholeOverSeveralSteps) {
   for (const DType dtype : dtypes_of_mma()) {
     ForwardProblem p(dtype, {2, 75, 90, 4, 2, 32, 48});
     p.causal(10).with_sinks().with_alibi().with_dropout(0.2);
@@ -175,7 +175,7 @@ TEST_P(MmaAttentionForward, InStepsIsTheWhole) {
   }
 }
 
-TEST_P(MmaAttentionForward, OfNothingNewKeepsEveryBit) {
+TEST_P(MmaAttentionForward, KeepsEveryBitWithoutNewKeys) {
   ForwardProblem p(DType::f16, {2, 75, 90, 4, 2, 32, 48});
   p.causal(-30);
   const TestArray out(DType::f32, {2, 75, 4, 48});
@@ -192,7 +192,7 @@ TEST_P(MmaAttentionForward, OfNothingNewKeepsEveryBit) {
   EXPECT_EQ(p.lse->bytes(), first_lse);
 }
 
-TEST_P(MmaAttentionForward, MayLieOverTheQueries) {
+TEST_P(MmaAttentionForward, MayOverwriteTheQueries) {
   for (const DType dtype : of_16_bits_and_f32()) {
     ForwardProblem p(dtype, {1, 100, 130, 4, 2, 32, 32});
     p.causal();
@@ -208,7 +208,7 @@ TEST_P(MmaAttentionForward, HasTheSameBitsInEveryOrderOfThreadsAndBlocks) {
   }
 }
 
-TEST_P(MmaAttentionForward, HasTheSameBitsWhereABlockTakesSeveralTiles) {
+TEST_P(MmaAttentionForward, HasTheSameBitsWithSeveralTilesPerBlock) {
   for (const DType dtype : of_16_bits_and_f32()) {
     ForwardProblem p(dtype, {2, 150, 150, 4, 2, 32, 32});
     p.causal(-20).with_sinks().with_dropout(0.1);  // some queries see no key
@@ -247,7 +247,7 @@ std::vector<double> first_of(const Array& array, std::int64_t count) {
   return values;
 }
 
-TEST_P(MmaAttentionForward, IsUntouchedByKeysThatItDoesNotSee) {
+TEST_P(MmaAttentionForward, IgnoresNanInUnseenKeys) {
   for (const DType dtype : dtypes_of_mma()) {
     ForwardProblem p(dtype, {1, 100, 100, 2, 2, 32, 32});
     p.causal();
@@ -261,7 +261,7 @@ TEST_P(MmaAttentionForward, IsUntouchedByKeysThatItDoesNotSee) {
   }
 }
 
-TEST_P(MmaAttentionOfF32, TakesInfinitiesForWhatTheyAre) {
+TEST_P(MmaAttentionOfF32, HandlesInfinities) {
   const auto run = [](bool mma, bool by_pairs) {
     const MmaAllowed allowed(mma);
     ForwardProblem p(DType::f32, {1, 70, 90, 1, 1, 32, 32});
@@ -290,14 +290,14 @@ TEST_P(MmaAttentionOfF32, TakesInfinitiesForWhatTheyAre) {
   }
 }
 
-TEST_P(MmaAttentionOfF32, HasTheSameBitsWhateverPartOfTheCallIsSplitAtOnce) {
+TEST_P(MmaAttentionOfF32, HasTheSameBitsForEverySplitSize) {
   ForwardProblem p(DType::f32, {2, 70, 83, 6, 3, 32, 48});
   p.causal(13).with_alibi().with_bias({2, 6, 70, 83}).with_sinks().with_dropout(0.1);
   const std::int64_t of_head = split_planes * 83 * (32 + 48);
   expect_same_rows_within(most_split_elements, {1, 2 * of_head, 3 * of_head, 7 * of_head}, p);
 }
 
-TEST_P(MmaAttentionForward, LeavesToPortableKernelsWhatItDoesNotTake) {
+TEST_P(MmaAttentionForward, FallsBackToPortableKernels) {
   const auto differs = [](DType dtype, std::int64_t depth, std::int64_t offset) {
     ForwardProblem p(dtype, {1, 20, 30, 2, 2, depth, depth});
     const auto run = [&] {
@@ -385,13 +385,13 @@ TEST_P(MmaAttentionBackward, FollowsTheDefinitionForEverySize) {
   expect_rounded_definition(batches);
 }
 
-TEST_P(MmaAttentionBackward, OfNothingIsZero) {
+TEST_P(MmaAttentionBackward, IsZeroForEmptyInputs) {
   for (const auto& [queries, keys] : {std::pair{5, 0}, {0, 5}})
     expect_rounded_definition(
         aligned(banded(PositionMap::contiguous(queries), PositionMap::contiguous(keys), unbounded, 0)));
 }
 
-TEST_P(MmaAttentionBackward, FollowsBandsAndQueriesThatSeeNothing) {
+TEST_P(MmaAttentionBackward, FollowsBandsAndFullyMaskedQueries) {
   for (const auto& [left, right] : {std::pair{std::int64_t{16}, std::int64_t{0}},
                                     {std::int64_t{0}, std::int64_t{0}},
                                     {std::int64_t{-10}, std::int64_t{20}},
@@ -434,7 +434,7 @@ TEST_P(MmaAttentionForward, FollowsTheDefinitionUnderTheLargestBiases) {
 }
 
 // Such f32 numbers are hundreds apart, so the rounding of the largest score must not change the weights.
-TEST_P(MmaAttentionForward, FollowsTheDefinitionWhereProductsAreHuge) {
+TEST_P(MmaAttentionForward, FollowsTheDefinitionForHugeProducts) {
   for (const DType dtype : dtypes_of_mma())
     for (const double scale : {0.731, 0.61, 0.9}) {
       ForwardProblem p(dtype, mma_groups);
@@ -444,7 +444,7 @@ TEST_P(MmaAttentionForward, FollowsTheDefinitionWhereProductsAreHuge) {
     }
 }
 
-TEST_P(MmaAttentionBackward, GoesThroughWhatModifiesScores) {
+TEST_P(MmaAttentionBackward, DifferentiatesModifiedScores) {
   const std::function<void(BackwardExample&)> changes[] = {[](BackwardExample& e) { e.softcap = 1.5; },
                                                            [](BackwardExample& e) { e.bias = e.dbias = true; },
                                                            [](BackwardExample& e) { e.dbias = true; },
@@ -468,11 +468,11 @@ TEST_P(MmaAttentionBackward, GoesThroughWhatModifiesScores) {
   }
 }
 
-TEST_P(MmaAttentionBackward, OfQueriesWhoseKeysAllHaveAHugeBiasNothingOverflows) {
+TEST_P(MmaAttentionBackward, DoesNotOverflowUnderHugeBiases) {
   for (const DType dtype : of_16_bits_and_f32()) expect_no_overflow_of_huge_biases_there(aligned_groups(70, 83), dtype);
 }
 
-TEST_P(MmaAttentionOfF32, HasTheSameGradientsWhateverPartOfTheCallIsSplitAtOnce) {
+TEST_P(MmaAttentionOfF32, HasTheSameGradientsForEverySplitSize) {
   BackwardExample e = aligned_groups(40, 50);
   e.batch = 2;
   e.bias = e.dbias = e.alibi = e.sinks = true;
@@ -481,7 +481,7 @@ TEST_P(MmaAttentionOfF32, HasTheSameGradientsWhateverPartOfTheCallIsSplitAtOnce)
   expect_same_gradients_within(most_split_elements, {1, 2 * of_head}, BackwardCheck(e, DType::f32), DType::f32);
 }
 
-TEST_P(MmaAttentionBackward, IsUntouchedByKeysThatItDoesNotSee) {
+TEST_P(MmaAttentionBackward, IgnoresNanInUnseenKeys) {
   for (const DType dtype : dtypes_of_mma()) {
     BackwardCheck check(aligned(causal(100)), dtype);
     const BackwardCheck::Result clean(check.e, dtype), result(check.e, dtype);
@@ -494,7 +494,7 @@ TEST_P(MmaAttentionBackward, IsUntouchedByKeysThatItDoesNotSee) {
   }
 }
 
-TEST_P(MmaAttentionBackward, TermsInPassesAccumulateToTheirSum) {
+TEST_P(MmaAttentionBackward, AccumulatesTermsOverSeveralPasses) {
   const PositionMap n = PositionMap::contiguous(120);
   const Named both{"sum", {of_kind(Kind::segment, 20), of_kind(Kind::columns, 5, 1)}};
   BackwardExample e = aligned(example(both, n, n, true));
@@ -513,7 +513,7 @@ TEST_P(MmaAttentionBackward, HasTheSameBitsInEveryOrderOfThreadsAndBlocks) {
     expect_same_bits_again(BackwardCheck(aligned_groups(150, 150), dtype), dtype);
 }
 
-TEST_P(MmaAttentionBackward, HasTheSameBitsWhereABlockTakesSeveralTiles) {
+TEST_P(MmaAttentionBackward, HasTheSameBitsWithSeveralTilesPerBlock) {
   BackwardExample e = aligned_groups(150, 150);
   e.alone = {0, 70};
   for (const DType dtype : of_16_bits_and_f32()) expect_same_gradients_by_few_blocks(BackwardCheck(e, dtype), dtype);

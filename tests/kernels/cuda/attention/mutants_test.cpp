@@ -132,34 +132,34 @@ std::string found_wrong() {
   return "";
 }
 
-TEST(AttentionMutants, ARightKernelHasNoError) {
+TEST(AttentionMutants, ACorrectKernelHasNoError) {
   EXPECT_EQ(found_wrong<TileFault::none>(), "") << "seed " << test_seed();
 }
 
-TEST(AttentionMutants, AWrongEdgeOfTheMaskIsSeen) {
+TEST(AttentionMutants, AWrongMaskEdgeIsDetected) {
   // The first query whose extra key adds more than the error bound of 91 roundings.
   EXPECT_THAT(found_wrong<TileFault::wrong_mask_edge>(), HasSubstr("query ")) << "seed " << test_seed();
 }
 
-TEST(AttentionMutants, SwappedLanesAreSeenInTheFirstQuery) {
+TEST(AttentionMutants, SwappedLanesAreDetectedInTheFirstQuery) {
   EXPECT_THAT(found_wrong<TileFault::swapped_lanes>(), HasSubstr("query 0, column "));
 }
 
-TEST(AttentionMutants, AMissingWaitIsNamed) {
+TEST(AttentionMutants, AMissingWaitIsReported) {
   EXPECT_THAT(
       found_wrong<TileFault::missing_wait>(),
       AllOf(HasSubstr("[attend linearly] thread "), HasSubstr(" reads shared staged["),
             HasSubstr("which is the target of an unfinished copy of thread "), HasSubstr("has not waited for")));
 }
 
-TEST(AttentionMutants, AMissingBarrierIsNamed) {
+TEST(AttentionMutants, AMissingBarrierIsReported) {
   EXPECT_THAT(found_wrong<TileFault::missing_barrier>(),
               AllOf(HasSubstr("[attend linearly] thread "), HasSubstr(" shared staged["),
                     ::testing::AnyOf(HasSubstr("with no barrier in between"), HasSubstr("has not waited for"),
                                      HasSubstr("no thread has written"))));
 }
 
-TEST(AttentionMutants, ACopyThatOvertakesAReaderIsNamed) {
+TEST(AttentionMutants, ACopyOvertakingAReaderIsReported) {
   EXPECT_THAT(found_wrong<TileFault::overtaken_read>(),
               AllOf(HasSubstr("[attend linearly] thread "), HasSubstr(" shared staged["),
                     ::testing::AnyOf(HasSubstr("with no barrier in between"), HasSubstr("has not waited for"))));
