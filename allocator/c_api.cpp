@@ -17,8 +17,8 @@
 
 #include "allocator/caching_allocator.h"
 #include "allocator/error.h"
-#include "allocator/front/thread_cache.h"
 #include "allocator/private_pools.h"
+#include "allocator/thread_cache/thread_cache.h"
 #include "allocator/trace/trace_file.h"
 
 namespace {
@@ -87,7 +87,7 @@ CachingAllocator& pool_of(int kind, int index) { return allocator_for(device_of(
 
 // Translates to the pool's stream, so that private pools also tell per-thread streams apart.
 Stream stream_of(const CachingAllocator& pool, void* stream) {
-  return ThreadCaches::named({pool.device(), reinterpret_cast<std::uintptr_t>(stream)});
+  return ThreadCacheTable::named({pool.device(), reinterpret_cast<std::uintptr_t>(stream)});
 }
 
 // Calls work(pool), for functions that return 0 or -1.

@@ -6,13 +6,13 @@
 
 #include "allocator/base/fork.h"
 #include "allocator/error.h"
-#include "allocator/front/thread_cache.h"
 #include "allocator/memory/cuda_memory.h"
 #include "allocator/memory/host_memory.h"
 #include "allocator/memory/race_detector.h"
 #include "allocator/memory/simulated_memory.h"
 #include "allocator/memory/stream_capture.h"
 #include "allocator/pool/pool.h"
+#include "allocator/thread_cache/thread_cache.h"
 
 namespace poolgrad {
 
@@ -26,22 +26,22 @@ Device CachingAllocator::device() const { return pool_->settings().device; }
 std::size_t CachingAllocator::usable_size(const void* pointer) const { return pool_->usable_size(pointer); }
 
 bool CachingAllocator::expand_in_place(void* pointer, std::size_t bytes, std::size_t wanted, Stream stream) {
-  return pool_->expand_in_place(pointer, bytes, wanted, ThreadCaches::named(stream));
+  return pool_->expand_in_place(pointer, bytes, wanted, ThreadCacheTable::named(stream));
 }
 
 void CachingAllocator::use(void* pointer, Stream stream, Access access, std::source_location location) {
-  pool_->use(pointer, ThreadCaches::named(stream), access, location);
+  pool_->use(pointer, ThreadCacheTable::named(stream), access, location);
 }
 
-bool CachingAllocator::hand_on(void* pointer, Stream stream) {
-  return pool_->hand_on(pointer, ThreadCaches::named(stream));
+bool CachingAllocator::transfer_to_stream(void* pointer, Stream stream) {
+  return pool_->transfer_to_stream(pointer, ThreadCacheTable::named(stream));
 }
 
 void CachingAllocator::order(Stream later, Stream earlier) {
-  pool_->order(ThreadCaches::named(later), ThreadCaches::named(earlier));
+  pool_->order(ThreadCacheTable::named(later), ThreadCacheTable::named(earlier));
 }
 
-void CachingAllocator::stream_destroyed(Stream stream) { pool_->stream_destroyed(ThreadCaches::named(stream)); }
+void CachingAllocator::stream_destroyed(Stream stream) { pool_->stream_destroyed(ThreadCacheTable::named(stream)); }
 
 std::size_t CachingAllocator::trim(std::size_t bytes) { return pool_->trim(bytes); }
 
@@ -63,11 +63,11 @@ bool CachingAllocator::owns(const void* pointer) const noexcept { return pool_->
 std::vector<BlockSnapshot> CachingAllocator::snapshot() const { return pool_->inspector().snapshot(); }
 
 void CachingAllocator::add_client(std::weak_ptr<ReclaimClient> client) {
-  pool_->ladder().add_client(std::move(client));
+  pool_->reclaim_policy().add_client(std::move(client));
 }
 
 void CachingAllocator::set_out_of_memory_callback(OutOfMemoryCallback callback) {
-  pool_->ladder().set_callback(std::move(callback));
+  pool_->reclaim_policy().set_callback(std::move(callback));
 }
 
 void CachingAllocator::start_trace(std::size_t events) { pool_->inspector().start_trace(events); }

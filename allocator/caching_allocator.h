@@ -2,7 +2,7 @@
 //
 // A pool commits pages inside reserved address windows and keeps them while they may be useful. Freed blocks coalesce
 // at once. Two-level bitmap buckets find them again, lowest address first. If no block fits, the request goes through
-// the emergency ladder, which ends with an OutOfMemoryError and a report.
+// the reclaim policy, which ends with an OutOfMemoryError and a report.
 #pragma once
 
 #include <cstddef>
@@ -20,9 +20,9 @@
 #include "allocator/device.h"
 #include "allocator/memory/device_memory.h"
 #include "allocator/memory_scope.h"
+#include "allocator/reclaim_stage.h"
 #include "allocator/report/snapshot.h"
 #include "allocator/report/statistics.h"
-#include "allocator/rung.h"
 #include "allocator/stream.h"
 #include "allocator/trace/trace.h"
 
@@ -98,8 +98,9 @@ class ReclaimClient {
   virtual ~ReclaimClient() = default;
   /// Name in the out-of-memory report.
   virtual std::string name() const = 0;
-  /// RungId::derived_cache, offload or rematerialise. The pool asks derived caches first, then the others by price.
-  virtual RungId kind() const { return RungId::derived_cache; }
+  /// ReclaimStageId::derived_cache, offload or rematerialise. The pool asks derived caches first, then the others by
+  /// price.
+  virtual ReclaimStageId kind() const { return ReclaimStageId::derived_cache; }
   /// The cost of restoring a byte, in nanoseconds; 0 for a cache that is never needed again. Finite and not negative; a
   /// client that returns another value is asked last.
   virtual double price_per_byte() const = 0;
@@ -112,7 +113,7 @@ class ReclaimClient {
   virtual std::size_t reclaim(std::size_t bytes) = 0;
 };
 
-/// Called after all other stages of the emergency ladder, without locks: `bytes` are needed, for the `attempt`-th time
+/// Called after all other stages of the reclaim policy, without locks: `bytes` are needed, for the `attempt`-th time
 /// (from 0). Returns true to try again; after 8 attempts the allocation fails in any case. The pool does not copy it,
 /// and several threads may call it at once.
 using OutOfMemoryCallback = std::function<bool(std::size_t bytes, int attempt)>;
@@ -153,7 +154,7 @@ class CachingAllocator {
   /// Moves the live block to `stream`, as if it were freed and allocated again: later work on `stream` waits for the
   /// work queued now on the block's former stream and on the streams that use() recorded. Returns false, changing
   /// nothing, if the device refuses to wait, as for a stream under capture.
-  bool hand_on(void* pointer, Stream stream);
+  bool transfer_to_stream(void* pointer, Stream stream);
   /// Records that later work on `later` waits for the work queued on `earlier` now. Tells the pool which streams may
   /// reuse each other's blocks without waiting.
   void order(Stream later, Stream earlier);

@@ -37,7 +37,7 @@ struct ValueError : Error {
   using Error::Error;
 };
 
-/// The request does not fit after all stages of the emergency ladder. `what()` is the whole report.
+/// The request does not fit after all stages of the reclaim policy. `what()` is the whole report.
 struct OutOfMemoryError : Error {
   using Error::Error;
 };

@@ -19,7 +19,7 @@
 
 #include "allocator/base/environment.h"
 #include "allocator/base/fork.h"
-#include "allocator/front/thread_cache.h"
+#include "allocator/thread_cache/thread_cache.h"
 
 namespace poolgrad {
 

@@ -92,7 +92,7 @@ std::string scope_name(std::uint32_t scope);
 
 /// Attributes the allocations of this thread during its lifetime to a line of the program, in traces, reports and the
 /// race detector. Public functions take one as their last parameter, `CallSite = {}`, which is the line of the call, or
-/// with their first tensor (Argument). The outermost one wins: operators inside a module or an operator belong to the
+/// with their first tensor (TensorArg). The outermost one wins: operators inside a module or an operator belong to the
 /// line that called it. A program may also declare one: `const CallSite here;`. Lines of the standard library do not
 /// count: allocations of an object from std::make_unique belong to the lines inside its constructor.
 class CallSite {

@@ -4,8 +4,8 @@
 #include <mutex>
 #include <shared_mutex>
 
-#include "allocator/front/thread_cache.h"
-#include "allocator/pool/ground.h"
+#include "allocator/pool/pool_context.h"
+#include "allocator/thread_cache/thread_cache.h"
 
 namespace poolgrad {
 
@@ -47,7 +47,7 @@ std::optional<PrivatePools::Key> PrivatePools::taken_by(CachingAllocator& pool, 
   const std::shared_lock filters(filters_);
   for (const Open& open : open_)
     if (open.key.first == &pool &&
-        (!open.filter || open.filter(reinterpret_cast<void*>(ThreadCaches::handle_of(stream)))))
+        (!open.filter || open.filter(reinterpret_cast<void*>(ThreadCacheTable::handle_of(stream)))))
       return open.key;
   return std::nullopt;
 }
@@ -74,7 +74,7 @@ void* PrivatePools::allocate_again(const Key& key, std::size_t bytes, Stream str
   if (of_size == entry->second.free.end()) return nullptr;
   std::vector<Block*>& free = of_size->second;
   const auto found = std::find_if(free.rbegin(), free.rend(),
-                                  [&](Block* block) { return key.first->hand_on(block->pointer, stream); });
+                                  [&](Block* block) { return key.first->transfer_to_stream(block->pointer, stream); });
   if (found == free.rend()) return nullptr;
   Block* block = *found;
   free.erase(std::prev(found.base()));

@@ -19,7 +19,7 @@
 namespace poolgrad {
 
 /// A private block stays live in its pool, which tracks the streams that use it, until its private pool is released.
-/// Streams carry the pool's ids, see ThreadCaches::named().
+/// Streams carry the pool's ids, see ThreadCacheTable::named().
 class PrivatePools {
  public:
   using Id = std::pair<std::uint64_t, std::uint64_t>;

@@ -187,7 +187,7 @@ bool check_attend(const Tensor& q, const Tensor& k, const Tensor& v, const Atten
   check_floating(op, {{"q", q}, {"k", k}, {"v", v}});
   const auto misshapen = [&](const std::string& reason) { fail<ShapeError>(op, reason, all); };
   const auto refuse = [&](const std::string& reason) { fail<ValueError>(op, reason, all); };
-  if (q.rank() != 4 || k.rank() != 4 || v.rank() != 4) misshapen("q, k and v must be (B, N, H, D)");
+  if (q.dim() != 4 || k.dim() != 4 || v.dim() != 4) misshapen("q, k and v must be (B, N, H, D)");
   if (q.size(0) != k.size(0) || q.size(0) != v.size(0)) misshapen("batch sizes differ");
   if (k.size(1) != v.size(1)) misshapen("k and v differ in length");
   if (k.size(2) != v.size(2)) misshapen("k and v differ in heads");
@@ -232,7 +232,7 @@ bool check_attend(const Tensor& q, const Tensor& k, const Tensor& v, const Atten
            std::to_string(std::max(options.key_positions.gap, options.key_positions.whole)));
   if (options.whole != 0) refuse("whole is only for modules that divide sequences among ranks");
   if (options.first_batch < 0) refuse("first_batch must be at least 0, but is " + std::to_string(options.first_batch));
-  // kernels/definition/attention_dropout.h counts batches and heads in 16 bits each.
+  // kernels/functors/attention_dropout.h counts batches and heads in 16 bits each.
   constexpr std::int64_t countable = std::int64_t{1} << 16;
   if (options.dropout > 0.0 && (options.first_batch + q.size(0) > countable || q.size(2) > countable))
     refuse("dropout takes at most 65536 batches and 65536 heads");

@@ -8,7 +8,7 @@
 #include "autograd/autocast.h"
 #include "autograd/engine/record.h"
 #include "autograd/operators.h"
-#include "kernels/definition/attention_dropout.h"
+#include "kernels/functors/attention_dropout.h"
 #include "tensor/creation.h"
 
 namespace poolgrad::attention {
@@ -73,7 +73,7 @@ class Pairs {
     Tensor out;
     {
       const NoGradGuard no_grad;
-      const Tensor bad = logical_not(is_finite(x)), counting = masked_fill(w, hidden_, 0.0);
+      const Tensor bad = logical_not(isfinite(x)), counting = masked_fill(w, hidden_, 0.0);
       if (is_known_false(bad)) {
         out = matmul(counting, x);
       } else {
@@ -149,7 +149,7 @@ Attended attend_by_definition(const AttendOperands& x, const AttendCall& call) {
               });
   }
   const Tensor out = permute(pairs.sums(weights, v), {0, 2, 1, 3});
-  return {to(out, x.q.dtype()), log_sum_exp(scores, -1)};
+  return {to(out, x.q.dtype()), logsumexp(scores, -1)};
 }
 
 Attended attend_by_definition(const Tensor& q, const Tensor& k, const Tensor& v, const Pattern& pattern,

@@ -25,7 +25,7 @@ std::int64_t place_of(const Geometry& geometry, std::int64_t index) {
 /// function.
 std::vector<std::int64_t> places(const Tensor& x) {
   std::vector<std::int64_t> result;
-  for (std::int64_t i = 0; i < x.count(); ++i) result.push_back(place_of(x.geometry(), i));
+  for (std::int64_t i = 0; i < x.numel(); ++i) result.push_back(place_of(x.geometry(), i));
   std::ranges::sort(result);
   return result;
 }
@@ -37,7 +37,7 @@ bool repeats_a_place(const Tensor& x) {
 
 Tensor copy_with_strides(const Tensor& x) {
   const Geometry& geometry = x.geometry();
-  if (x.count() == 0 || repeats_a_place(x)) return x.copy();
+  if (x.numel() == 0 || repeats_a_place(x)) return x.copy();
   const Extent touched = extent(geometry);
   Tensor copy = Tensor::empty({touched.last - touched.first + 1}, x.options()).fill(0.0);
   copy = copy.alias({geometry.shape, geometry.strides, geometry.offset - touched.first});

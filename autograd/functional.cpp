@@ -68,7 +68,7 @@ Derivable evaluate(const char* op, const TensorFunction& f, const Tensors& input
 }
 
 Tensor one_number(const char* op, const Derivable& of) {
-  if (of.outputs.size() != 1 || of.outputs[0].count() != 1) {
+  if (of.outputs.size() != 1 || of.outputs[0].numel() != 1) {
     std::string found;
     for (const Tensor& output : of.outputs) found += (found.empty() ? "" : ", ") + describe(output);
     throw ShapeError(fmt::format("[{}] the function must give one tensor of one element: {}", op, found));
@@ -79,7 +79,7 @@ Tensor one_number(const char* op, const Derivable& of) {
 /// Returns the derivatives of every element of `output` by each input, one row per element.
 Tensors jacobian_of(const Tensor& output, const Tensors& inputs, bool differentiable) {
   std::vector<Tensors> rows(inputs.size());
-  for (std::int64_t k = 0; k < output.count(); ++k) {
+  for (std::int64_t k = 0; k < output.numel(); ++k) {
     const Tensor one = zeros_like(output);
     one.alias({.shape = {}, .strides = {}, .offset = k}).fill(1.0);
     const Tensors gradients =

@@ -51,7 +51,7 @@ struct Evaluation {
 Tensors of_elements(const Evaluation& evaluation, const Tensors& weights, BackwardOptions options) {
   Tensors outputs, seeds;
   for (std::size_t i = 0; i < evaluation.outputs.size(); ++i) {
-    if (evaluation.outputs[i].count() == 0) continue;
+    if (evaluation.outputs[i].numel() == 0) continue;
     outputs.push_back(evaluation.outputs[i]);
     seeds.push_back(weights[i]);
   }
@@ -67,17 +67,17 @@ Tensors random_weights(const Tensors& outputs, std::uint64_t seed) {
 
 /// Returns the same numbers with a gap after each.
 Tensor with_gaps(const Tensor& x) {
-  if (x.rank() == 0) return x;
+  if (x.dim() == 0) return x;
   Shape wide = x.shape();
-  wide[x.rank() - 1] *= 2;
+  wide[x.dim() - 1] *= 2;
   Strides strides = contiguous_strides(wide);
-  strides[x.rank() - 1] = 2;
+  strides[x.dim() - 1] = 2;
   return Tensor::empty(wide, x.options()).fill(0.0).alias({x.shape(), strides, 0}).copy_from(x.detach());
 }
 
 /// Returns one number, broadcast without memory, as in the gradient of a sum.
 Tensor expanded_constant(const Tensor& like, double value) {
-  return full({}, value, like.options()).alias({like.shape(), Strides::filled(like.rank(), 0), 0});
+  return full({}, value, like.options()).alias({like.shape(), Strides::filled(like.dim(), 0), 0});
 }
 
 double coarsest(const Tensors& tensors) {
@@ -107,7 +107,7 @@ class Dependences {
     known_ = true;
     const Evaluation evaluation(function_, inputs_);
     for (const Tensor& output : evaluation.outputs)
-      for (std::int64_t i = 0; i < output.count(); ++i) {
+      for (std::int64_t i = 0; i < output.numel(); ++i) {
         Tensor one = zeros(output.shape(), output.options());
         one.alias({{}, {}, i}).fill(1.0);
         numbers_.emplace_back();
@@ -134,7 +134,7 @@ double largest(const Tensor& x) {
 
 /// Returns whether two gradients agree, with an absolute tolerance that follows their size.
 bool are_close(const Tensor& found, const Tensor& expected, const Tolerance& tolerance) {
-  return all_close(found, expected, tolerance.relative, tolerance.absolute_beside(largest(expected)), true);
+  return allclose(found, expected, tolerance.relative, tolerance.absolute_beside(largest(expected)), true);
 }
 
 /// Returns the name of an input in the report.
@@ -224,11 +224,11 @@ class Check {
   }
 
   void check_contributions(const Evaluation& evaluation, const Tensors& found) {
-    const auto empty = [](const Tensor& x) { return x.defined() && x.count() == 0; };
+    const auto empty = [](const Tensor& x) { return x.defined() && x.numel() == 0; };
     if (std::ranges::any_of(inputs_, empty) && std::ranges::all_of(evaluation.outputs, empty)) return;
     for (std::size_t k = 0; k < checked_.size(); ++k) {
       const Tensor& input = inputs_[checked_[k]];
-      if (!found[k].defined() && input.count() != 0 && !options_.allow_unused)
+      if (!found[k].defined() && input.numel() != 0 && !options_.allow_unused)
         fail(
             fmt::format("no output depends on {} {}: there is nothing to compare; pass allow_unused = true if "
                         "that is intended",
@@ -321,7 +321,7 @@ class Check {
       }
       if (wrong > 0 && report_.input == static_cast<int>(checked_[k]))
         ratio_ = describe_ratio(compared, static_cast<std::size_t>(worst_index), inputs_[checked_[k]].shape());
-      elements += analytic[k].count();
+      elements += analytic[k].numel();
       wrong_elements += wrong;
       wrong_by_input +=
           fmt::format("{}{} of {} of {}", k == 0 ? "" : ", ", wrong, compared.values.size(), label(checked_[k]));
@@ -371,8 +371,8 @@ class Check {
   std::string jacobians(const Tensors& weights) const {
     constexpr std::int64_t most = 6;
     std::int64_t rows = 0;
-    for (const Tensor& weight : weights) rows += weight.count();
-    const std::int64_t columns = input().count();
+    for (const Tensor& weight : weights) rows += weight.numel();
+    const std::int64_t columns = input().numel();
     if (rows > most || columns > most) return "";
     const Evaluation evaluation(function_, inputs_);
     const auto k = static_cast<std::size_t>(std::ranges::find(checked_, static_cast<std::size_t>(report_.input)) -
@@ -380,7 +380,7 @@ class Check {
     std::vector<Tensors> seeds;
     std::vector<std::string> lines;
     for (std::size_t o = 0; o < weights.size(); ++o)
-      for (std::int64_t i = 0; i < weights[o].count(); ++i) {
+      for (std::int64_t i = 0; i < weights[o].numel(); ++i) {
         Tensors& one = seeds.emplace_back();
         for (const Tensor& weight : weights) one.push_back(zeros(weight.shape(), weight.options()));
         one[o].alias({{}, {}, i}).fill(1.0);

@@ -167,7 +167,7 @@ void check_delta_rule(const Tensor& q, const Tensor& k, const Tensor& v, const T
 
 }  // namespace
 
-RecurrentResult gated_delta_rule(Argument q, const Tensor& k, const Tensor& v, const Tensor& beta, const Tensor& gate,
+RecurrentResult gated_delta_rule(TensorArg q, const Tensor& k, const Tensor& v, const Tensor& beta, const Tensor& gate,
                                  const Tensor& state, const DeltaRuleOptions& options) {
   if (const auto cast = autocast("gated_delta_rule", {q, k, v}); !cast.empty())
     return gated_delta_rule(cast[0], cast[1], cast[2], beta, gate, state, options);
@@ -188,7 +188,7 @@ RecurrentResult gated_delta_rule(Argument q, const Tensor& k, const Tensor& v, c
   return {results[0], results[1]};
 }
 
-Tensor short_convolution(Argument x, const Tensor& weight, const Tensor& before) {
+Tensor short_convolution(TensorArg x, const Tensor& weight, const Tensor& before) {
   if (const auto cast = autocast("conv2d", {x, weight, before}); !cast.empty())
     return short_convolution(cast[0], cast[1], cast[2]);
   constexpr const char* op = "short_convolution";

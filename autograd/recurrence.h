@@ -26,12 +26,12 @@ struct RecurrentResult {
 /// operands, twice. The graph keeps the operands alone; the backward pass repeats the forward pass. Throws ShapeError,
 /// DTypeError, DeviceError, and ValueError for a chunk below 1. CPUs have a kernel with equal bits for any number of
 /// threads; other devices use products.
-RecurrentResult gated_delta_rule(Argument q, const Tensor& k, const Tensor& v, const Tensor& beta, const Tensor& gate,
+RecurrentResult gated_delta_rule(TensorArg q, const Tensor& k, const Tensor& v, const Tensor& beta, const Tensor& gate,
                                  const Tensor& state = {}, const DeltaRuleOptions& options = {});
 
 /// Causal convolution of each channel: out_t = sum_i weight_i x_{t - N + 1 + i}. x (B, T, C), weight (C, N), of one
 /// floating dtype -> (B, T, C). `before` (B, N - 1, C) holds the inputs before x; zeros if undefined. Differentiable,
 /// twice. Throws ShapeError, DTypeError, DeviceError.
-Tensor short_convolution(Argument x, const Tensor& weight, const Tensor& before = {});
+Tensor short_convolution(TensorArg x, const Tensor& weight, const Tensor& before = {});
 
 }  // namespace poolgrad

@@ -13,7 +13,7 @@
 #include "allocator/base/number.h"
 #include "allocator/base/printable.h"
 #include "allocator/error.h"
-#include "kernels/definition/philox.h"
+#include "kernels/functors/philox.h"
 #include "tensor/creation.h"
 #include "tensor/print.h"
 
@@ -57,7 +57,7 @@ Tensor laid_out(const Tensor& dense, const Shape& shape, LayoutKind layout, int 
   Strides strides = contiguous_strides(wide);
   strides[last] = 2;
   const double between = is_floating(dense.dtype()) ? std::numeric_limits<double>::quiet_NaN() : -1.0;
-  return full(wide, between, dense.options()).alias({shape, strides, dense.count() == 0 ? 0 : 1}).copy_from(dense);
+  return full(wide, between, dense.options()).alias({shape, strides, dense.numel() == 0 ? 0 : 1}).copy_from(dense);
 }
 
 struct FailedCase {

@@ -4,7 +4,7 @@
 //   lab report train.pgt -o report.html                    one self-contained page
 //   lab compare                                            every policy on every workload of the zoo
 //   lab replay zoo:checkerboard --policy pytorch --find-min-capacity
-//   lab demo-oom                                           the emergency ladder, stage by stage
+//   lab demo-oom                                           the reclaim policy, stage by stage
 //   lab export train.pgt --format pytorch -o snapshot.pickle
 //   lab list                                               policies and workloads
 //

@@ -100,7 +100,7 @@ ROWS = {
     "pow(x, 0) at 0": ([[0.]], lambda x: x**0., lambda x: x**0., lambda x: x**0., lambda x: x**0.),
     "prod(x) of 0, 2, 3": ([[0., 2., 3.]], torch.prod, jnp.prod, anp.prod, lambda x: x.prod()),
     "cumprod(x) of 0, 2, 3": ([[0., 2., 3.]], lambda x: torch.cumprod(x, 0), jnp.cumprod, None, lambda x: x.cumprod(0)),
-    "log_sum_exp(x) of -inf, -inf": ([[-inf, -inf]], lambda x: torch.logsumexp(x, 0), jax.scipy.special.logsumexp,
+    "logsumexp(x) of -inf, -inf": ([[-inf, -inf]], lambda x: torch.logsumexp(x, 0), jax.scipy.special.logsumexp,
                                      autograd_logsumexp, lambda x: x.logsumexp()),
     "softmax(x)[0] of -inf, -inf": ([[-inf, -inf]], lambda x: torch.softmax(x, 0)[0], lambda x: jax.nn.softmax(x)[0],
                                     None, lambda x: x.softmax()[0]),

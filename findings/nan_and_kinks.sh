@@ -42,10 +42,10 @@ PIECEWISE = {
 REDUCTIONS = {
     "logcumsumexp": lambda x: torch.logcumsumexp(x, 0),
     "cumprod": lambda x: torch.cumprod(x, 0),
-    "log_sum_exp": lambda x: torch.logsumexp(x, 0),
+    "logsumexp": lambda x: torch.logsumexp(x, 0),
     "prod": torch.prod,
     "norm": torch.linalg.vector_norm,
-    "variance": torch.var,
+    "var": torch.var,
     "stddev": torch.std,
 }
 

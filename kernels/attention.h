@@ -25,7 +25,7 @@ struct AttentionScores {
   View alibi;             // (Hq) slopes, compute dtype
   View sinks;             // (Hq) logits, compute dtype: e^sink is added to every Z
   double dropout = 0.0;   // probability; 0: off
-  RandomKey dropout_key;  // kernels/definition/attention_dropout.h defines which pairs are kept
+  RandomKey dropout_key;  // kernels/functors/attention_dropout.h defines which pairs are kept
   std::int64_t first_batch = 0, first_head = 0;  // offset in a larger call, for dropout and phases
 };
 

@@ -12,9 +12,9 @@
 #include "kernels/cost.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/workspace.h"
-#include "kernels/definition/elementwise.h"
-#include "kernels/definition/indexing.h"
-#include "kernels/definition/order.h"
+#include "kernels/functors/elementwise.h"
+#include "kernels/functors/indexing.h"
+#include "kernels/functors/order.h"
 #include "kernels/launch.h"
 #include "kernels/profile.h"
 #include "kernels/schedule/device_program.h"
@@ -197,8 +197,8 @@ void log_softmax_backward(Stream stream, const View& dx, const View& grad, const
   run(&KernelTable::log_softmax_backward, "log_softmax_backward", stream, dx, grad, out);
 }
 
-void log_sum_exp(Stream stream, const View& out, const View& x) {
-  run(&KernelTable::log_sum_exp, "log_sum_exp", stream, out, x);
+void logsumexp(Stream stream, const View& out, const View& x) {
+  run(&KernelTable::logsumexp, "logsumexp", stream, out, x);
 }
 
 void layer_norm(Stream stream, const View& out, const View& mean, const View& rstd, const View& x, const View& weight,

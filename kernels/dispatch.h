@@ -23,7 +23,7 @@
   KERNEL(unary) KERNEL(unary_backward) KERNEL(binary) KERNEL(axpby) KERNEL(silu_mul) KERNEL(silu_mul_backward) \
   KERNEL(where) KERNEL(copy) KERNEL(fill) KERNEL(arange) \
   KERNEL(reduce) KERNEL(argmax) KERNEL(argmin) KERNEL(argsort) KERNEL(cumulative_sum) KERNEL(add_sums_of_squares) \
-  KERNEL(softmax) KERNEL(softmax_backward) KERNEL(log_softmax) KERNEL(log_softmax_backward) KERNEL(log_sum_exp) \
+  KERNEL(softmax) KERNEL(softmax_backward) KERNEL(log_softmax) KERNEL(log_softmax_backward) KERNEL(logsumexp) \
   KERNEL(layer_norm) KERNEL(layer_norm_backward) KERNEL(rms_norm) KERNEL(rms_norm_backward) \
   KERNEL(cross_entropy) KERNEL(cross_entropy_backward) KERNEL(rope) \
   KERNEL(check_indices) KERNEL(index_select) KERNEL(index_add) KERNEL(gather) KERNEL(scatter) \

@@ -11,7 +11,7 @@
 #include <type_traits>
 
 #include "allocator/error.h"
-#include "kernels/definition/host_device.h"
+#include "kernels/functors/host_device.h"
 
 namespace poolgrad {
 

@@ -6,13 +6,13 @@
 #include <string_view>
 
 #include "allocator/stream.h"
-#include "kernels/definition/arithmetic_sequence.h"
+#include "kernels/functors/arithmetic_sequence.h"
 #include "kernels/view.h"
 
 namespace poolgrad::kernels {
 
 // clang-format off
-/// Every operation and its functor in kernels/definition/elementwise.h. Parameters: leaky_relu has the negative slope
+/// Every operation and its functor in kernels/functors/elementwise.h. Parameters: leaky_relu has the negative slope
 /// a, elu the factor a, clamp the bounds a and b, power the exponent a. affine is a * x + b. quotient is x / a, for
 /// integers as BinaryOp::div.
 #define POOLGRAD_UNARY_OPS(OP) \
@@ -22,7 +22,7 @@ namespace poolgrad::kernels {
   OP(tan, Tan) OP(asin, Asin) OP(acos, Acos) OP(atan, Atan) OP(sinh, Sinh) OP(cosh, Cosh) \
   OP(tanh, Tanh) OP(sigmoid, Sigmoid) OP(erf, Erf) OP(relu, Relu) OP(gelu, Gelu) OP(gelu_tanh, GeluTanh) \
   OP(silu, Silu) OP(mish, Mish) OP(elu, Elu) OP(softplus, Softplus) OP(floor, Floor) OP(ceil, Ceil) OP(round, Round) \
-  OP(logical_not, LogicalNot) OP(is_nan, IsNan) OP(is_finite, IsFinite) \
+  OP(logical_not, LogicalNot) OP(isnan, IsNan) OP(isfinite, IsFinite) \
   OP(leaky_relu, LeakyRelu) OP(clamp, Clamp) OP(power, Power) OP(affine, Affine) OP(quotient, Quotient) \
   OP(power_of_two, PowerOfTwo)
 /// Comparisons, logical_and and logical_or give bool, all others the dtype of the operands. maximum_share is the share
@@ -40,11 +40,11 @@ enum class BinaryOp : std::uint8_t { POOLGRAD_BINARY_OPS(POOLGRAD_ENUMERATOR) };
 #undef POOLGRAD_ENUMERATOR
 // clang-format on
 
-/// "neg", "is_nan", ...: the names of the enumerators.
+/// "neg", "isnan", ...: the names of the enumerators.
 std::string_view to_string(UnaryOp op);
 std::string_view to_string(BinaryOp op);
 
-/// out = op(x). out has the dtype of x, or bool for logical_not, is_nan and is_finite. Throws DTypeError for integers
+/// out = op(x). out has the dtype of x, or bool for logical_not, isnan and isfinite. Throws DTypeError for integers
 /// if op needs real numbers (exp, tanh, ...).
 void unary(Stream stream, UnaryOp op, const View& out, const View& x, double a = 0.0, double b = 0.0);
 /// dx = grad * op'(x), and 0 for piecewise constant ops; `y` is op(x). An op reads x or y only if needs_input() or

@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "allocator/stream.h"
-#include "kernels/definition/rotary.h"
+#include "kernels/functors/rotary.h"
 #include "kernels/view.h"
 
 namespace poolgrad::kernels {
@@ -18,7 +18,7 @@ void softmax_backward(Stream stream, const View& dx, const View& grad, const Vie
 void log_softmax(Stream stream, const View& out, const View& x);
 void log_softmax_backward(Stream stream, const View& dx, const View& grad, const View& out);
 /// lse of each row; out has the row dimensions of x. A row of -inf, or an empty row, gives -inf.
-void log_sum_exp(Stream stream, const View& out, const View& x);
+void logsumexp(Stream stream, const View& out, const View& x);
 
 /// LayerNorm (Ba et al. 2016): out = (x - mean) * rstd * weight + bias. weight and bias (C) may have data == nullptr.
 /// mean and rstd have shape (rows).

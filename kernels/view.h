@@ -4,8 +4,8 @@
 
 #include <cstdint>
 
-#include "kernels/definition/host_device.h"
 #include "kernels/dtype.h"
+#include "kernels/functors/host_device.h"
 
 namespace poolgrad {
 

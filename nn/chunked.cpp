@@ -211,7 +211,7 @@ class ChunkedLoss : public Function {
   void check_parameters() const {
     {
       const EnableGradGuard as_when_recorded;
-      NoSecondRunGuard::check("chunked_loss");
+      ForbidRecompute::check("chunked_loss");
     }
     const NamedTensors now = model_.named_parameters();
     if (now.size() != parameters_.size())
@@ -246,14 +246,14 @@ Tensor chunked_loss(LanguageModel& model, const Tensor& tokens, const Tensor& ta
                     CallSite) {
   constexpr const char* op = "chunked_loss";
   const Operands operands{{"tokens", tokens}, {"targets", targets}};
-  if (tokens.rank() != 2 || tokens.shape() != targets.shape())
+  if (tokens.dim() != 2 || tokens.shape() != targets.shape())
     fail<ShapeError>(op, "tokens and targets must be (B, T)", operands);
   if (options.chunk < 1 || options.store_every < 1)
     fail<ValueError>(op,
                      "chunk and store_every must be at least 1, but are " + std::to_string(options.chunk) + " and " +
                          std::to_string(options.store_every),
                      operands);
-  NoSecondRunGuard::check(op);
+  ForbidRecompute::check(op);
   const MemoryScope scope("chunked", Category::activation);
   return apply<ChunkedLoss>(op, model.parameters(), model, tokens, targets, options);
 }

@@ -35,6 +35,6 @@ Tensor gradient_norm_tensor(const std::vector<Tensor>& parameters, CallSite = {}
 /// which skips the step, for a norm that is infinite or NaN. Throws ValueError for a negative limit.
 double clip_scale(double norm, double limit);
 /// Returns the same number, bit for bit, from an f64 norm on a device.
-Tensor clip_scale(Argument norm, double limit);
+Tensor clip_scale(TensorArg norm, double limit);
 
 }  // namespace poolgrad::nn

@@ -191,7 +191,7 @@ Tensor LanguageModel::hidden(const Tensor& tokens, State* state, CallSite) {
     throw ValueError("[language_model] the state has " + plural(std::ssize(*state), "block") + ", the model " +
                      std::to_string(blocks_.size()) + ": tokens " + describe(tokens));
   const std::int64_t seen = state ? state->front().length : 0;
-  if (tokens.rank() != 2) throw ShapeError("[language_model] tokens must be (B, T): tokens " + describe(tokens));
+  if (tokens.dim() != 2) throw ShapeError("[language_model] tokens must be (B, T): tokens " + describe(tokens));
   if (positions_ && seen + tokens.size(1) > config_.context)
     throw ShapeError(
         fmt::format("[language_model] there are {} learned positions, {} of them seen before, too few for tokens {}",

@@ -86,7 +86,7 @@ Layer& Sequential::add(std::function<Tensor(const Tensor&)> function, const std:
   return add(std::make_unique<Lambda>(std::move(function)), name);
 }
 
-Layer& Sequential::add(Tensor (*function)(Argument, GeluKind), const std::string& name) {
+Layer& Sequential::add(Tensor (*function)(TensorArg, GeluKind), const std::string& name) {
   if (function == nullptr) throw ValueError("[lambda] a layer needs a function");
   return add([function](const Tensor& x) { return function(x, GeluKind::exact); }, name);
 }

@@ -189,7 +189,7 @@ class Sequential : public Layer {
   Layer& add(std::unique_ptr<Layer> layer, const std::string& name = "");
   Layer& add(std::function<Tensor(const Tensor&)> function, const std::string& name = "");
   /// Appends gelu itself, with its default kind.
-  Layer& add(Tensor (*function)(Argument, GeluKind), const std::string& name = "");
+  Layer& add(Tensor (*function)(TensorArg, GeluKind), const std::string& name = "");
 
   Tensor forward(const Tensor& x) override;
 

@@ -76,7 +76,7 @@ std::vector<Tensor> Module::parameters() const {
 
 std::int64_t Module::parameter_count() const {
   std::int64_t total = 0;
-  for (const Tensor& parameter : parameters()) total += parameter.count();
+  for (const Tensor& parameter : parameters()) total += parameter.numel();
   return total;
 }
 
@@ -182,7 +182,7 @@ Tensor Module::normal_parameter(const std::string& name, const Shape& shape, dou
                                 const ParameterOptions& options, CallSite) {
   Tensor parameter = constant_parameter(name, shape, 0.0, options);
   if (deviation != 0.0)
-    kernels::normal(current_stream(options.device), options.numbers().take(parameter.count()), parameter.view(), 0.0,
+    kernels::normal(current_stream(options.device), options.numbers().take(parameter.numel()), parameter.view(), 0.0,
                     deviation);
   return parameter;
 }

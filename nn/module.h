@@ -136,7 +136,7 @@ class Substitution {
 
  private:
   std::vector<std::pair<Tensor, Tensor>> swapped_;  // a tensor of the module, its substitute
-  NoSecondRunGuard no_second_run_;
+  ForbidRecompute no_second_run_;
 };
 
 /// call() under a Substitution: a module as a function of its parameters.

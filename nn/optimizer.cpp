@@ -68,7 +68,7 @@ Optimizer::Optimizer(NamedTensors parameters, const Common& common, CallSite)
     refuse_broadcast(name, parameter);
     made_with_.emplace_back(parameter);
     Pace& own = paces_.emplace_back(Pace{1.0, common.weight_decay});
-    if (common.decay_matrices_only && !(parameter.rank() > 1)) own.weight_decay = 0.0;
+    if (common.decay_matrices_only && !(parameter.dim() > 1)) own.weight_decay = 0.0;
     for (const ParameterGroup& group : common.groups) {
       if (!group.applies(name, parameter)) continue;
       own = {group.rate, group.weight_decay.value_or(own.weight_decay)};
@@ -271,7 +271,7 @@ void check_limit(double limit) {
 }  // namespace
 
 GradientScale::GradientScale(const Tensor& of_device) {
-  if (of_device.count() != 1) throw ShapeError("[gradient_scale] it must be one number: " + describe(of_device));
+  if (of_device.numel() != 1) throw ShapeError("[gradient_scale] it must be one number: " + describe(of_device));
   if (of_device.dtype() != DType::f64) throw DTypeError("[gradient_scale] it must be f64: " + describe(of_device));
   copies_.push_back(of_device.detach());
 }
@@ -323,7 +323,7 @@ double clip_scale(double norm, double limit) {
   return limit == 0 || norm <= limit ? 1.0 : limit / norm;
 }
 
-Tensor clip_scale(Argument norm, double limit) {
+Tensor clip_scale(TensorArg norm, double limit) {
   check_limit(limit);
   const NoGradGuard no_grad;
   const MemoryScope scope("clip_scale", Category::workspace);

@@ -254,7 +254,7 @@ void Adafactor::update(std::span<const Update> updates, const GradientScale& sca
   const AutocastScope as_it_is(autocast_off);
   constexpr double infinity = std::numeric_limits<double>::infinity();
   for (const Update& u : updates) {
-    if (u.parameter.count() == 0) continue;
+    if (u.parameter.numel() == 0) continue;
     const Device device = u.parameter.device();
     const auto average = options_of_each_step([this, index = u.index] {
       const double rest = std::pow(static_cast<double>(parameter_steps()[index] + 1), options_.beta2_decay);
@@ -281,7 +281,7 @@ void Adafactor::update(std::span<const Update> updates, const GradientScale& sca
       variance = blend_in(variances_[u.index], square);
     }
     const Tensor direction = g / sqrt(clamp(variance, epsilon * epsilon, infinity));
-    const double root = std::sqrt(static_cast<double>(u.parameter.count()));
+    const double root = std::sqrt(static_cast<double>(u.parameter.numel()));
     const Tensor size = maximum(norm(u.parameter) / root, options_.epsilon2),
                  excess = maximum(norm(direction) / (root * options_.clip_threshold), 1.0);
     blend(u.parameter.view(), scale, step, u.parameter.view(), (direction * (size / excess)).view(), device);
@@ -318,7 +318,7 @@ namespace {
 
 ParameterPredicate taken_by_adamw(const ParameterPredicate& left_to_adamw) {
   return [left_to_adamw](const std::string& name, const Tensor& parameter) {
-    return parameter.rank() != 2 || (left_to_adamw && left_to_adamw(name, parameter));
+    return parameter.dim() != 2 || (left_to_adamw && left_to_adamw(name, parameter));
   };
 }
 
@@ -367,7 +367,7 @@ namespace {
 /// Returns x / |x|, and 0 for 0. First divides by the largest magnitude, so that no norm overflows or loses digits.
 /// That divisor is treated as a constant, since the result does not depend on it.
 Tensor normalised(const Tensor& x) {
-  if (x.count() == 0) return x;
+  if (x.numel() == 0) return x;
   const Tensor wide = to(x, compute_dtype(x.dtype()));
   const Tensor largest = norm(wide.detach(), std::numeric_limits<double>::infinity());
   const Tensor scaled = wide / where(largest == 0.0, 1.0, largest);
@@ -378,7 +378,7 @@ Tensor normalised(const Tensor& x) {
 }  // namespace
 
 Tensor newton_schulz(const Tensor& x, int steps, CallSite) {
-  if (x.rank() != 2) throw ShapeError("[newton_schulz] x must be a matrix: x " + describe(x));
+  if (x.dim() != 2) throw ShapeError("[newton_schulz] x must be a matrix: x " + describe(x));
   constexpr double a = 3.4445, b = -4.7750, c = 2.0315;
   const bool tall = x.size(0) > x.size(1);  // takes the smaller of the two products
   Tensor y = normalised(tall ? transpose(x, 0, 1) : x);

@@ -39,7 +39,7 @@ class SumOverRanks {
   void finish();
 
  private:
-  std::int64_t begin_of(int part) const { return tensor_.count() * part / ranks_->size(); }
+  std::int64_t begin_of(int part) const { return tensor_.numel() * part / ranks_->size(); }
   attention::Message part(int rank) const;
 
   std::shared_ptr<attention::Communicator> ranks_;

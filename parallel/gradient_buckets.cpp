@@ -53,14 +53,14 @@ void GradientBuckets::launch() {
   std::int64_t count = 0;
   for (const Tensor& parameter : bucket.parameters) {
     gradients.push_back(parameter.grad());
-    if (gradients.back().defined()) count += gradients.back().count();
+    if (gradients.back().defined()) count += gradients.back().numel();
   }
   const MemoryScope scope("gradient_bucket", Category::gradient);
   bucket.flat = Tensor::empty({count}, bucket.parameters[0].options());
   std::int64_t begin = 0;
   for (std::size_t i = 0; i < gradients.size(); ++i) {
     if (!gradients[i].defined()) continue;
-    const std::int64_t end = begin + gradients[i].count();
+    const std::int64_t end = begin + gradients[i].numel();
     const Tensor place = reshape(slice(bucket.flat, 0, begin, end), gradients[i].shape());
     Tensor(place).copy_from(gradients[i]);
     bucket.parameters[i].set_grad(place);

@@ -11,7 +11,7 @@
 #include "allocator/memory/cuda_memory.h"
 #include "allocator/memory_scope.h"
 #include "kernels/elementwise.h"
-#include "parallel/mpi_room.h"
+#include "parallel/mpi_progress_engine.h"
 #if defined(OPEN_MPI)
 #include <mpi-ext.h>
 #endif
@@ -81,7 +81,7 @@ class HostCopy {
 
 struct MpiWorld::State {
   explicit State(const MpiOptions& options) : room(options) {}
-  MpiRoom room;
+  MpiProgressEngine room;
   bool reads_gpus = false, ends_mpi = false;
   bool told = false;  // run() has thrown on all ranks
   std::vector<MPI_Comm> groups;
@@ -91,7 +91,7 @@ class MpiWorld::Exchange final : public attention::Transfer {
  public:
   Exchange(std::shared_ptr<State> state, Stream stream, MpiExchange::End to, MpiExchange::End from)
       : state_(std::move(state)) {
-    MpiRoom& room = state_->room;
+    MpiProgressEngine& room = state_->room;
     if (stream.device.is_sim()) to.message.data = from.message.data = nullptr;
     if (stream.device.is_cuda() && state_->reads_gpus) {
       DeviceMemory& device = allocator_for(stream.device).memory();
@@ -220,7 +220,7 @@ std::shared_ptr<attention::Communicator> MpiWorld::split(int color) {
 }
 
 void MpiWorld::run(const std::function<void()>& body) {
-  MpiRoom& room = state_->room;
+  MpiProgressEngine& room = state_->room;
   state_->told = false;
   std::exception_ptr own;
   const auto failed = [&](const std::string& reason) {

@@ -104,7 +104,7 @@ class Packed {
     const MemoryScope scope("packed", Category::comm);
     bytes_ = Tensor::empty({bytes}, {.dtype = DType::u8, .device = nn::device_of(tensors_)});
   }
-  Message message() const { return {bytes_.view().data, bytes_.count()}; }
+  Message message() const { return {bytes_.view().data, bytes_.numel()}; }
   Stream stream() const { return current_stream(bytes_.device()); }
   void pack() const {
     for (std::size_t i = 0; i < tensors_.size(); ++i) kernels::copy(stream(), place(i), tensors_[i].view());

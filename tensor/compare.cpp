@@ -53,7 +53,7 @@ std::string element_text(const Tensor& x, std::int64_t number) {
 
 }  // namespace
 
-bool all_close(const Tensor& a, const Tensor& b, double relative, double absolute, bool equal_nan, CallSite) {
+bool allclose(const Tensor& a, const Tensor& b, double relative, double absolute, bool equal_nan, CallSite) {
   if (a.shape() != b.shape()) return false;
   bool close = true;
   for_each_pair(a, b, [&](double x, double y, double difference) {
@@ -67,13 +67,13 @@ bool all_close(const Tensor& a, const Tensor& b, double relative, double absolut
   return close;
 }
 
-bool bit_equal(Argument a, const Tensor& b) {
+bool bit_equal(TensorArg a, const Tensor& b) {
   if (a->shape() != b.shape() || a->dtype() != b.dtype()) return false;
   const Tensor x = a->on_host(), y = b.on_host();
   return std::memcmp(x.view().data, y.view().data, bytes_of(x)) == 0;
 }
 
-double max_difference(Argument a, const Tensor& b) {
+double max_difference(TensorArg a, const Tensor& b) {
   check_shapes("max_difference", a, b);
   double largest = 0;
   for_each_pair(a, b, [&](double x, double y, double difference) {
@@ -83,7 +83,7 @@ double max_difference(Argument a, const Tensor& b) {
   return largest;
 }
 
-double relative_error(Argument a, const Tensor& b) {
+double relative_error(TensorArg a, const Tensor& b) {
   check_shapes("relative_error", a, b);
   double scale = 0;  // avoids overflow and underflow of the squares
   for_each_pair(a, b, [&](double x, double y, double) {

@@ -16,15 +16,15 @@ namespace poolgrad {
 
 /// Returns whether the shapes are equal and |a - b| <= absolute + relative * |b| everywhere. Equal infinities are
 /// close; NaN equals NaN only with `equal_nan`. Integer differences are exact before the tolerance applies.
-bool all_close(const Tensor& a, const Tensor& b, double relative = 1e-5, double absolute = 1e-8, bool equal_nan = false,
-               CallSite = {});
+bool allclose(const Tensor& a, const Tensor& b, double relative = 1e-5, double absolute = 1e-8, bool equal_nan = false,
+              CallSite = {});
 /// Returns whether shape, dtype and bits are equal.
-bool bit_equal(Argument a, const Tensor& b);
+bool bit_equal(TensorArg a, const Tensor& b);
 /// Returns max |a - b|, 0 for empty tensors, NaN if either has one. Throws ShapeError for different shapes.
-double max_difference(Argument a, const Tensor& b);
+double max_difference(TensorArg a, const Tensor& b);
 /// Returns ||a - b|| / ||b|| in f64, 0 for equal tensors. A result of NaN fails any comparison. Throws ShapeError for
 /// different shapes.
-double relative_error(Argument a, const Tensor& b);
+double relative_error(TensorArg a, const Tensor& b);
 
 /// Result of a check: a bool and a text for any test framework. Assertions print the text: EXPECT_TRUE(verdict) of
 /// GoogleTest, CHECK(verdict) of Catch2 and doctest.
@@ -48,7 +48,7 @@ struct NearOptions {
   bool equal_nan = false;
 };
 
-/// all_close() with a report: the number of differing elements, and index, values and difference of the worst. Fails
+/// allclose() with a report: the number of differing elements, and index, values and difference of the worst. Fails
 /// without a throw for undefined tensors, tensors on sim (no numbers), and different shapes. Dtypes may differ.
 Verdict tensors_near(const Tensor& a, const Tensor& b, const NearOptions& options = {}, CallSite = {});
 /// Tolerance |a - b| <= absolute.

@@ -130,17 +130,17 @@ bool holds_all(DType dtype, std::int64_t least, std::int64_t most) {
 Tensor randn(const Shape& shape, TensorOptions options, Generator& generator, CallSite) {
   Tensor out = Tensor::empty(shape, options);
   check_floating("randn", out);
-  kernels::normal(current_stream(options.device), generator.take(out.count()), out.view(), 0.0, 1.0);
+  kernels::normal(current_stream(options.device), generator.take(out.numel()), out.view(), 0.0, 1.0);
   return out;
 }
 
-Tensor uniform(const Shape& shape, double low, double high, TensorOptions options, Generator& generator, CallSite) {
+Tensor rand(const Shape& shape, double low, double high, TensorOptions options, Generator& generator, CallSite) {
   Tensor out = Tensor::empty(shape, options);
-  check_floating("uniform", out);
+  check_floating("rand", out);
   if (!(low <= high && std::isfinite(high - low)))
     throw ValueError("[uniform] needs low <= high with a finite difference: low " + std::to_string(low) + ", high " +
                      std::to_string(high));
-  kernels::uniform(current_stream(options.device), generator.take(out.count()), out.view(), low, high);
+  kernels::uniform(current_stream(options.device), generator.take(out.numel()), out.view(), low, high);
   return out;
 }
 
@@ -156,7 +156,7 @@ Tensor randint(std::int64_t low, std::int64_t high, const Shape& shape, TensorOp
   const Stream stream = current_stream(options.device);
   Tensor out = Tensor::empty(shape, options);
   const Tensor real = Tensor::empty(shape, {DType::f64, options.device});
-  kernels::uniform(stream, generator.take(out.count()), real.view(), 0.0, 1.0);
+  kernels::uniform(stream, generator.take(out.numel()), real.view(), 0.0, 1.0);
   // u <= 1 - 2^-53 and n <= 2^53, so floor(u * n) < n: the product never rounds up to n.
   using kernels::UnaryOp;
   kernels::unary(stream, UnaryOp::affine, real.view(), real.view(), static_cast<double>(high - low), 0.0);

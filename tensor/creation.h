@@ -46,8 +46,8 @@ Tensor eye(std::int64_t rows, std::int64_t columns = -1, std::int64_t offset = 0
 /// every device; other dtypes round the same numbers. Throw DTypeError unless the dtype is floating. Throw ValueError
 /// unless low <= high are finite and high - low is, too.
 Tensor randn(const Shape& shape, TensorOptions options = {}, Generator& generator = default_generator(), CallSite = {});
-Tensor uniform(const Shape& shape, double low = 0.0, double high = 1.0, TensorOptions options = {},
-               Generator& generator = default_generator(), CallSite = {});
+Tensor rand(const Shape& shape, double low = 0.0, double high = 1.0, TensorOptions options = {},
+            Generator& generator = default_generator(), CallSite = {});
 /// Returns integers in [low, high), within +-2^52; i64 by default. Each uses 53 random bits: probabilities of two
 /// values differ by at most a fraction (high - low) / 2^53. Throws ValueError, also if the dtype cannot represent them
 /// all: f32 holds +-2^24, f16 +-2^11, bf16 +-2^8.

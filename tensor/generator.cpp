@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "allocator/error.h"
-#include "kernels/definition/philox.h"
+#include "kernels/functors/philox.h"
 #include "tensor/graph.h"
 
 namespace poolgrad {

@@ -63,7 +63,7 @@ void use_on_current_stream(const Tensor& tensor, Access access) {
 
 void read_bytes(const Tensor& tensor, const std::function<void(const void*, std::size_t)>& take) {
   const Device device = tensor.device();
-  if (tensor.count() == 0) return;
+  if (tensor.numel() == 0) return;
   if (device.is_sim()) {
     const Tensor zeros =
         Tensor::empty({static_cast<std::int64_t>(std::min(piece, bytes_of(tensor)))}, {DType::u8, cpu});
@@ -82,7 +82,7 @@ void read_bytes(const Tensor& tensor, const std::function<void(const void*, std:
 
 void write_bytes(const Tensor& tensor, const std::function<void(void*, std::size_t)>& give) {
   const Device device = tensor.device();
-  if (tensor.count() == 0 || device.is_sim()) return;
+  if (tensor.numel() == 0 || device.is_sim()) return;
   if (!tensor.is_contiguous()) {
     const Tensor dense = Tensor::empty_like(tensor);
     write_bytes(dense, give);

@@ -256,12 +256,12 @@ class Layout {
 std::string to_string(const Tensor& tensor, const PrintOptions& options, CallSite) {
   if (!tensor.defined()) return "undefined";
   std::string text;
-  if (tensor.count() == 0) {
-    text = tensor.rank() == 1 ? "[]" : "[] shape " + to_string(tensor.shape());
+  if (tensor.numel() == 0) {
+    text = tensor.dim() == 1 ? "[]" : "[] shape " + to_string(tensor.shape());
   } else {
     const Tensor source = tensor.device().is_cuda() ? tensor.on_host() : tensor;
     const auto shown =
-        choose_shown(tensor.shape(), tensor.count() > options.threshold, std::max(options.edge_items, 1));
+        choose_shown(tensor.shape(), tensor.numel() > options.threshold, std::max(options.edge_items, 1));
     const std::vector<std::string> words = to_words(source, shown, std::max(options.precision, 0));
     text = Layout(words, shown).nested(0, " ", static_cast<std::size_t>(std::max(options.line_width, max_rank + 2)));
   }

@@ -70,7 +70,7 @@ std::int64_t Tensor::size(std::int64_t dim) const {
   const Shape& sizes = checked("size").geometry.shape;
   return sizes[normalize_dim("size", dim, sizes)];
 }
-std::int64_t Tensor::count() const { return checked("count").count; }
+std::int64_t Tensor::numel() const { return checked("numel").count; }
 DType Tensor::dtype() const { return checked("dtype").dtype; }
 Device Tensor::device() const { return checked("device").storage->device(); }
 bool Tensor::is_contiguous() const { return checked("is_contiguous").contiguous; }
@@ -200,7 +200,7 @@ std::string describe(const Tensor& tensor) {
 }
 
 std::size_t bytes_of(const Tensor& tensor) {
-  return static_cast<std::size_t>(tensor.count()) * size_of(tensor.dtype());
+  return static_cast<std::size_t>(tensor.numel()) * size_of(tensor.dtype());
 }
 
 template double* Tensor::data<double>() const;
@@ -298,7 +298,7 @@ void Tensor::bump_version() { storage()->bump_version(); }
 template <class T>
 T Tensor::item(CallSite) const {
   checked("item");
-  if (count() != 1) throw ShapeError("[item] needs exactly one element: " + describe(*this));
+  if (numel() != 1) throw ShapeError("[item] needs exactly one element: " + describe(*this));
   if (device().is_sim()) return T{};
   const Tensor host = device().is_cpu() ? *this : on_host();
   return with_type(dtype(), [&]<class Own>(Own) { return narrowed<T>(*host.data<Own>()); });
@@ -307,7 +307,7 @@ T Tensor::item(CallSite) const {
 template <class T>
 std::vector<T> Tensor::to_vector(CallSite) const {
   // Copies straight into the vector: reading a tensor allocates nothing in the pool.
-  const auto elements = static_cast<std::size_t>(count());
+  const auto elements = static_cast<std::size_t>(numel());
   std::vector<T> out;
   const Geometry dense{shape(), contiguous_strides(shape()), 0};
   use_on_current_stream(*this, Access::reads);

@@ -17,7 +17,7 @@
 
 namespace poolgrad {
 
-class Argument;
+class TensorArg;
 class CachingAllocator;
 
 /// A reference-counted block of memory from the pool of its device.
@@ -73,8 +73,8 @@ class Tensor {
   const Strides& strides() const;
   /// Size of one dimension; negative counts from the end.
   std::int64_t size(std::int64_t dim) const;
-  int rank() const { return shape().rank(); }
-  std::int64_t count() const;
+  int dim() const { return shape().rank(); }
+  std::int64_t numel() const;
   DType dtype() const;
   Device device() const;
   TensorOptions options() const { return {dtype(), device()}; }
@@ -133,7 +133,7 @@ class Tensor {
   /// of x's). x[mask] with a bool mask of the shape of x's leading dimensions: (number of true, rest of x's), in
   /// row-major order. The host waits for the mask; on a simulated device no element is true. Both copy, with a
   /// gradient. Throws IndexError, ShapeError, DTypeError.
-  const Tensor operator[](Argument index) const;
+  const Tensor operator[](TensorArg index) const;
 
   // Gradients, computed by autograd/.
   bool requires_grad() const;
@@ -162,12 +162,12 @@ class Tensor {
 /// A tensor argument of an operator, with the line of the call. Traces attribute the operator's memory to that line
 /// (see CallSite). Constructed for each argument and gone after the call. An operator that takes it still converts to a
 /// function of a tensor.
-class Argument {
+class TensorArg {
  public:
-  Argument(const Tensor& tensor, std::source_location line = std::source_location::current())  // NOLINT: made from it
+  TensorArg(const Tensor& tensor, std::source_location line = std::source_location::current())  // NOLINT: made from it
       : tensor_(tensor), site_(line) {}
-  Argument(const Argument&) = delete;
-  Argument& operator=(const Argument&) = delete;
+  TensorArg(const TensorArg&) = delete;
+  TensorArg& operator=(const TensorArg&) = delete;
 
   operator const Tensor&() const { return tensor_; }  // NOLINT: taken for it
   const Tensor& operator*() const { return tensor_; }

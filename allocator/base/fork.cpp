@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "allocator/base/owner_flag.h"
-#include "allocator/front/thread_cache.h"
+#include "allocator/thread_cache/thread_cache.h"
 
 namespace poolgrad {
 
@@ -38,7 +38,7 @@ void before_fork() {
   fork_mutexes().mutex.lock();
   for (const auto& any : fork_mutexes().all) std::visit([](auto* mutex) { lock(*mutex); }, any);
   registry_mutex().lock();
-  ThreadCaches::hold_still();
+  ThreadCacheTable::hold_still();
   lock(scopes_mutex());
   places_mutex().lock();
 }
@@ -46,7 +46,7 @@ void before_fork() {
 void after_fork(bool in_child) {
   places_mutex().unlock();
   unlock(scopes_mutex(), in_child);
-  ThreadCaches::go_on(in_child);
+  ThreadCacheTable::go_on(in_child);
   registry_mutex().unlock();
   for (const auto& any : fork_mutexes().all) std::visit([&](auto* mutex) { unlock(*mutex, in_child); }, any);
   fork_mutexes().mutex.unlock();

@@ -47,7 +47,7 @@ struct alignas(64) Block {
   // Children in the tree of a bucket while free. `left` links the blocks of a magazine.
   Block* left = nullptr;
   Relaxed<BlockState> state = BlockState::busy;  // neighbors read it
-  bool used_elsewhere = false;                   // also used by other streams, see StreamLedger
+  bool used_elsewhere = false;                   // also used by other streams, see StreamTracker
 
   Block* right = nullptr;
   // Neighbors by address in the same window; two neighbors are never both free blocks of one stream, nor both

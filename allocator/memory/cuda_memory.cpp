@@ -9,8 +9,8 @@
 #include <utility>
 
 #include "allocator/error.h"
-#include "allocator/front/thread_cache.h"
 #include "allocator/memory/stream_capture.h"
+#include "allocator/thread_cache/thread_cache.h"
 
 namespace poolgrad {
 
@@ -206,7 +206,7 @@ bool CudaMemory::move(void* from, void* to, std::size_t bytes) {
 }
 
 void CudaMemory::fill(void* address, std::size_t bytes, unsigned char value, Stream stream) {
-  driver().fill(address_of(address), bytes, value, ThreadCaches::handle_of(stream));
+  driver().fill(address_of(address), bytes, value, ThreadCacheTable::handle_of(stream));
 }
 
 ImportedMemory::ImportedMemory(int index, const ExportedMemory& exported, std::unique_ptr<CudaDriver> driver)
@@ -270,7 +270,7 @@ void refuse_while_recording(const char* call) {
 /// A recording may use only events of its own pool, which it needs to join streams. Another event would never complete,
 /// and a wait for work outside the capture breaks it, also a capture by another library (PyTorch).
 void CudaStreams::refuse_if_recorded(Stream stream, const char* call) const {
-  if (!driver_->is_captured(ThreadCaches::handle_of(stream))) return;
+  if (!driver_->is_captured(ThreadCacheTable::handle_of(stream))) return;
   const StreamCapture* const own = StreamCapture::current();
   if (own == nullptr || !own->has_events_of(*this)) refuse_while_recording(call);
 }
@@ -287,7 +287,7 @@ EventId CudaStreams::record_event(Stream stream) {
   }
   if (event == 0) event = driver_->event_create();
   Undo destroy([&] { driver_->event_destroy(event); });
-  driver_->event_record(event, ThreadCaches::handle_of(stream));
+  driver_->event_record(event, ThreadCacheTable::handle_of(stream));
   const std::lock_guard lock(events_mutex_);
   unused_events_.reserve(unused_events_.size() + events_.size() + 1);  // for discard_event(), which must not throw
   events_.emplace(++last_event_, event);
@@ -313,7 +313,7 @@ void CudaStreams::stream_wait(Stream stream, EventId event) {
   const std::uint64_t known = event_of(event);
   if (known == 0) return;
   refuse_if_recorded(stream, "stream_wait");
-  driver_->stream_wait(ThreadCaches::handle_of(stream), known);
+  driver_->stream_wait(ThreadCacheTable::handle_of(stream), known);
 }
 
 void CudaStreams::synchronize(EventId event) {
@@ -376,7 +376,7 @@ void PinnedMemory::fill(void* address, std::size_t bytes, unsigned char value, S
   if (stream.id == host_stream)
     std::memset(address, value, bytes);
   else
-    driver().fill(address_of(address), bytes, value, ThreadCaches::handle_of(stream));
+    driver().fill(address_of(address), bytes, value, ThreadCacheTable::handle_of(stream));
 }
 
 EventId PinnedMemory::record_event(Stream stream) {

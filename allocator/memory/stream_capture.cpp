@@ -8,7 +8,7 @@
 
 #include "allocator/caching_allocator.h"
 #include "allocator/error.h"
-#include "allocator/front/thread_cache.h"
+#include "allocator/thread_cache/thread_cache.h"
 
 namespace poolgrad {
 

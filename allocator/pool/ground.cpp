@@ -1,4 +1,4 @@
-#include "allocator/pool/ground.h"
+#include "allocator/pool/pool_context.h"
 
 #include <algorithm>
 #include <atomic>

@@ -6,17 +6,17 @@
 namespace poolgrad {
 
 // No planner with poison: it is written without the lock, when another request may already have the place.
-Plan::Plan(Ground& ground, Arenas& arenas, StreamLedger& ledger)
-    : ground_(ground),
+Plan::Plan(PoolContext& context, Arenas& arenas, StreamTracker& tracker)
+    : context_(context),
       arenas_(arenas),
-      ledger_(ledger),
-      planner_(ground.settings.config.mode == AllocatorMode::planned && !ground.settings.poison
-                   ? std::make_unique<StepPlanner>(ground.settings.granule)
+      tracker_(tracker),
+      planner_(context.settings.config.mode == AllocatorMode::planned && !context.settings.poison
+                   ? std::make_unique<StepPlanner>(context.settings.granule)
                    : nullptr) {}
 
-Block* Plan::place(const Need& need) {
-  if (planner_ == nullptr || is_long_lived(need.tag.category)) return nullptr;
-  return planner_->take(need.size, need.alignment, need.stream.id);
+Block* Plan::place(const AllocationAttempt& attempt) {
+  if (planner_ == nullptr || is_long_lived(attempt.tag.category)) return nullptr;
+  return planner_->take(attempt.size, attempt.alignment, attempt.stream.id);
 }
 
 void Plan::note_served(const Block* block, Tag tag, std::size_t alignment) noexcept {
@@ -39,48 +39,48 @@ Block* Plan::leave(Block* block) {
   return arenas_.live(reinterpret_cast<void*>(address));
 }
 
-void Plan::begin_step(Releaser& releaser, const std::function<void(Need&)>& find) {
-  std::vector<Need> needs;
+void Plan::begin_step(CacheTrimmer& trimmer, const std::function<void(AllocationAttempt&)>& find) {
+  std::vector<AllocationAttempt> needs;
   try {
     {
-      PoolLock lock(ground_.mutex);
+      PoolLock lock(context_.mutex);
       const bool planned = planner_->begin_step();
       if (planner_->is_stale()) drop(true);
       // Slabs replace cached memory instead of adding to it. One step later, all memory allocated before the slabs is
       // free too.
       if (planned || planner_->is_fresh()) {
-        releaser.release(lock, SIZE_MAX);
+        trimmer.release(lock, SIZE_MAX);
         arenas_.store().trim();
       }
       if (!planned) return;
       for (const StepPlanner::Slab& slab : planner_->slabs()) {
-        Need& need = needs.emplace_back();
-        need.requested = need.size = slab.bytes;
-        need.alignment = ground_.settings.granule;
-        need.stream = {ground_.settings.device, slab.stream};
-        need.tag = {Category::activation, 0};
-        need.may_reclaim = false;
+        AllocationAttempt& attempt = needs.emplace_back();
+        attempt.requested = attempt.size = slab.bytes;
+        attempt.alignment = context_.settings.granule;
+        attempt.stream = {context_.settings.device, slab.stream};
+        attempt.tag = {Category::activation, 0};
+        attempt.may_reclaim = false;
       }
     }
-    for (Need& need : needs) {
-      find(need);
-      if (need.block == nullptr) break;
+    for (AllocationAttempt& attempt : needs) {
+      find(attempt);
+      if (attempt.block == nullptr) break;
     }
-    const PoolLock lock(ground_.mutex);
+    const PoolLock lock(context_.mutex);
     std::vector<Block*> blocks;
-    for (const Need& need : needs) {
-      if (need.block != nullptr) blocks.push_back(need.block);
+    for (const AllocationAttempt& attempt : needs) {
+      if (attempt.block != nullptr) blocks.push_back(attempt.block);
     }
     if (blocks.size() != needs.size() || !planner_->install(blocks)) forget(needs);
   } catch (...) {
-    const PoolLock lock(ground_.mutex);
+    const PoolLock lock(context_.mutex);
     forget(needs);
     throw;
   }
 }
 
-void Plan::forget(const std::vector<Need>& slabs) noexcept {
-  for (const Need& slab : slabs) {
+void Plan::forget(const std::vector<AllocationAttempt>& slabs) noexcept {
+  for (const AllocationAttempt& slab : slabs) {
     if (slab.block != nullptr) put_back(slab.block);
   }
   forget_unfinished(true);
@@ -94,7 +94,7 @@ void Plan::put_back(Block* block) noexcept {
   if (owns(block)) {
     planner_->give_back(block, false);
   } else {
-    ledger_.put_back(block);
+    tracker_.put_back(block);
   }
 }
 
@@ -115,7 +115,7 @@ bool Plan::drop(bool useless) {
     for (const Block* live : all_live) {
       if (live->address != rest->address) {
         Block* after = arena.split(rest, live->address - rest->address);
-        ledger_.put_back(std::exchange(rest, after));
+        tracker_.put_back(std::exchange(rest, after));
       }
       Block* after = rest->size != live->size ? arena.split(rest, live->size) : nullptr;
       rest->number = live->number;
@@ -124,7 +124,7 @@ bool Plan::drop(bool useless) {
       Arena::mark_live(rest);
       rest = after;
     }
-    if (rest != nullptr) ledger_.put_back(rest);
+    if (rest != nullptr) tracker_.put_back(rest);
   }
   planner_->drop(useless);
   return true;

@@ -7,7 +7,7 @@
 #include <memory>
 #include <vector>
 
-#include "allocator/pool/releaser.h"
+#include "allocator/pool/cache_trimmer.h"
 #include "allocator/replay/step_planner.h"
 
 namespace poolgrad {
@@ -15,15 +15,15 @@ namespace poolgrad {
 /// Requires the pool's mutex, except begin_step(). In other modes there is never a plan.
 class Plan {
  public:
-  Plan(Ground& ground, Arenas& arenas, StreamLedger& ledger);
+  Plan(PoolContext& context, Arenas& arenas, StreamTracker& tracker);
 
   bool is_possible() const { return planner_ != nullptr; }
   /// Starts a training step: installs a new plan, or drops a useless one. `find` searches a block for a request and
-  /// sets need.block.
-  void begin_step(Releaser& releaser, const std::function<void(Need&)>& find);
+  /// sets attempt.block.
+  void begin_step(CacheTrimmer& trimmer, const std::function<void(AllocationAttempt&)>& find);
 
   /// The planned place of the request, busy; nullptr if there is none.
-  Block* place(const Need& need);
+  Block* place(const AllocationAttempt& attempt);
   /// Tells the planner about a block outside the plan that becomes live.
   void note_served(const Block* block, Tag tag, std::size_t alignment) noexcept;
   /// Returns a freed block to the planner; false if it belongs to the arena.
@@ -47,11 +47,11 @@ class Plan {
 
  private:
   /// Drops a plan that could not be installed and frees the blocks found for its slabs.
-  void forget(const std::vector<Need>& slabs) noexcept;
+  void forget(const std::vector<AllocationAttempt>& slabs) noexcept;
 
-  Ground& ground_;
+  PoolContext& context_;
   Arenas& arenas_;
-  StreamLedger& ledger_;
+  StreamTracker& tracker_;
   const std::unique_ptr<StepPlanner> planner_;  // only in mode `planned`
 };
 

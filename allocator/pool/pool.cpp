@@ -18,26 +18,26 @@ constexpr unsigned char poison_byte = 0xFF;
 }  // namespace
 
 Pool::Pool(std::unique_ptr<DeviceMemory> memory, const AllocatorConfig& config)
-    : ground_(std::move(memory), config),
-      arenas_(ground_.settings.granule, ground_.settings.page, ground_.memory->divisible()),
-      ledger_(ground_, arenas_,
-              [this](std::uint64_t stream, std::uint64_t ticket) { front_.set_ticket(stream, ticket); }),
-      pages_(ground_, arenas_, ledger_),
-      releaser_(ground_, arenas_, ledger_, pages_),
-      front_(ground_, arenas_, ledger_),
-      plan_(ground_, arenas_, ledger_),
-      ladder_(ground_, arenas_, ledger_, front_, pages_, releaser_),
-      inspector_(ground_, arenas_, ledger_, front_, pages_, releaser_, plan_) {
+    : context_(std::move(memory), config),
+      arenas_(context_.settings.granule, context_.settings.page, context_.memory->divisible()),
+      tracker_(context_, arenas_,
+               [this](std::uint64_t stream, std::uint64_t ticket) { caches_.set_ticket(stream, ticket); }),
+      pages_(context_, arenas_, tracker_),
+      trimmer_(context_, arenas_, tracker_, pages_),
+      caches_(context_, arenas_, tracker_),
+      plan_(context_, arenas_, tracker_),
+      reclaim_policy_(context_, arenas_, tracker_, caches_, pages_, trimmer_),
+      inspector_(context_, arenas_, tracker_, caches_, pages_, trimmer_, plan_) {
   if (config.trace != 0) inspector_.start_trace(config.trace);
-  ground_.settings.place = ThreadCaches::enter(*this);
+  context_.settings.place = ThreadCacheTable::enter(*this);
 }
 
 Pool::~Pool() {
-  ladder_.set_callback({});  // it may hold memory of the pool
-  ThreadCaches::forget(*this);
+  reclaim_policy_.set_callback({});  // it may hold memory of the pool
+  ThreadCacheTable::forget(*this);
   {
-    PoolLock lock(ground_.mutex);
-    ledger_.finish_all(lock);
+    PoolLock lock(context_.mutex);
+    tracker_.finish_all(lock);
   }
   for (const Arena& arena : arenas_) {
     for (const auto& window : arena.windows()) {
@@ -56,61 +56,61 @@ Pool::~Pool() {
 }
 
 std::variant<void*, std::string> Pool::allocate(const AllocationRequest& request) {
-  Need need;
-  need.requested = request.bytes;
-  need.alignment = request.alignment;
-  need.stream = request.stream;
-  if (settings().tags) need.tag = request.tag;
-  need.may_reclaim = request.may_reclaim;
-  need.priority = request.priority;
-  need.location = request.location;
-  if (!std::has_single_bit(need.alignment)) {
-    throw ValueError("[allocate] alignment must be a power of two, got " + std::to_string(need.alignment));
+  AllocationAttempt attempt;
+  attempt.requested = request.bytes;
+  attempt.alignment = request.alignment;
+  attempt.stream = request.stream;
+  if (settings().tags) attempt.tag = request.tag;
+  attempt.may_reclaim = request.may_reclaim;
+  attempt.priority = request.priority;
+  attempt.location = request.location;
+  if (!std::has_single_bit(attempt.alignment)) {
+    throw ValueError("[allocate] alignment must be a power of two, got " + std::to_string(attempt.alignment));
   }
-  check_stream("allocate", need.stream);
+  check_stream("allocate", attempt.stream);
   // Rounding up huge requests would overflow; this size fails on every device.
   constexpr std::size_t most = std::size_t{1} << 60;
-  need.size = settings().rounded(std::min(request.bytes, most), need.alignment);
-  need.alignment = std::min(need.alignment, most);
+  attempt.size = settings().rounded(std::min(request.bytes, most), attempt.alignment);
+  attempt.alignment = std::min(attempt.alignment, most);
 
   ThreadCache* cache = own_cache();
   // Read under the lock: once the block is live, a thread that drops the plan may replace its Block.
   std::uintptr_t address = 0;
-  const Found found(*this, need);
+  const Found found(*this, attempt);
   const auto hand_over = [&] {
-    publish(need.block, request, need.tag, cache);
-    address = std::exchange(need.block, nullptr)->address;
+    record_allocation(attempt.block, request, attempt.tag, cache);
+    address = std::exchange(attempt.block, nullptr)->address;
   };
   {
-    PoolLock lock(ground_.mutex);
-    front_.add_up(cache);
-    ledger_.revive(need.stream);
-    ++ground_.accounts.requests;
-    ++ground_.accounts.tick;
-    if (settings().tags) front_.sequence_of(cache).request(request.bytes, need.tag.category);
+    PoolLock lock(context_.mutex);
+    caches_.add_up(cache);
+    tracker_.revive(attempt.stream);
+    ++context_.accounts.requests;
+    ++context_.accounts.tick;
+    if (settings().tags) caches_.sequence_of(cache).request(request.bytes, attempt.tag.category);
     // Large blocks need merged free neighbors for a good place: on training steps without phases, at most 110 % of
     // the live peak in place of 113 %.
     constexpr std::size_t large = std::size_t{64} << 10;
-    if (need.size >= large) front_.drain(cache);
-    releaser_.release_decayed(lock);
-    need.block = take(need, cache);
-    if (need.block != nullptr) {
-      ground_.accounts.hit(need.tag.category);
+    if (attempt.size >= large) caches_.drain(cache);
+    trimmer_.release_decayed(lock);
+    attempt.block = take(attempt, cache);
+    if (attempt.block != nullptr) {
+      context_.accounts.hit(attempt.tag.category);
       hand_over();
     } else {
-      ground_.accounts.missed(need.tag.category);
+      context_.accounts.missed(attempt.tag.category);
     }
   }
   if (address == 0) {
     const auto give_up_plan = [this] {
-      const PoolLock lock(ground_.mutex);
+      const PoolLock lock(context_.mutex);
       return plan_.drop(true);
     };
-    std::vector<Yield> yields = ladder_.climb(need);
-    if (need.block == nullptr && give_up_plan()) yields = ladder_.climb(need);
-    if (need.block == nullptr) return inspector_.report(need, std::move(yields));
-    const PoolLock lock(ground_.mutex);
-    front_.add_up(cache);
+    std::vector<ReclaimResult> yields = reclaim_policy_.reclaim(attempt);
+    if (attempt.block == nullptr && give_up_plan()) yields = reclaim_policy_.reclaim(attempt);
+    if (attempt.block == nullptr) return inspector_.report(attempt, std::move(yields));
+    const PoolLock lock(context_.mutex);
+    caches_.add_up(cache);
     hand_over();
   }
   void* pointer = reinterpret_cast<void*>(address);
@@ -125,28 +125,29 @@ std::variant<void*, std::string> Pool::allocate(const AllocationRequest& request
   return pointer;
 }
 
-Block* Pool::take(const Need& need, ThreadCache* cache) {
-  if (Block* block = plan_.place(need)) return block;
-  Arena& arena = arenas_.of(need.tag);
+Block* Pool::take(const AllocationAttempt& attempt, ThreadCache* cache) {
+  if (Block* block = plan_.place(attempt)) return block;
+  Arena& arena = arenas_.of(attempt.tag);
   Block* block = nullptr;
-  if (!is_long_lived(need.tag.category)) block = front_.take(cache, need.size, need.alignment, need.stream.id);
-  if (block == nullptr) block = arena.take(need.size, need.alignment, need.stream.id);
+  if (!is_long_lived(attempt.tag.category))
+    block = caches_.take(cache, attempt.size, attempt.alignment, attempt.stream.id);
+  if (block == nullptr) block = arena.take(attempt.size, attempt.alignment, attempt.stream.id);
   // Drain only the depot and the thread's own magazines: this does not disturb other threads.
-  if (block == nullptr && front_.drain(cache) != 0) {
-    block = arena.take(need.size, need.alignment, need.stream.id);
+  if (block == nullptr && caches_.drain(cache) != 0) {
+    block = arena.take(attempt.size, attempt.alignment, attempt.stream.id);
   }
   // Idle pages of the long-lived arena serve transient blocks before new pages.
-  if (block == nullptr && !is_long_lived(need.tag.category)) {
+  if (block == nullptr && !is_long_lived(attempt.tag.category)) {
     constexpr std::size_t most_idle = std::size_t{64} << 20, most_idle_share = 32;  // of the reserved bytes
-    Arena& other = arenas_.other_than(need.tag);
+    Arena& other = arenas_.other_than(attempt.tag);
     if (other.free_bytes() >
-        std::max<std::size_t>(most_idle, ground_.accounts.reserved_bytes.current / most_idle_share))
-      block = other.take(need.size, need.alignment, need.stream.id);
+        std::max<std::size_t>(most_idle, context_.accounts.reserved_bytes.current / most_idle_share))
+      block = other.take(attempt.size, attempt.alignment, attempt.stream.id);
   }
   // Drop a plan whose slabs leave too little budget for the request.
-  if (block == nullptr && plan_.is_possible() && pages_.page_deficit(need) > pages_.unused_budget() &&
+  if (block == nullptr && plan_.is_possible() && pages_.page_deficit(attempt) > pages_.unused_budget() &&
       plan_.drop(true)) {
-    block = arena.take(need.size, need.alignment, need.stream.id);
+    block = arena.take(attempt.size, attempt.alignment, attempt.stream.id);
   }
   return block;
 }
@@ -156,7 +157,7 @@ void Pool::make_ready(void* pointer, const AllocationRequest& request) {
   if (settings().races) memory().touch(pointer, request.bytes, request.stream, CallSite::of(request.location));
 }
 
-void Pool::spoil(PoolLock& lock, std::uintptr_t address, std::size_t bytes, Stream stream) noexcept {
+void Pool::poison(PoolLock& lock, std::uintptr_t address, std::size_t bytes, Stream stream) noexcept {
   void* pointer = reinterpret_cast<void*>(address);
   if (settings().poison) {
     UnlockedCall call(lock);
@@ -171,33 +172,33 @@ void Pool::spoil(PoolLock& lock, std::uintptr_t address, std::size_t bytes, Stre
   forbid_access(settings().device, pointer, bytes);
 }
 
-void Pool::publish(Block* block, const AllocationRequest& request, Tag tag, ThreadCache* cache) {
+void Pool::record_allocation(Block* block, const AllocationRequest& request, Tag tag, ThreadCache* cache) {
   if (Arena::expect_live(block)) {
-    const Standstill standstill(front_);
+    const StopTheWorld stopped(caches_);
     block->window->live.forget_former();
   }
   plan_.note_served(block, tag, request.alignment);
-  front_.hand_out(block, request.bytes, tag, front_.sequence_of(cache).number(tag.category));
+  caches_.hand_out(block, request.bytes, tag, caches_.sequence_of(cache).number(tag.category));
   allow_access(settings().device, reinterpret_cast<void*>(block->address), request.bytes);
-  if (!ground_.recorder.running()) return;
-  ground_.recorder.record_block(TraceKind::allocate, *block, ledger_.now(request.stream.id),
-                                CallSite::of(request.location), alignment_flags(request.alignment));
+  if (!context_.recorder.running()) return;
+  context_.recorder.record_block(TraceKind::allocate, *block, tracker_.now(request.stream.id),
+                                 CallSite::of(request.location), alignment_flags(request.alignment));
 }
 
-void Pool::withdraw(const Block* block, Stream stream, ThreadCache* cache, bool completed) {
-  ground_.accounts.given_back(*block);
-  if (settings().tags) front_.sequence_of(cache).release(block->number, block->tag.category);
-  if (!ground_.recorder.running()) return;
-  ground_.recorder.record_block(TraceKind::free_requested, *block, ledger_.now(stream.id), {},
-                                completed ? completed_at_once : std::uint8_t{0});
+void Pool::record_free(const Block* block, Stream stream, ThreadCache* cache, bool completed) {
+  context_.accounts.given_back(*block);
+  if (settings().tags) caches_.sequence_of(cache).release(block->number, block->tag.category);
+  if (!context_.recorder.running()) return;
+  context_.recorder.record_block(TraceKind::free_requested, *block, tracker_.now(stream.id), {},
+                                 completed ? completed_at_once : std::uint8_t{0});
 }
 
 void Pool::deallocate(void* pointer, std::size_t bytes, Stream stream) noexcept {
   if (pointer == nullptr) return;
   const auto outlives_its_stream = [&] {
-    const PoolLock lock(ground_.mutex);
+    const PoolLock lock(context_.mutex);
     const Block* block = arenas_.live(pointer);
-    return block != nullptr && ledger_.outlives(*block, stream);
+    return block != nullptr && tracker_.outlives(*block, stream);
   };
   if (settings().races && !outlives_its_stream()) {
     try {
@@ -219,8 +220,8 @@ void Pool::deallocate(void* pointer, std::size_t bytes, Stream stream) noexcept 
 
 void Pool::give_back(void* pointer, std::size_t bytes, Stream stream) noexcept {
   ThreadCache* cache = own_cache();
-  PoolLock lock(ground_.mutex);
-  front_.add_up(cache);
+  PoolLock lock(context_.mutex);
+  caches_.add_up(cache);
   Block* block = arenas_.live(pointer);
   if (block == nullptr) die_of_bad_pointer(pointer);
   if (block->requested != bytes) {
@@ -237,24 +238,24 @@ void Pool::give_back(void* pointer, std::size_t bytes, Stream stream) noexcept {
     try {
       block = plan_.leave(block);
     } catch (const std::bad_alloc&) {
-      over = ledger_.wait_for(lock, {}, stream);  // frees its place in the plan instead
+      over = tracker_.wait_for(lock, {}, stream);  // frees its place in the plan instead
     }
   }
-  withdraw(block, stream, cache, own);
-  if (own && front_.keep(cache, block)) {
+  record_free(block, stream, cache, own);
+  if (own && caches_.keep(cache, block)) {
     forbid_access(settings().device, pointer, block->size);
-    ground_.accounts.no_longer_active(block->size);
+    context_.accounts.no_longer_active(block->size);
     return;
   }
   Arena::clear_live(block);
   if (settings().poison) block->state = BlockState::busy;
-  spoil(lock, block->address, bytes, stream);
+  poison(lock, block->address, bytes, stream);
   if (!over) return;
   if (plan_.take_back(block, stream)) {
-    ground_.accounts.no_longer_active(block->size);
+    context_.accounts.no_longer_active(block->size);
     return;
   }
-  ledger_.free(lock, block, stream);
+  tracker_.free(lock, block, stream);
 }
 
 void Pool::die_of_bad_pointer(const void* pointer) const noexcept {
@@ -271,7 +272,7 @@ void Pool::die_of_bad_pointer(const void* pointer) const noexcept {
 }
 
 std::size_t Pool::usable_size(const void* pointer) {
-  const PoolLock lock(ground_.mutex);
+  const PoolLock lock(context_.mutex);
   if (const Block* block = arenas_.live(pointer)) return block->size;
   throw ValueError("[usable_size] not the start of a live block of the pool of " + to_string(settings().device));
 }
@@ -280,8 +281,8 @@ void Pool::begin_phase() {
   if (plan_.is_possible()) return;  // a plan gives each step equal places anyway
   bool is_short = false;
   {
-    const PoolLock lock(ground_.mutex);
-    front_.begin_phase();
+    const PoolLock lock(context_.mutex);
+    caches_.begin_phase();
     is_short = pages_.was_short();
   }
   // Not for GPUs, whose handles cost too much: on the zoo at 1.01 of the lower bound, 11.4 s of calls instead of 2.7 s.
@@ -289,12 +290,12 @@ void Pool::begin_phase() {
 }
 
 void Pool::begin_step() {
-  ground_.recorder.begin_step();
+  context_.recorder.begin_step();
   begin_phase();
   if (!plan_.is_possible()) return;
-  plan_.begin_step(releaser_, [this](Need& need) {
-    ladder_.search(need);
-    if (need.block == nullptr) ladder_.climb(need);
+  plan_.begin_step(trimmer_, [this](AllocationAttempt& attempt) {
+    reclaim_policy_.search(attempt);
+    if (attempt.block == nullptr) reclaim_policy_.reclaim(attempt);
   });
 }
 
@@ -311,90 +312,91 @@ void Pool::use(void* pointer, Stream stream, Access access, std::source_location
   check_stream("use", stream);
   std::size_t bytes = 0;
   {
-    const PoolLock lock(ground_.mutex);
+    const PoolLock lock(context_.mutex);
     Block* block = arenas_.live(pointer);
     if (block == nullptr) {
       throw ValueError("[use] not the start of a live block of the pool of " + to_string(settings().device));
     }
-    ledger_.revive(stream);
+    tracker_.revive(stream);
     bytes = block->requested;
-    if (stream.id != block->stream) ledger_.use(plan_.leave(block), stream);
+    if (stream.id != block->stream) tracker_.use(plan_.leave(block), stream);
   }
   // Last: a race is an error, but the pool must wait for the use in any case.
   if (settings().races) memory().touch(pointer, bytes, stream, location, access);
 }
 
-bool Pool::hand_on(void* pointer, Stream stream) {
-  check_stream("hand_on", stream);
-  PoolLock lock(ground_.mutex);
+bool Pool::transfer_to_stream(void* pointer, Stream stream) {
+  check_stream("transfer_to_stream", stream);
+  PoolLock lock(context_.mutex);
   Block* block = arenas_.live(pointer);
   if (block == nullptr) {
-    throw ValueError("[hand_on] not the start of a live block of the pool of " + to_string(settings().device));
+    throw ValueError("[transfer_to_stream] not the start of a live block of the pool of " +
+                     to_string(settings().device));
   }
-  ledger_.revive(stream);
+  tracker_.revive(stream);
   if (block->stream == stream.id && !block->used_elsewhere) return true;
-  return ledger_.hand_on(lock, plan_.leave(block), stream);
+  return tracker_.transfer_to_stream(lock, plan_.leave(block), stream);
 }
 
 void Pool::order(Stream later, Stream earlier) {
   check_stream("order", later);
   check_stream("order", earlier);
   if (later == earlier) return;
-  PoolLock lock(ground_.mutex);
-  ledger_.order(lock, later, earlier);
+  PoolLock lock(context_.mutex);
+  tracker_.order(lock, later, earlier);
 }
 
 void Pool::stream_destroyed(Stream stream) {
   check_stream("stream_destroyed", stream);
-  PoolLock lock(ground_.mutex);
+  PoolLock lock(context_.mutex);
   if (!plan_.drop(false)) plan_.forget_unfinished(false);  // a recording would plan a slab on a destroyed stream
-  ledger_.destroy(lock, stream, [&](const auto& rename) {
-    const Standstill standstill(front_);
-    front_.drain_stream(stream.id);
+  tracker_.destroy(lock, stream, [&](const auto& rename) {
+    const StopTheWorld stopped(caches_);
+    caches_.drain_stream(stream.id);
     rename();
   });
 }
 
 std::size_t Pool::trim(std::size_t bytes) {
-  if (bytes == SIZE_MAX) ladder_.empty_derived_caches();
+  if (bytes == SIZE_MAX) reclaim_policy_.empty_derived_caches();
   const std::size_t released = release_cached(bytes);
-  const PoolLock lock(ground_.mutex);
-  const Standstill standstill(front_);
-  front_.tidy();
+  const PoolLock lock(context_.mutex);
+  const StopTheWorld stopped(caches_);
+  caches_.tidy();
   arenas_.tidy();
-  releaser_.tidy();
-  ledger_.tidy();
+  trimmer_.tidy();
+  tracker_.tidy();
   return released;
 }
 
 std::size_t Pool::release_cached(std::size_t bytes) {
-  PoolLock lock(ground_.mutex);
+  PoolLock lock(context_.mutex);
   plan_.drop(false);
-  front_.drain_all();
-  ledger_.poll_pending(lock);
-  std::size_t released = releaser_.release(lock, bytes);
-  if (released < bytes && ledger_.pending_bytes() != 0) {
-    ledger_.synchronise_pending(lock);
-    released += releaser_.release(lock, bytes - released);
+  caches_.drain_all();
+  tracker_.poll_pending(lock);
+  std::size_t released = trimmer_.release(lock, bytes);
+  if (released < bytes && tracker_.pending_bytes() != 0) {
+    tracker_.synchronise_pending(lock);
+    released += trimmer_.release(lock, bytes - released);
   }
   return released;
 }
 
 std::size_t Pool::budget() {
-  const PoolLock lock(ground_.mutex);
+  const PoolLock lock(context_.mutex);
   return pages_.budget();
 }
 
 void Pool::set_budget(std::size_t bytes) {
   const std::size_t wanted = bytes != 0 ? bytes : memory().info().total;
   {
-    const PoolLock lock(ground_.mutex);
+    const PoolLock lock(context_.mutex);
     plan_.drop(false);
   }
-  const std::vector<std::string> remarks = ladder_.press_pinned_below(wanted);
-  PoolLock lock(ground_.mutex);
+  const std::vector<std::string> remarks = reclaim_policy_.press_pinned_below(wanted);
+  PoolLock lock(context_.mutex);
   const std::size_t previous = pages_.budget();
-  const std::size_t pinned = releaser_.pinned_bytes();
+  const std::size_t pinned = trimmer_.pinned_bytes();
   const std::string device = to_string(settings().device);
   if (pinned > wanted) {
     std::string text = "[set_budget] live memory holds " + format_bytes(pinned) + " of pages on " + device +
@@ -404,8 +406,8 @@ void Pool::set_budget(std::size_t bytes) {
   }
   pages_.set_budget(wanted);
   try {
-    while (ground_.claimed_bytes() > wanted) {
-      if (releaser_.release(lock, ground_.claimed_bytes() - wanted) != 0) continue;
+    while (context_.claimed_bytes() > wanted) {
+      if (trimmer_.release(lock, context_.claimed_bytes() - wanted) != 0) continue;
       // Another thread took the cached pages first.
       throw ValueError("[set_budget] " + device + " could not release enough cached pages for a budget of " +
                        format_bytes(wanted));
@@ -418,13 +420,13 @@ void Pool::set_budget(std::size_t bytes) {
 
 bool Pool::restart(std::size_t budget) {
   trim(SIZE_MAX);
-  const PoolLock lock(ground_.mutex);
-  const Standstill standstill(front_);
-  if (ground_.accounts.active_bytes.current != 0) return false;
-  ground_.accounts.restart();
-  releaser_.restart();
-  front_.reset_sequence_hash();
-  ground_.use_magazines(true);
+  const PoolLock lock(context_.mutex);
+  const StopTheWorld stopped(caches_);
+  if (context_.accounts.active_bytes.current != 0) return false;
+  context_.accounts.restart();
+  trimmer_.restart();
+  caches_.reset_sequence_hash();
+  context_.use_magazines(true);
   for (Arena& arena : arenas_) arena.ignore_growth(false);
   pages_.set_budget(budget);
   return true;
@@ -432,16 +434,16 @@ bool Pool::restart(std::size_t budget) {
 
 void Pool::go_on(bool in_child) noexcept {
   if (in_child) {
-    ground_.mutex.forget_waiting_threads();
+    context_.mutex.forget_waiting_threads();
     held_still_->caches.unlock();
     held_still_->trace.unlock();
-    front_.keep_only_own();
+    caches_.keep_only_own();
     // Blocks that other threads had taken but not yet returned to their callers.
     plan_.forget_unfinished(false);
     for (Arena& arena : arenas_) {
       for (const auto& window : arena.windows()) {
         for (Block* block = window->first; block != nullptr; block = block->next) {
-          if (block->state == BlockState::busy && !plan_.is_slab(block)) block = ledger_.put_back(block);
+          if (block->state == BlockState::busy && !plan_.is_slab(block)) block = tracker_.put_back(block);
         }
       }
     }

@@ -2,14 +2,14 @@
 // front, each thread has its own cache, which serves most requests (hot_path.cpp). Behind it, one mutex guards all
 // parts and is released only for device calls (pool_mutex.h). Each part knows the parts above it:
 //
-//   Ground        settings, device, mutex, accounts and trace recorder
+//   PoolContext        settings, device, mutex, accounts and trace recorder
 //   Arenas        addresses and states of blocks
-//   StreamLedger  streams that may still use blocks
-//   PageSupply    commits and moves pages
-//   Releaser      releases pages
-//   Front         caches of threads
+//   StreamTracker  streams that may still use blocks
+//   PageProvider    commits and moves pages
+//   CacheTrimmer      releases pages
+//   ThreadCaches         caches of threads
 //   Plan          mode `planned`
-//   Ladder        stages when no block fits
+//   ReclaimPolicy        stages when no block fits
 //   Inspector     statistics, snapshots, traces, reports
 //
 // Invariant, whenever the mutex is free and no thread is inside a device call:
@@ -26,9 +26,9 @@
 #include <variant>
 
 #include "allocator/caching_allocator.h"
-#include "allocator/front/front.h"
-#include "allocator/pool/ladder.h"
+#include "allocator/pool/reclaim_policy.h"
 #include "allocator/report/inspector.h"
+#include "allocator/thread_cache/thread_caches.h"
 
 namespace poolgrad {
 
@@ -57,16 +57,16 @@ class Pool {
   void begin_phase();
   void begin_step();
   void use(void* pointer, Stream stream, Access access, std::source_location location);
-  bool hand_on(void* pointer, Stream stream);
+  bool transfer_to_stream(void* pointer, Stream stream);
   void order(Stream later, Stream earlier);
   void stream_destroyed(Stream stream);
   /// Resets the pool: no memory held, all counters zero. Returns false, changing nothing, while memory is live.
   bool restart(std::size_t budget);
 
-  const PoolSettings& settings() const { return ground_.settings; }
-  DeviceMemory& memory() { return *ground_.memory; }
-  Front& front() { return front_; }
-  Ladder& ladder() { return ladder_; }
+  const PoolSettings& settings() const { return context_.settings; }
+  DeviceMemory& memory() { return *context_.memory; }
+  ThreadCaches& front() { return caches_; }
+  ReclaimPolicy& reclaim_policy() { return reclaim_policy_; }
   Inspector& inspector() { return inspector_; }
   /// Around fork(): keeps all threads out of the pool and its device calls until go_on().
   void hold_still() { held_still_.emplace(*this); }
@@ -76,10 +76,10 @@ class Pool {
   /// Frees a found block unless the request took it. Takes the mutex.
   class Found {
    public:
-    Found(Pool& pool, Need& need) : pool_(pool), need_(need) {}
+    Found(Pool& pool, AllocationAttempt& attempt) : pool_(pool), need_(attempt) {}
     ~Found() {
       if (need_.block == nullptr) return;
-      const PoolLock lock(pool_.ground_.mutex);
+      const PoolLock lock(pool_.context_.mutex);
       pool_.plan_.put_back(need_.block);
     }
     Found(const Found&) = delete;
@@ -87,19 +87,19 @@ class Pool {
 
    private:
     Pool& pool_;
-    Need& need_;
+    AllocationAttempt& need_;
   };
 
   /// Held during a fork. Locked last, unlocked first.
   struct HeldStill {
     explicit HeldStill(Pool& pool)
-        : lock(PoolLock::between_calls(pool.ground_.mutex)),
-          standstill(pool.front_),
-          caches(pool.front_.hold_still()),
-          trace(pool.ground_.recorder.hold_still()),
-          memory(*pool.ground_.memory) {}
+        : lock(PoolLock::between_calls(pool.context_.mutex)),
+          stopped(pool.caches_),
+          caches(pool.caches_.hold_still()),
+          trace(pool.context_.recorder.hold_still()),
+          memory(*pool.context_.memory) {}
     PoolLock lock;
-    Standstill standstill;
+    StopTheWorld stopped;
     std::unique_lock<std::mutex> caches;
     std::unique_lock<std::mutex> trace;
     struct HeldMemory {
@@ -112,17 +112,17 @@ class Pool {
   };
 
   /// A block of the plan, or a cached one of the stream. Requires the mutex.
-  Block* take(const Need& need, ThreadCache* cache);
+  Block* take(const AllocationAttempt& attempt, ThreadCache* cache);
   /// Makes a busy block live. If it throws for lack of memory, the block is still busy. Requires the mutex.
-  void publish(Block* block, const AllocationRequest& request, Tag tag, ThreadCache* cache);
+  void record_allocation(Block* block, const AllocationRequest& request, Tag tag, ThreadCache* cache);
   /// Prepares memory for use by its caller. If it throws, the block must not be handed out.
   void make_ready(void* pointer, const AllocationRequest& request);
   /// Poisons a freed block.
-  void spoil(PoolLock& lock, std::uintptr_t address, std::size_t bytes, Stream stream) noexcept;
+  void poison(PoolLock& lock, std::uintptr_t address, std::size_t bytes, Stream stream) noexcept;
   /// resize.cpp: as expand_in_place(), without preparing added memory.
   bool resize(void* pointer, std::size_t bytes, std::size_t wanted, Stream stream);
   /// Counts, hashes and records a free. Requires the mutex.
-  void withdraw(const Block* block, Stream stream, ThreadCache* cache, bool completed);
+  void record_free(const Block* block, Stream stream, ThreadCache* cache, bool completed);
   void give_back(void* pointer, std::size_t bytes, Stream stream) noexcept;
   [[noreturn]] void die_of_bad_pointer(const void* pointer) const noexcept;
   bool has_stream(Stream stream) const { return stream.device == settings().device && stream.id < StreamOrder::idle; }
@@ -130,21 +130,21 @@ class Pool {
     if (!has_stream(stream)) refuse_stream(function, stream);
   }
   [[noreturn]] void refuse_stream(const char* function, Stream stream) const;
-  /// The calling thread's cache, see ThreadCaches::make_own().
+  /// The calling thread's cache, see ThreadCacheTable::make_own().
   ThreadCache* own_cache() noexcept {
     ThreadCache* known = settings().own_cache();
-    return known != nullptr ? known : ThreadCaches::make_own(*this);
+    return known != nullptr ? known : ThreadCacheTable::make_own(*this);
   }
   std::size_t release_cached(std::size_t bytes);
 
-  Ground ground_;
+  PoolContext context_;
   Arenas arenas_;
-  StreamLedger ledger_;
-  PageSupply pages_;
-  Releaser releaser_;
-  Front front_;
+  StreamTracker tracker_;
+  PageProvider pages_;
+  CacheTrimmer trimmer_;
+  ThreadCaches caches_;
   Plan plan_;
-  Ladder ladder_;
+  ReclaimPolicy reclaim_policy_;
   Inspector inspector_;
   std::optional<HeldStill> held_still_;
 };

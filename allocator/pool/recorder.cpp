@@ -7,8 +7,8 @@
 #include <thread>
 #include <unordered_map>
 
-#include "allocator/front/thread_cache.h"
-#include "allocator/pool/ground.h"
+#include "allocator/pool/pool_context.h"
+#include "allocator/thread_cache/thread_cache.h"
 
 namespace poolgrad {
 

@@ -20,9 +20,9 @@ bool Pool::expand_in_place(void* pointer, std::size_t bytes, std::size_t wanted,
 
 bool Pool::resize(void* pointer, std::size_t bytes, std::size_t wanted, Stream stream) {
   ThreadCache* cache = own_cache();
-  PoolLock lock(ground_.mutex);
-  front_.add_up(cache);
-  ledger_.revive(stream);
+  PoolLock lock(context_.mutex);
+  caches_.add_up(cache);
+  tracker_.revive(stream);
   Block* block = arenas_.live(pointer);
   if (block == nullptr || block->requested != bytes) {
     throw ValueError("[expand_in_place] not a live block of " + std::to_string(bytes) + " bytes of the pool of " +
@@ -34,20 +34,20 @@ bool Pool::resize(void* pointer, std::size_t bytes, std::size_t wanted, Stream s
   const std::size_t size = settings().rounded(wanted);
   Arena& arena = arenas_.of(block);
   const auto fits = [&] { return size <= block->size + arena.free_after(block); };
-  if (!fits()) front_.drain(cache);
+  if (!fits()) caches_.drain(cache);
   if (!fits()) return false;
   // Counted and traced as a free and an allocation of the same block.
   const Tag tag = block->tag;
-  withdraw(block, stream, cache, true);
-  ground_.accounts.no_longer_active(block->size);
-  ledger_.stamp(block);  // the rest of a free neighbor too is as young as in a replay of the trace
+  record_free(block, stream, cache, true);
+  context_.accounts.no_longer_active(block->size);
+  tracker_.stamp(block);  // the rest of a free neighbor too is as young as in a replay of the trace
   Block* rest = arena.resize(block, size);
-  ++ground_.accounts.requests;
-  ground_.accounts.hit(tag.category);
-  if (settings().tags) front_.sequence_of(cache).request(wanted, tag.category);
-  publish(block, {.bytes = wanted, .stream = stream, .tag = tag}, tag, cache);
-  if (wanted < bytes) spoil(lock, reinterpret_cast<std::uintptr_t>(pointer) + wanted, bytes - wanted, stream);
-  if (rest != nullptr) ledger_.put_back(rest);
+  ++context_.accounts.requests;
+  context_.accounts.hit(tag.category);
+  if (settings().tags) caches_.sequence_of(cache).request(wanted, tag.category);
+  record_allocation(block, {.bytes = wanted, .stream = stream, .tag = tag}, tag, cache);
+  if (wanted < bytes) poison(lock, reinterpret_cast<std::uintptr_t>(pointer) + wanted, bytes - wanted, stream);
+  if (rest != nullptr) tracker_.put_back(rest);
   return true;
 }
 

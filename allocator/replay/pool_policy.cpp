@@ -3,7 +3,7 @@
 
 #include "allocator/caching_allocator.h"
 #include "allocator/memory/simulated_memory.h"
-#include "allocator/pool/ground.h"
+#include "allocator/pool/pool_context.h"
 #include "allocator/replay/policy.h"
 
 namespace poolgrad {

@@ -134,7 +134,7 @@ class Importer {
       case TraceKind::step: add(OperationKind::step, 0, 0); break;
       case TraceKind::segment_map:
       case TraceKind::segment_unmap:
-      case TraceKind::rung:
+      case TraceKind::stage:
       case TraceKind::out_of_memory: break;
       default: refuse("unknown kind " + std::to_string(static_cast<unsigned>(e.kind)));
     }

@@ -7,8 +7,8 @@
 #include <string>
 
 #include "allocator/heap/block.h"
+#include "allocator/reclaim_stage.h"
 #include "allocator/report/statistics.h"
-#include "allocator/rung.h"
 
 namespace poolgrad {
 
@@ -45,13 +45,13 @@ struct Accounts : Statistics {
   void no_longer_active(std::size_t bytes) { active_bytes.subtract(bytes); }
   /// Adds the recent hot-path work of a thread.
   void add_up(StatisticsDelta& recent) { tick += recent.add_to(*this, by_category_); }
-  void ran(RungId rung, std::size_t bytes, std::uint64_t nanoseconds) {
-    for (std::size_t i = rungs.size(); i < rung_count; ++i)
-      rungs.push_back({.name = std::string(to_string(static_cast<RungId>(i)))});
-    RungStatistics& of_rung = rungs[static_cast<std::size_t>(rung)];
-    of_rung.bytes += bytes;
-    of_rung.runs += 1;
-    of_rung.nanoseconds += nanoseconds;
+  void ran(ReclaimStageId stage, std::size_t bytes, std::uint64_t nanoseconds) {
+    for (std::size_t i = stages.size(); i < reclaim_stage_count; ++i)
+      stages.push_back({.name = std::string(to_string(static_cast<ReclaimStageId>(i)))});
+    ReclaimStatistics& of_stage = stages[static_cast<std::size_t>(stage)];
+    of_stage.bytes += bytes;
+    of_stage.runs += 1;
+    of_stage.nanoseconds += nanoseconds;
   }
   /// Resets the peaks to the current values.
   void reset_peaks() {

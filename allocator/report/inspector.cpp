@@ -12,12 +12,12 @@
 namespace poolgrad {
 
 Statistics Inspector::statistics() const {
-  const PoolLock lock(ground_.mutex);
-  const Standstill standstill(front_);
-  Statistics statistics = ground_.accounts;
+  const PoolLock lock(context_.mutex);
+  const StopTheWorld stopped(caches_);
+  Statistics statistics = context_.accounts;
   survey(statistics);
-  statistics.bookkeeping_bytes = arenas_.bookkeeping_bytes() + ledger_.bookkeeping_bytes() +
-                                 front_.bookkeeping_bytes() + releaser_.bookkeeping_bytes() + plan_.bookkeeping_bytes();
+  statistics.bookkeeping_bytes = arenas_.bookkeeping_bytes() + tracker_.bookkeeping_bytes() +
+                                 caches_.bookkeeping_bytes() + trimmer_.bookkeeping_bytes() + plan_.bookkeeping_bytes();
   plan_.count(statistics);
   return statistics;
 }
@@ -57,14 +57,14 @@ void Inspector::survey(Statistics& statistics) const {
         }
         if (state == BlockState::magazine) statistics.magazine_bytes += block->size;
         stream_of(*block).cached_bytes += block->size;
-        if (((block->address | block->end()) & (ground_.settings.page - 1)) != 0) ++statistics.inactive_split;
+        if (((block->address | block->end()) & (context_.settings.page - 1)) != 0) ++statistics.inactive_split;
         if (run == 0) run = block->address;
         const bool run_ends = block->next == nullptr ||
                               (block->next->state != BlockState::free && block->next->state != BlockState::magazine);
         if (!run_ends) continue;
         statistics.largest_free_bytes = std::max<std::uint64_t>(statistics.largest_free_bytes, block->end() - run);
-        const std::uintptr_t begin = round_up(run, ground_.settings.page);
-        const std::uintptr_t end = round_down(block->end(), ground_.settings.page);
+        const std::uintptr_t begin = round_up(run, context_.settings.page);
+        const std::uintptr_t end = round_down(block->end(), context_.settings.page);
         if (end > begin) releasable += end - begin;
       }
     }
@@ -73,32 +73,32 @@ void Inspector::survey(Statistics& statistics) const {
 }
 
 void Inspector::reset_peaks() {
-  const PoolLock lock(ground_.mutex);
-  const Standstill standstill(front_);
-  ground_.accounts.reset_peaks();
+  const PoolLock lock(context_.mutex);
+  const StopTheWorld stopped(caches_);
+  context_.accounts.reset_peaks();
 }
 
 std::uint64_t Inspector::active_bytes() const {
-  const PoolLock lock(ground_.mutex);
-  const Standstill standstill(front_);
-  return ground_.accounts.active_bytes.current;
+  const PoolLock lock(context_.mutex);
+  const StopTheWorld stopped(caches_);
+  return context_.accounts.active_bytes.current;
 }
 
 std::uint64_t Inspector::sequence_hash() const {
-  const PoolLock lock(ground_.mutex);
-  const Standstill standstill(front_);
-  return front_.sequence_hash();
+  const PoolLock lock(context_.mutex);
+  const StopTheWorld stopped(caches_);
+  return caches_.sequence_hash();
 }
 
 void Inspector::reset_sequence_hash() {
-  const PoolLock lock(ground_.mutex);
-  const Standstill standstill(front_);
-  front_.reset_sequence_hash();
+  const PoolLock lock(context_.mutex);
+  const StopTheWorld stopped(caches_);
+  caches_.reset_sequence_hash();
 }
 
 std::vector<BlockSnapshot> Inspector::snapshot() const {
-  const PoolLock lock(ground_.mutex);
-  const Standstill standstill(front_);
+  const PoolLock lock(context_.mutex);
+  const StopTheWorld stopped(caches_);
   return all_blocks(false);
 }
 
@@ -132,81 +132,82 @@ std::vector<BlockSnapshot> Inspector::all_blocks(bool number_scratch) const {
 }
 
 void Inspector::start_trace(std::size_t events) {
-  const PoolLock lock(ground_.mutex);
-  const Standstill standstill(front_);
+  const PoolLock lock(context_.mutex);
+  const StopTheWorld stopped(caches_);
   const auto refusal = [&] {
     return OutOfMemoryError("[start_trace] the machine has no memory for rings of " + std::to_string(events) +
                             " events, " + format_bytes(events * sizeof(TraceEvent)) + " for each thread");
   };
   try {
-    ground_.recorder.start(events);
+    context_.recorder.start(events);
   } catch (const std::bad_alloc&) {
     throw refusal();
   }
   try {
-    front_.start_recording();
+    caches_.start_recording();
   } catch (const std::bad_alloc&) {
-    front_.stop_recording();
-    ground_.recorder.stop({});
+    caches_.stop_recording();
+    context_.recorder.stop({});
     throw refusal();
   }
 }
 
 void Inspector::stop_trace() {
-  const PoolLock lock(ground_.mutex);
-  const Standstill standstill(front_);
-  front_.stop_recording();
-  ground_.recorder.stop(all_blocks(true));
+  const PoolLock lock(context_.mutex);
+  const StopTheWorld stopped(caches_);
+  caches_.stop_recording();
+  context_.recorder.stop(all_blocks(true));
 }
 
 bool Inspector::tracing() const {
-  const PoolLock lock(ground_.mutex);
-  return ground_.recorder.running();
+  const PoolLock lock(context_.mutex);
+  return context_.recorder.running();
 }
 
 Trace Inspector::trace() const {
-  const PoolLock lock(ground_.mutex);
-  const Standstill standstill(front_);
-  Trace trace = ground_.recorder.collect(front_.rings(), all_blocks(true));
-  trace.device = ground_.settings.device;
-  trace.settings = ground_.settings.config.text();
+  const PoolLock lock(context_.mutex);
+  const StopTheWorld stopped(caches_);
+  Trace trace = context_.recorder.collect(caches_.rings(), all_blocks(true));
+  trace.device = context_.settings.device;
+  trace.settings = context_.settings.config.text();
   return trace;
 }
 
-std::vector<std::string> Inspector::advice(const Need& need) const {
+std::vector<std::string> Inspector::advice(const AllocationAttempt& attempt) const {
   // Replays take about as long as the recorded history, and the caller is waiting.
   constexpr std::size_t most_events = std::size_t{1} << 18;
   if (!tracing()) return {};
   const Trace history = trace();
   if (history.events.size() > most_events) return {};
-  AllocatorConfig config = ground_.settings.config;
+  AllocatorConfig config = context_.settings.config;
   {
-    const PoolLock lock(ground_.mutex);
+    const PoolLock lock(context_.mutex);
     config.budget = pages_.budget();
   }
-  return checked_advice(history, config, ground_.memory->info().total,
-                        {.bytes = need.requested, .alignment = need.alignment, .stream = need.stream, .tag = need.tag});
+  return checked_advice(
+      history, config, context_.memory->info().total,
+      {.bytes = attempt.requested, .alignment = attempt.alignment, .stream = attempt.stream, .tag = attempt.tag});
 }
 
-std::string Inspector::report(const Need& need, std::vector<Yield> yields) {
+std::string Inspector::report(const AllocationAttempt& attempt, std::vector<ReclaimResult> yields) {
   OomFacts facts;
-  facts.device = ground_.settings.device;
-  facts.requested = need.requested;
-  facts.rounded = need.size;
-  facts.tag = need.tag;
+  facts.device = context_.settings.device;
+  facts.requested = attempt.requested;
+  facts.rounded = attempt.size;
+  facts.tag = attempt.tag;
   {
-    PoolLock lock(ground_.mutex);
+    PoolLock lock(context_.mutex);
     UnlockedCall call(lock);
-    facts.device_free = call([&] { return ground_.memory->info().free; });
+    facts.device_free = call([&] { return context_.memory->info().free; });
   }
   {
-    const PoolLock lock(ground_.mutex);
-    const Standstill standstill(front_);
-    ++ground_.accounts.num_ooms;
+    const PoolLock lock(context_.mutex);
+    const StopTheWorld stopped(caches_);
+    ++context_.accounts.num_ooms;
     facts.budget = pages_.budget();
-    facts.reserved = ground_.accounts.reserved_bytes.current;
-    facts.pending = ledger_.pending_bytes();
-    facts.missing_pages = pages_.page_deficit(need);
+    facts.reserved = context_.accounts.reserved_bytes.current;
+    facts.pending = tracker_.pending_bytes();
+    facts.missing_pages = pages_.page_deficit(attempt);
     std::size_t free = 0;
     for (const Arena& arena : arenas_) {
       free += arena.free_bytes();
@@ -223,16 +224,16 @@ std::string Inspector::report(const Need& need, std::vector<Yield> yields) {
     facts.stranded = free - facts.releasable;
   }
   facts.yields = std::move(yields);
-  facts.remarks = need.remarks;
-  if (const std::source_location at = CallSite::of(need.location); at.line() != 0)
+  facts.remarks = attempt.remarks;
+  if (const std::source_location at = CallSite::of(attempt.location); at.line() != 0)
     facts.requester = function_name(at.function_name()) + " at " + at.file_name() + ":" + std::to_string(at.line());
-  facts.advice = advice(need);
-  ground_.recorder.record({.address = facts.device_free,
-                           .size = need.requested,
-                           .scope = need.tag.scope,
-                           .stream = ground_.recorder.stream_index(need.stream.id),
-                           .kind = TraceKind::out_of_memory,
-                           .category = need.tag.category});
+  facts.advice = advice(attempt);
+  context_.recorder.record({.address = facts.device_free,
+                            .size = attempt.requested,
+                            .scope = attempt.tag.scope,
+                            .stream = context_.recorder.stream_index(attempt.stream.id),
+                            .kind = TraceKind::out_of_memory,
+                            .category = attempt.tag.category});
   return oom_report(facts);
 }
 

@@ -7,10 +7,10 @@
 #include <string>
 #include <vector>
 
-#include "allocator/front/front.h"
 #include "allocator/pool/plan.h"
 #include "allocator/report/snapshot.h"
 #include "allocator/report/statistics.h"
+#include "allocator/thread_cache/thread_caches.h"
 #include "allocator/trace/trace.h"
 
 namespace poolgrad {
@@ -18,14 +18,14 @@ namespace poolgrad {
 /// Takes the pool's mutex; CachingAllocator documents the functions.
 class Inspector {
  public:
-  Inspector(Ground& ground, const Arenas& arenas, const StreamLedger& ledger, Front& front, const PageSupply& pages,
-            const Releaser& releaser, const Plan& plan)
-      : ground_(ground),
+  Inspector(PoolContext& context, const Arenas& arenas, const StreamTracker& tracker, ThreadCaches& caches,
+            const PageProvider& pages, const CacheTrimmer& trimmer, const Plan& plan)
+      : context_(context),
         arenas_(arenas),
-        ledger_(ledger),
-        front_(front),
+        tracker_(tracker),
+        caches_(caches),
         pages_(pages),
-        releaser_(releaser),
+        trimmer_(trimmer),
         plan_(plan) {}
 
   Statistics statistics() const;
@@ -39,21 +39,21 @@ class Inspector {
   bool tracing() const;
   Trace trace() const;
   /// Explains the failed request.
-  std::string report(const Need& need, std::vector<Yield> yields);
+  std::string report(const AllocationAttempt& attempt, std::vector<ReclaimResult> yields);
 
  private:
   void survey(Statistics& statistics) const;
   /// With the numbers of scratch blocks for traces, or 0 for them for snapshots.
   std::vector<BlockSnapshot> all_blocks(bool number_scratch) const;
   /// Settings that would have helped, proved by replays of the recorded history.
-  std::vector<std::string> advice(const Need& need) const;
+  std::vector<std::string> advice(const AllocationAttempt& attempt) const;
 
-  Ground& ground_;
+  PoolContext& context_;
   const Arenas& arenas_;
-  const StreamLedger& ledger_;
-  Front& front_;
-  const PageSupply& pages_;
-  const Releaser& releaser_;
+  const StreamTracker& tracker_;
+  ThreadCaches& caches_;
+  const PageProvider& pages_;
+  const CacheTrimmer& trimmer_;
   const Plan& plan_;
 };
 

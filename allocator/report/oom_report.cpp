@@ -56,8 +56,8 @@ std::string pinned_by(std::vector<Pinner> pinners) {
 }
 
 // "commit 4.00 MiB in 12 us"; without the time for a stage that did not run.
-std::string outcome(const Yield& yield) {
-  std::string text = yield.rung + " " + format_bytes(yield.bytes);
+std::string outcome(const ReclaimResult& yield) {
+  std::string text = yield.stage + " " + format_bytes(yield.bytes);
   if (yield.runs != 0) text += " in " + std::to_string((yield.nanoseconds + 999) / 1000) + " us";
   return text;
 }

@@ -10,7 +10,7 @@
 
 #include "allocator/device.h"
 #include "allocator/memory_scope.h"
-#include "allocator/pool/ground.h"
+#include "allocator/pool/pool_context.h"
 
 namespace poolgrad {
 
@@ -40,7 +40,7 @@ struct OomFacts {
   std::array<std::size_t, category_count> live_by_category{};
   std::map<std::uint32_t, std::size_t> live_by_scope;  // by interned id
   std::vector<Pinner> pinners;                         // any order
-  std::vector<Yield> yields;
+  std::vector<ReclaimResult> yields;
   std::string requester;             // function and line; "" if unknown
   std::vector<std::string> remarks;  // about clients and addresses, a sentence each
   /// Pages to commit for the request; 0 if no number of pages would help.

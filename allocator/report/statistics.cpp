@@ -51,10 +51,10 @@ std::vector<std::pair<std::string, std::uint64_t>> named_statistics(const Statis
     names.emplace_back("category_hits." + category, statistics.category_hits[i]);
     names.emplace_back("category_misses." + category, statistics.category_misses[i]);
   }
-  for (const RungStatistics& rung : statistics.rungs) {
-    names.emplace_back("rung." + rung.name + ".bytes", rung.bytes);
-    names.emplace_back("rung." + rung.name + ".runs", rung.runs);
-    names.emplace_back("rung." + rung.name + ".nanoseconds", rung.nanoseconds);
+  for (const ReclaimStatistics& stage : statistics.stages) {
+    names.emplace_back("stage." + stage.name + ".bytes", stage.bytes);
+    names.emplace_back("stage." + stage.name + ".runs", stage.runs);
+    names.emplace_back("stage." + stage.name + ".nanoseconds", stage.nanoseconds);
   }
   for (const StreamStatistics& stream : statistics.streams) {
     const std::string prefix = "stream." + std::to_string(stream.stream);

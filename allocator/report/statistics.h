@@ -31,8 +31,8 @@ struct Gauge {
   }
 };
 
-/// Totals of a stage of the emergency ladder.
-struct RungStatistics {
+/// Totals of a stage of the reclaim policy.
+struct ReclaimStatistics {
   std::string name;
   std::uint64_t bytes = 0;
   std::uint64_t runs = 0;
@@ -72,7 +72,7 @@ struct Statistics {
   std::uint64_t plans = 0;                 // steps that were recorded and packed
   std::uint64_t driver_calls = 0;          // calls that map, unmap or move memory
   std::uint64_t driver_nanoseconds = 0;    // time in driver calls
-  std::vector<RungStatistics> rungs;       // in the order of the ladder
+  std::vector<ReclaimStatistics> stages;   // in the order of the reclaim policy
 
   // Measured when statistics are read.
   std::uint64_t magazine_bytes = 0;        // cached, in magazines
@@ -106,7 +106,7 @@ struct Statistics {
 };
 
 /// Every value under PyTorch's name if it has one ("allocated_bytes.all.current", "num_ooms"), else under its own
-/// ("category_bytes.gradient.peak", "rung.commit.runs", "stream.7.live_bytes"). Always the same order.
+/// ("category_bytes.gradient.peak", "stage.commit.runs", "stream.7.live_bytes"). Always the same order.
 std::vector<std::pair<std::string, std::uint64_t>> named_statistics(const Statistics& statistics);
 
 // A thread's unreported share of a pool's statistics, kept with few plain stores.

@@ -4,7 +4,7 @@
 #include <array>
 #include <string_view>
 
-#include "allocator/rung.h"
+#include "allocator/reclaim_stage.h"
 #include "allocator/trace/internal/emitters.h"
 
 namespace poolgrad {
@@ -65,7 +65,7 @@ class ChromeWriter {
       totals_.apply(events[i]);
       if (i + 1 == events.size() || events[i + 1].time / 1000 != events[i].time / 1000) sample(events[i].time);
       switch (events[i].kind) {
-        case TraceKind::rung: write_rung(events[i]); break;
+        case TraceKind::stage: write_stage(events[i]); break;
         case TraceKind::out_of_memory: write_out_of_memory(events[i]); break;
         case TraceKind::step:
           if (step != nullptr) write_step(*step, events[i].time);
@@ -142,8 +142,9 @@ class ChromeWriter {
     sampled_ = true;
   }
 
-  void write_rung(const TraceEvent& event) {
-    begin(event.rung < rung_count ? to_string(static_cast<RungId>(event.rung)) : "rung", "i", event.time);
+  void write_stage(const TraceEvent& event) {
+    begin(event.stage < reclaim_stage_count ? to_string(static_cast<ReclaimStageId>(event.stage)) : "stage", "i",
+          event.time);
     out_.field("s", "p");
     begin_arguments();
     out_.field("bytes", event.size);

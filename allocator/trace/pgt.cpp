@@ -17,7 +17,7 @@ namespace {
 constexpr std::uint32_t version = 1;
 constexpr std::size_t field_count = 11;
 constexpr std::array<const char*, field_count> field_names = {
-    "allocation", "address", "size", "ticket", "location", "scope", "stream", "slack", "category", "rung", "flags"};
+    "allocation", "address", "size", "ticket", "location", "scope", "stream", "slack", "category", "stage", "flags"};
 constexpr std::array<std::string_view, 7> section_names = {"META", "STRM", "SCOP", "LOCA", "BLKS", "EVNT", "END "};
 enum Section : std::size_t { meta, streams, scopes, locations, blocks, events, end_of_file };
 
@@ -27,7 +27,7 @@ Fields fields_of(const TraceEvent& event) {
   return {event.allocation, event.address,  event.size,
           event.ticket,     event.location, event.scope,
           event.stream,     event.slack,    static_cast<std::uint64_t>(event.category),
-          event.rung,       event.flags};
+          event.stage,      event.flags};
 }
 
 TraceEvent event_of(TraceKind kind, std::uint64_t time, const Fields& fields) {
@@ -42,7 +42,7 @@ TraceEvent event_of(TraceKind kind, std::uint64_t time, const Fields& fields) {
           .slack = static_cast<std::uint32_t>(fields[7]),
           .kind = kind,
           .category = static_cast<Category>(fields[8]),
-          .rung = static_cast<std::uint8_t>(fields[9]),
+          .stage = static_cast<std::uint8_t>(fields[9]),
           .flags = static_cast<std::uint8_t>(fields[10])};
 }
 

@@ -182,7 +182,7 @@ class SnapshotWriter {
       case TraceKind::segment_map: return write_entry(trace, event, segment_map_);
       case TraceKind::segment_unmap: return write_entry(trace, event, segment_unmap_);
       case TraceKind::out_of_memory: return write_entry(trace, event, oom_);
-      case TraceKind::rung:
+      case TraceKind::stage:
       case TraceKind::stream_use:
       case TraceKind::stream_order:
       case TraceKind::step: return;

@@ -22,7 +22,7 @@ enum class TraceKind : std::uint8_t {
   free_completed,  // reusable; follows free_requested at once unless another stream still used the block
   segment_map,     // pages were committed: `address`, `size`
   segment_unmap,   // pages were released to the device: `address`, `size`
-  rung,            // a stage of the emergency ladder ran for a request on `stream`: `rung` is its id, `size` its yield,
+  stage,           // a stage of the reclaim policy ran for a request on `stream`: `stage` is its id, `size` its yield,
                    // `address` its nanoseconds
   out_of_memory,   // a request of `size` on `stream` failed; `address` is the device's free memory
   stream_use,      // `stream` uses the block beyond the stream it was allocated on
@@ -34,7 +34,7 @@ inline constexpr std::size_t trace_kind_count = 10;
 inline std::string_view to_string(TraceKind kind) {
   constexpr std::array<std::string_view, trace_kind_count> names = {
       "allocate", "free_requested", "free_completed", "segment_map",  "segment_unmap",
-      "rung",     "out_of_memory",  "stream_use",     "stream_order", "step"};
+      "stage",    "out_of_memory",  "stream_use",     "stream_order", "step"};
   const auto index = static_cast<std::size_t>(kind);
   return index < names.size() ? names[index] : "invalid";
 }
@@ -57,7 +57,7 @@ struct TraceEvent {
   std::uint32_t slack = 0;     // block size - requested size
   TraceKind kind = TraceKind::allocate;
   Category category = Category::unknown;
-  std::uint8_t rung = 0;
+  std::uint8_t stage = 0;
   std::uint8_t flags = 0;  // log2 of an allocation's alignment, if above 64 bytes
 
   friend bool operator==(const TraceEvent&, const TraceEvent&) = default;

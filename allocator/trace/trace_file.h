@@ -73,7 +73,7 @@ std::string save_trace(const std::string& path, const Trace& trace, TraceFormat 
 //           u8   low eight bits of the mask
 //           time      signed varint, from the event before
 //           for each bit of the mask, lowest first, the difference of that field as a signed varint modulo 2^64:
-//           allocation, address, size, ticket, location, scope, stream, slack, category, rung, flags
+//           allocation, address, size, ticket, location, scope, stream, slack, category, stage, flags
 /// Lossless for any trace with indices in range.
 /// `path` is for error texts. Throws FileError that names the offset, for any bytes that encode_pgt() does not make.
 
@@ -96,7 +96,7 @@ Trace decode_pgt(std::string_view bytes, const std::string& path);
 //   step                `external_annotations` named "step 0", "step 1", ...
 //   settings            `allocator_settings`: PyTorch's keys, and under "poolgrad", for each device, all fields
 //                       without another place
-// The format has no place for ladder stages and stream order. Each device's entries end with a `snapshot` entry of
+// The format has no place for reclaim stages and stream order. Each device's entries end with a `snapshot` entry of
 // category "unknown", without which older viewers fail on files that use other categories.
 
 enum class SnapshotEncoding : std::uint8_t {
@@ -152,7 +152,7 @@ Trace decode_rmm_csv(std::string_view bytes, const std::string& path);
 
 /// Writes a trace for chrome://tracing and ui.perfetto.dev: one process for the device. Counters, at most one sample
 /// per microsecond: "memory" (allocated and cached bytes, which with pending ones sum to reserved bytes), "reserved",
-/// and one for each category that occurs. Instant events for stages of the emergency ladder and failed allocations;
+/// and one for each category that occurs. Instant events for stages of the reclaim policy and failed allocations;
 /// duration events for steps. Allocation sizes are requested bytes.
 std::string encode_chrome_trace(const WindowedTrace& trace);
 

@@ -153,7 +153,7 @@ class PoolState {
         return true;
       case TraceKind::segment_map: return !is_held(event.address, end) && committed_.remove(event.address, end);
       case TraceKind::segment_unmap: return committed_.add(event.address, end);
-      case TraceKind::rung:
+      case TraceKind::stage:
       case TraceKind::out_of_memory:
       case TraceKind::stream_use:
       case TraceKind::stream_order:

@@ -101,7 +101,7 @@ BlockSelection::BlockSelection(std::int64_t head_dim, const BlockSelectionOption
 BlockSelection::Projected BlockSelection::project(const Tensor& q, const Tensor& k, const Tensor& key_padding) const {
   const Operands operands{{"q", q}, {"k", k}};
   check_floating("block_selection", operands);
-  if (q.rank() != 4 || k.rank() != 4 || q.size(3) != query_weight_.size(1) || k.size(3) != query_weight_.size(1))
+  if (q.dim() != 4 || k.dim() != 4 || q.size(3) != query_weight_.size(1) || k.size(3) != query_weight_.size(1))
     fail<ShapeError>("block_selection", fmt::format("q and k must be (B, N, H, {})", query_weight_.size(1)), operands);
   if (q.size(0) != k.size(0) || q.size(1) != k.size(1))
     fail<ShapeError>("block_selection", "q and k differ in batch or length", operands);

@@ -21,7 +21,7 @@ constexpr int head_dimension = 2;
 
 /// Returns whether `b` begins at the end of `a`.
 bool side_by_side(const Tensor& a, const Tensor& b) {
-  if (!a.defined() || !b.defined() || a.rank() != 4 || b.rank() != 4 || !a.shares_storage_with(b)) return false;
+  if (!a.defined() || !b.defined() || a.dim() != 4 || b.dim() != 4 || !a.shares_storage_with(b)) return false;
   if (a.dtype() != b.dtype() || a.strides() != b.strides()) return false;
   Shape expected = a.shape();
   expected[head_dimension] = b.shape()[head_dimension];
@@ -37,7 +37,7 @@ Tensor head_range(const Tensor& x, std::int64_t begin, std::int64_t end) {
 }  // namespace
 
 std::vector<Tensor> split_heads(const Tensor& packed, const std::vector<std::int64_t>& heads) {
-  if (packed.rank() != 4 || packed.size(head_dimension) != std::accumulate(heads.begin(), heads.end(), std::int64_t{0}))
+  if (packed.dim() != 4 || packed.size(head_dimension) != std::accumulate(heads.begin(), heads.end(), std::int64_t{0}))
     fail<ShapeError>("split_heads", fmt::format("not (B, T, {}, D)", fmt::join(heads, " + ")), {{"packed", packed}});
   std::vector<Tensor> parts;
   std::vector<std::int64_t> starts;
@@ -91,7 +91,7 @@ Tensor append_positions(Tensor& buffer, std::int64_t length, const Tensor& x) {
     check_alike("kv_cache", {{"buffer", buffer}, {"x", x}});
     Shape same = x.shape();
     if (same.rank() == 4) same[positions] = buffer.size(positions);
-    if (x.rank() != 4 || same != buffer.shape() || buffer.size(positions) < length)
+    if (x.dim() != 4 || same != buffer.shape() || buffer.size(positions) < length)
       fail<ShapeError>("kv_cache", fmt::format("x does not continue the {} positions that are kept", length),
                        {{"buffer", buffer}, {"x", x}});
   } else {

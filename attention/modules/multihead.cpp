@@ -50,7 +50,7 @@ void scale_rows(const Tensor& weight, std::int64_t begin, double factor) {
 }
 
 /// Returns N of x (B, N, width), or 0 for another x, which project() refuses.
-std::int64_t steps_of(const Tensor& x) { return x.defined() && x.rank() == 3 ? x.size(1) : 0; }
+std::int64_t steps_of(const Tensor& x) { return x.defined() && x.dim() == 3 ? x.size(1) : 0; }
 
 }  // namespace
 
@@ -110,7 +110,7 @@ MultiheadShell::Projected MultiheadShell::project(const Tensor& query, const Ten
   const Operands operands{{"query", query}, {"key", key}, {"value", value}};
   check_floating("multihead", operands);
   for (const Tensor& x : {query, key, value})
-    if (x.rank() != 3 || x.size(2) != heads_ * head_dim_)
+    if (x.dim() != 3 || x.size(2) != heads_ * head_dim_)
       fail<ShapeError>("multihead", fmt::format("query, key and value must be (B, N, {})", heads_ * head_dim_),
                        operands);
   const MemoryScope scope("projection", Category::query);  // queries, keys and values in one block

@@ -109,7 +109,7 @@ class MultiheadShell : public nn::SequenceMixer {
   SequencePart part_;
 };
 
-/// A width with the line of its call, like Argument for a tensor: no parameter can follow a pack.
+/// A width with the line of its call, like TensorArg for a tensor: no parameter can follow a pack.
 struct Width {
   Width(std::int64_t width, std::source_location line = std::source_location::current())  // NOLINT: made from it
       : value(width), site(line) {}

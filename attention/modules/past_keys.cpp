@@ -7,7 +7,7 @@
 #include "allocator/error.h"
 #include "allocator/memory_scope.h"
 #include "autograd/operators/views.h"
-#include "kernels/definition/attention_term.h"
+#include "kernels/functors/attention_term.h"
 #include "tensor/grad_mode.h"
 
 namespace poolgrad::attention {

@@ -59,7 +59,7 @@ kernels::PositionMap PatternAttention::positions(std::int64_t rows, std::int64_t
 }
 
 Tensor PatternAttention::forward(const Tensor& q, const Tensor& k, const Tensor& v, const AttendOptions& call) {
-  const std::int64_t rows = k.defined() && k.rank() == 4 ? k.size(1) : 0;  // attend() refuses the rest
+  const std::int64_t rows = k.defined() && k.dim() == 4 ? k.size(1) : 0;  // attend() refuses the rest
   const std::int64_t length = whole_length(call.key_positions.length(rows), call.whole);
   const Pattern of_length = pattern(length, call.causal);
   if (length > of_length.length())
@@ -69,7 +69,7 @@ Tensor PatternAttention::forward(const Tensor& q, const Tensor& k, const Tensor&
   options.whole = 0;
   const bool in_parts = takes_parts(call.whole), biased = options.bias.defined();
   const bool one_rank = in_parts ? ranks() == 1 && biased : setup_.communicator || setup_.ring_size == 1;
-  const bool few = options.key_positions.gap > 0 || (q.defined() && q.rank() == 4 && q.size(1) < setup_.ring_size);
+  const bool few = options.key_positions.gap > 0 || (q.defined() && q.dim() == 4 && q.size(1) < setup_.ring_size);
   // Several ranks refuse a bias, even with few queries.
   if (one_rank || (few && !in_parts && !biased)) return attend(q, k, v, of_length, options).out;
   RingOptions ring{.attend = options,

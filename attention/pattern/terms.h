@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "attention/pattern/pattern.h"
-#include "kernels/definition/attention_term.h"
+#include "kernels/functors/attention_term.h"
 #include "kernels/schedule/attention_schedule.h"
 
 namespace poolgrad::attention {

@@ -15,7 +15,7 @@ double sum_of(const std::vector<double>& pairs) { return std::accumulate(pairs.b
 
 RingPlan plan_of(const Pattern& pattern, Layout layout, int ranks, std::int64_t heads, std::int64_t tokens) {
   if (ranks < 1 || tokens < ranks || tokens % ranks != 0)
-    throw ValueError(fmt::format("[RingOutline] {} tokens do not divide among {} ranks", tokens, ranks));
+    throw ValueError(fmt::format("[RingCostModel] {} tokens do not divide among {} ranks", tokens, ranks));
   return {pattern, layout, ranks, heads, tokens, tokens, 0};
 }
 
@@ -32,7 +32,7 @@ std::int64_t RingShare::gradient_bytes() const {
   return ring_message_bytes(batch, tokens, kv_heads, width, value_width, compute_dtype(dtype));
 }
 
-RingOutline::RingOutline(const Pattern& pattern, Layout layout, int ranks, std::int64_t heads, std::int64_t tokens)
+RingCostModel::RingCostModel(const Pattern& pattern, Layout layout, int ranks, std::int64_t heads, std::int64_t tokens)
     : plan_(plan_of(pattern, layout, ranks, heads, tokens)) {
   for (const int step : plan_.visited()) {
     std::vector<double> most(plan_.passes(), 0.0);
@@ -47,7 +47,7 @@ RingOutline::RingOutline(const Pattern& pattern, Layout layout, int ranks, std::
   }
 }
 
-std::vector<RingSend> RingOutline::sends(int rank, const RingShare& share, Exchange exchange, bool backward) const {
+std::vector<RingSend> RingCostModel::sends(int rank, const RingShare& share, Exchange exchange, bool backward) const {
   const std::int64_t keys = share.key_bytes(), gradients = share.gradient_bytes();
   const std::vector<int>& visited = plan_.visited();
   const int ranks = plan_.ranks();
@@ -69,7 +69,7 @@ std::vector<RingSend> RingOutline::sends(int rank, const RingShare& share, Excha
   return sends;
 }
 
-RingMemory RingOutline::memory(const RingShare& share, Exchange exchange) const {
+RingMemory RingCostModel::memory(const RingShare& share, Exchange exchange) const {
   const auto element = static_cast<std::int64_t>(size_of(share.dtype));
   const auto compute = static_cast<std::int64_t>(size_of(compute_dtype(share.dtype)));
   const std::int64_t q = elements(share, share.heads, share.width), k = elements(share, share.kv_heads, share.width);

@@ -36,10 +36,10 @@ struct RingMemory {
 };
 
 /// Counts the pairs of every rank in every step: ranks * visited().size() times RingPlan::compile().
-class RingOutline {
+class RingCostModel {
  public:
   /// Throws ValueError if the ranks do not divide the tokens.
-  RingOutline(const Pattern& pattern, Layout layout, int ranks, std::int64_t heads, std::int64_t tokens);
+  RingCostModel(const Pattern& pattern, Layout layout, int ranks, std::int64_t heads, std::int64_t tokens);
 
   const RingPlan& plan() const { return plan_; }
   /// Returns the pairs of each pass for the busiest rank in step plan().visited()[phase].

@@ -135,12 +135,12 @@ void RingBackward::run(int phase) {
   travelling_.reset(), keys_.reset();
 }
 
-RingBackward::Met RingBackward::meet(int step, const RingSlots::Pair& keys) const {
+RingBackward::StepOperands RingBackward::meet(int step, const RingSlots::Pair& keys) const {
   const int rank = communicator_->rank();
   return {call_.plan->compile(rank, step), call_.operands(x_, rank, step, keys.first, keys.second)};
 }
 
-void RingBackward::compute(const Met& met, kernels::AttentionGradients into) {
+void RingBackward::compute(const StepOperands& met, kernels::AttentionGradients into) {
   const AttendOperands& x = met.operands;
   for (const kernels::AttentionSchedule& pass : met.pattern.passes) {
     kernels::attention_backward(current_stream(x.q.device()), pass, call_.attend.scores_of(x), x.q.view(), x.k.view(),

@@ -153,12 +153,12 @@ class RingBackward {
 
  private:
   /// The operands of a step, for any number of kernels.
-  struct Met {
+  struct StepOperands {
     Pattern::Compiled pattern;
     AttendOperands operands;
   };
-  Met meet(int step, const RingSlots::Pair& keys) const;
-  void compute(const Met& met, kernels::AttentionGradients into);
+  StepOperands meet(int step, const RingSlots::Pair& keys) const;
+  void compute(const StepOperands& met, kernels::AttentionGradients into);
 
   RingCall call_;
   AttendOperands x_;

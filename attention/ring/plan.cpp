@@ -101,7 +101,7 @@ Tensor join_shards(const std::vector<Tensor>& shards, Layout layout, int dim, Ca
   dim = normalize_dim("join_shards", dim, shards[0].shape());
   Shape shape = shards[0].shape();
   shape[dim] = 0;
-  for (const Tensor& shard : shards) shape[dim] += dim < shard.rank() ? shard.size(dim) : 0;
+  for (const Tensor& shard : shards) shape[dim] += dim < shard.dim() ? shard.size(dim) : 0;
   Tensor whole = Tensor::empty(shape, shards[0].options());
   for (int rank = 0; rank < ranks; ++rank) {
     const Tensor& shard = shards[static_cast<std::size_t>(rank)];

@@ -79,7 +79,7 @@ Attended ring_attend(const Tensor& q, const Tensor& k, const Tensor& v, const Pa
   const int ranks = communicator->size(), rank = communicator->rank();
   if (!options.devices.empty())
     throw ValueError("[ring_attend] devices is only for ring_attend_all; a rank computes on the device of its tensors");
-  const std::int64_t keys = options.keys.value_or(k.defined() && k.rank() == 4 ? k.size(1) * ranks : 0);
+  const std::int64_t keys = options.keys.value_or(k.defined() && k.dim() == 4 ? k.size(1) * ranks : 0);
   const bool differentiable = check_ring(q, k, v, keys, options.attend);
   const AttendOperands x = ring_operands(q, k, v, options.attend);
   RingCall ring = prepare_ring(x, pattern, ranks, options, options.queries.value_or(x.queries() * ranks), keys);
@@ -205,7 +205,7 @@ Attended ring_attend_all(const Tensor& q, const Tensor& k, const Tensor& v, cons
   if (const auto cast = autocast("ring_attend_all", {q, k, v}); !cast.empty())
     return ring_attend_all(cast[0], cast[1], cast[2], pattern, ranks, options, progress);
   const bool differentiable =
-      check_ring(q, k, v, k.defined() && k.rank() == 4 ? k.size(1) : 0, options.attend);  // it refuses the rest
+      check_ring(q, k, v, k.defined() && k.dim() == 4 ? k.size(1) : 0, options.attend);  // it refuses the rest
   if (ranks < 1) throw ValueError("[ring_attend_all] needs at least one rank, got " + std::to_string(ranks));
   const AttendOperands x = ring_operands(q, k, v, options.attend);
   const Ring ring{prepare_ring(x, pattern, ranks, options, x.queries(), x.keys()),

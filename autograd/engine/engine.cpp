@@ -237,10 +237,10 @@ class PassGuard {
 /// Returns the initial gradient: `given`, or 1 for a one-element output.
 Tensor seed(const char* op, std::size_t position, const Tensor& output, const Tensor& given, std::source_location at) {
   if (!given.defined()) {
-    if (output.count() != 1)
+    if (output.numel() != 1)
       throw ShapeError(
           fmt::format("[{}] output {} has {} elements, not one: it needs a gradient of its shape, or sum() before: {}",
-                      op, position, output.count(), describe(output)));
+                      op, position, output.numel(), describe(output)));
     return Tensor::empty(output.shape(), output.options(), at).fill(1.0);
   }
   if (TensorMeta(output).matches(given)) return given;

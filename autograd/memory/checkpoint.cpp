@@ -25,7 +25,7 @@ namespace {
 
 /// Thrown to end a second run that has supplied all needed tensors. Not a std::exception, so that error handlers of the
 /// function let it pass.
-struct EverythingIsThere {};
+struct StopRecompute {};
 
 /// The tensor that a second run supplies for a slot of the first: packed by the surrounding policy, or plain.
 struct Supplied {
@@ -287,7 +287,7 @@ class CheckpointedCall::SecondRun : public Run {
       supplied.storage = tensor.storage();
       supplied.version = tensor.storage()->version();
     }
-    if (++next_ == needed_ && stops_) throw EverythingIsThere();
+    if (++next_ == needed_ && stops_) throw StopRecompute();
     return next_ - 1;
   }
 
@@ -384,7 +384,7 @@ std::vector<Tensor> CheckpointedCall::unpack_inputs() const {
 std::vector<Tensor> CheckpointedCall::run_again(const std::vector<Tensor>& inputs) {
   const MemoryScope scope(tag_);
   const EnableGradGuard grad;
-  NoSecondRunGuard::check("checkpoint");
+  ForbidRecompute::check("checkpoint");
   const AutocastScope as_then(autocast_);
   const RandomLogGuard replay(random_, RandomLogGuard::replays);
   return function_(inputs);
@@ -406,7 +406,7 @@ auto CheckpointedCall::slots_again() -> std::vector<Slot> {
   SecondRun policy(*this, inputs, SecondRun::Purpose::slots);
   try {
     run_again(inputs);
-  } catch (const EverythingIsThere&) {
+  } catch (const StopRecompute&) {
     if (!policy.is_complete()) throw;  // thrown for an enclosing call
   }
   if (!policy.is_complete()) policy.fail_at_end();
@@ -462,9 +462,9 @@ thread_local const char* no_second_run = nullptr;  // the reason; nullptr: allow
 
 }  // namespace
 
-NoSecondRunGuard::NoSecondRunGuard(const char* reason) : previous_(std::exchange(no_second_run, reason)) {}
-NoSecondRunGuard::~NoSecondRunGuard() { no_second_run = previous_; }
-void NoSecondRunGuard::check(const char* op) {
+ForbidRecompute::ForbidRecompute(const char* reason) : previous_(std::exchange(no_second_run, reason)) {}
+ForbidRecompute::~ForbidRecompute() { no_second_run = previous_; }
+void ForbidRecompute::check(const char* op) {
   if (no_second_run != nullptr && grad_enabled())
     throw Error(fmt::format("[{}] the function cannot be run again: {}", op, no_second_run));
 }
@@ -473,7 +473,7 @@ namespace {
 
 std::vector<Tensor> checkpointed(const Definition& function, const std::vector<Tensor>& inputs, bool is_an_operator) {
   if (!grad_enabled()) return function(inputs);
-  NoSecondRunGuard::check("checkpoint");
+  ForbidRecompute::check("checkpoint");
   const auto call = std::make_shared<CheckpointedCall>(function, inputs);
   const double flops_before = SavedTensor::flops_recorded();
   std::vector<Tensor> outputs = call->run(inputs);

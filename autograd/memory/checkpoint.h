@@ -36,12 +36,12 @@ std::vector<Tensor> checkpoint_part(const Definition& function, const std::vecto
 
 /// While alive, checkpointed functions of this thread throw "[checkpoint] the function cannot be run again: <reason>"
 /// in first and second runs, because the tensors that they read are temporary. Guards nest.
-class NoSecondRunGuard {
+class ForbidRecompute {
  public:
-  explicit NoSecondRunGuard(const char* reason);
-  ~NoSecondRunGuard();
-  NoSecondRunGuard(const NoSecondRunGuard&) = delete;
-  NoSecondRunGuard& operator=(const NoSecondRunGuard&) = delete;
+  explicit ForbidRecompute(const char* reason);
+  ~ForbidRecompute();
+  ForbidRecompute(const ForbidRecompute&) = delete;
+  ForbidRecompute& operator=(const ForbidRecompute&) = delete;
 
   /// Throws Error if a guard is alive and grad mode is on. Operators that run functions again call it.
   static void check(const char* op);

@@ -39,7 +39,7 @@ std::int64_t positions_of(const std::vector<Tensor>& inputs, std::int64_t dim, s
     text += (text.empty() ? "" : ", ") + describe(input);
     if (!input.defined()) continue;
     if (first == nullptr) first = &input;
-    same &= dim < input.rank() && input.shape()[static_cast<int>(dim)] == first->shape()[static_cast<int>(dim)];
+    same &= dim < input.dim() && input.shape()[static_cast<int>(dim)] == first->shape()[static_cast<int>(dim)];
   }
   if (tile < 1) throw ValueError("[checkpoint_tiled] a tile must have at least 1 position: " + std::to_string(tile));
   if (first == nullptr) throw ValueError("[checkpoint_tiled] no tensor to cut into tiles");

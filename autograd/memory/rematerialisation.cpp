@@ -37,7 +37,7 @@ class Rematerialisation::Results : public ReclaimClient,
       : options_(options), file_(options.offload_folder.empty() ? nullptr : OffloadFile::in(options.offload_folder)) {}
 
   std::string name() const override { return "saved tensors that can be recomputed"; }
-  RungId kind() const override { return RungId::rematerialise; }
+  ReclaimStageId kind() const override { return ReclaimStageId::rematerialise; }
   double price_per_byte() const override {
     const std::lock_guard lock(mutex_);
     return droppable_.empty() ? 0.0 : droppable_.begin()->first.first;
@@ -393,7 +393,7 @@ class Rematerialisation::Results::Packed : public PackedTensor {
 
 std::unique_ptr<PackedTensor> Rematerialisation::Results::pack(const Tensor& tensor, bool is_again) {
   const std::lock_guard lock(mutex_);
-  if ((options_.device && tensor.device() != *options_.device) || tensor.count() == 0) return nullptr;
+  if ((options_.device && tensor.device() != *options_.device) || tensor.numel() == 0) return nullptr;
   std::shared_ptr<RecordedResult> result = find(tensor);
   if (result == nullptr) {
     if (!can_move()) return nullptr;

@@ -64,7 +64,7 @@ Tensor record_product(BinaryOp op, BinaryOp gradient, const Tensor& a, const Ten
 
 }  // namespace
 
-Tensor add(Argument a, const Tensor& b) {
+Tensor add(TensorArg a, const Tensor& b) {
   if (const auto cast = autocast("add", {a, b}); !cast.empty()) return add(cast[0], cast[1]);
   Tensor out = computed("add", BinaryOp::add, a, b);
   if (wants_gradient({a, b}))
@@ -76,7 +76,7 @@ Tensor add(Argument a, const Tensor& b) {
   return out;
 }
 
-Tensor sub(Argument a, const Tensor& b) {
+Tensor sub(TensorArg a, const Tensor& b) {
   if (const auto cast = autocast("sub", {a, b}); !cast.empty()) return sub(cast[0], cast[1]);
   Tensor out = computed("sub", BinaryOp::sub, a, b);
   if (wants_gradient({a, b}))
@@ -88,7 +88,7 @@ Tensor sub(Argument a, const Tensor& b) {
   return out;
 }
 
-Tensor mul(Argument a, const Tensor& b) {
+Tensor mul(TensorArg a, const Tensor& b) {
   if (const auto cast = autocast("mul", {a, b}); !cast.empty()) return mul(cast[0], cast[1]);
   return record_product(BinaryOp::mul, BinaryOp::mul, a, b);
 }
@@ -99,7 +99,7 @@ Tensor mul_with_no_nan_gradients(const Tensor& a, const Tensor& b) {
   return record_product(BinaryOp::mul, BinaryOp::mul_no_nan, a, b);
 }
 
-Tensor div(Argument a, const Tensor& b) {
+Tensor div(TensorArg a, const Tensor& b) {
   if (const auto cast = autocast("div", {a, b}); !cast.empty()) return div(cast[0], cast[1]);
   Tensor out = computed("div", BinaryOp::div, a, b);
   if (wants_gradient({a, b}))
@@ -115,7 +115,7 @@ Tensor div(Argument a, const Tensor& b) {
   return out;
 }
 
-Tensor pow(Argument a, const Tensor& b) {
+Tensor pow(TensorArg a, const Tensor& b) {
   if (const auto cast = autocast("pow", {a, b}); !cast.empty()) return pow(cast[0], cast[1]);
   Tensor out = computed("pow", BinaryOp::pow, a, b);
   if (wants_gradient({a, b}))
@@ -142,9 +142,9 @@ Tensor pow(Argument a, const Tensor& b) {
   return out;
 }
 
-Tensor pow(double base, Argument exponent) { return pow(number_beside("pow", exponent, base), exponent); }
+Tensor pow(double base, TensorArg exponent) { return pow(number_beside("pow", exponent, base), exponent); }
 
-Tensor atan2(Argument y, const Tensor& x) {
+Tensor atan2(TensorArg y, const Tensor& x) {
   if (const auto cast = autocast("atan2", {y, x}); !cast.empty()) return atan2(cast[0], cast[1]);
   check_floating("atan2", {{"y", y}, {"x", x}});
   Tensor out = computed("atan2", BinaryOp::atan2, y, x);
@@ -155,7 +155,7 @@ Tensor atan2(Argument y, const Tensor& x) {
              const Tensor a = to(y.unpack(), wide), b = to(x.unpack(), wide);
              // Divides both by the larger one, so that their squares do not overflow.
              const Tensor larger = maximum(abs(a.detach()), abs(b.detach()));
-             const Tensor scale = masked_fill(larger, ~((larger > 0.0) & is_finite(larger)), 1.0);
+             const Tensor scale = masked_fill(larger, ~((larger > 0.0) & isfinite(larger)), 1.0);
              const Tensor rise = a / scale, run = b / scale, length = square(rise) + square(run);
              const Tensor part = to(call.gradient(), wide) / (masked_fill(length, length == 0.0, 1.0) * scale);
              return {call.needs(0) ? to(sum_to(part * run, a.shape()), dtype) : Tensor(),
@@ -190,21 +190,21 @@ Tensor record_rest(const char* name, BinaryOp op, const Tensor& a, const Tensor&
 
 }  // namespace
 
-Tensor fmod(Argument a, const Tensor& b) { return record_rest("fmod", BinaryOp::fmod, a, b); }
-Tensor fmod(Argument a, double b) { return fmod(*a, number_beside("fmod", a, b)); }
-Tensor remainder(Argument a, const Tensor& b) { return record_rest("remainder", BinaryOp::remainder, a, b); }
-Tensor remainder(Argument a, double b) { return remainder(*a, number_beside("remainder", a, b)); }
+Tensor fmod(TensorArg a, const Tensor& b) { return record_rest("fmod", BinaryOp::fmod, a, b); }
+Tensor fmod(TensorArg a, double b) { return fmod(*a, number_beside("fmod", a, b)); }
+Tensor remainder(TensorArg a, const Tensor& b) { return record_rest("remainder", BinaryOp::remainder, a, b); }
+Tensor remainder(TensorArg a, double b) { return remainder(*a, number_beside("remainder", a, b)); }
 
-Tensor maximum(Argument a, const Tensor& b) {
+Tensor maximum(TensorArg a, const Tensor& b) {
   return record_extremum("maximum", BinaryOp::maximum, BinaryOp::maximum_share, a, b);
 }
-Tensor minimum(Argument a, const Tensor& b) {
+Tensor minimum(TensorArg a, const Tensor& b) {
   return record_extremum("minimum", BinaryOp::minimum, BinaryOp::minimum_share, a, b);
 }
-Tensor maximum(Argument a, double b) { return maximum(*a, number_beside("maximum", a, b)); }
-Tensor maximum(double a, Argument b) { return maximum(number_beside("maximum", b, a), b); }
-Tensor minimum(Argument a, double b) { return minimum(*a, number_beside("minimum", a, b)); }
-Tensor minimum(double a, Argument b) { return minimum(number_beside("minimum", b, a), b); }
+Tensor maximum(TensorArg a, double b) { return maximum(*a, number_beside("maximum", a, b)); }
+Tensor maximum(double a, TensorArg b) { return maximum(number_beside("maximum", b, a), b); }
+Tensor minimum(TensorArg a, double b) { return minimum(*a, number_beside("minimum", a, b)); }
+Tensor minimum(double a, TensorArg b) { return minimum(number_beside("minimum", b, a), b); }
 
 namespace {
 
@@ -226,7 +226,7 @@ Tensor record_extremum(const char* name, BinaryOp op, BinaryOp share, const Tens
 
 }  // namespace
 
-Tensor pow(Argument a, double exponent) {
+Tensor pow(TensorArg a, double exponent) {
   if (!is_floating(a->dtype()) && !has_number(DType::i64, exponent))
     fail<ValueError>("pow", fmt::format("exponent {} of an integer is not an i64 number", exponent), {{"x", a}});
   return record_unary("power", UnaryOp::power, a, exponent, 0.0, Domain::numbers);
@@ -245,36 +245,36 @@ Tensor with_number(const char* op, const Tensor& x, double number, double scale,
 
 }  // namespace
 
-Tensor affine(Argument x, double scale, double shift) {
+Tensor affine(TensorArg x, double scale, double shift) {
   check_whole("affine", x, {scale, shift});
   return record_unary("affine", UnaryOp::affine, x, scale, shift, Domain::numbers);
 }
 
-Tensor operator+(Argument a, const Tensor& b) { return add(*a, b); }
-Tensor operator-(Argument a, const Tensor& b) { return sub(*a, b); }
-Tensor operator*(Argument a, const Tensor& b) { return mul(*a, b); }
-Tensor operator/(Argument a, const Tensor& b) { return div(*a, b); }
-Tensor operator+(Argument a, double b) { return with_number("add", a, b, 1.0, b); }
-Tensor operator+(double a, Argument b) { return with_number("add", b, a, 1.0, a); }
-Tensor operator-(Argument a, double b) { return with_number("sub", a, b, 1.0, -b); }
-Tensor operator-(double a, Argument b) { return with_number("sub", b, a, -1.0, a); }
+Tensor operator+(TensorArg a, const Tensor& b) { return add(*a, b); }
+Tensor operator-(TensorArg a, const Tensor& b) { return sub(*a, b); }
+Tensor operator*(TensorArg a, const Tensor& b) { return mul(*a, b); }
+Tensor operator/(TensorArg a, const Tensor& b) { return div(*a, b); }
+Tensor operator+(TensorArg a, double b) { return with_number("add", a, b, 1.0, b); }
+Tensor operator+(double a, TensorArg b) { return with_number("add", b, a, 1.0, a); }
+Tensor operator-(TensorArg a, double b) { return with_number("sub", a, b, 1.0, -b); }
+Tensor operator-(double a, TensorArg b) { return with_number("sub", b, a, -1.0, a); }
 // The shift is -0: adding 0 would turn -0 into 0.
-Tensor operator*(Argument a, double b) { return with_number("mul", a, b, b, -0.0); }
-Tensor operator*(double a, Argument b) { return with_number("mul", b, a, a, -0.0); }
-Tensor operator/(Argument a, double b) {
+Tensor operator*(TensorArg a, double b) { return with_number("mul", a, b, b, -0.0); }
+Tensor operator*(double a, TensorArg b) { return with_number("mul", b, a, a, -0.0); }
+Tensor operator/(TensorArg a, double b) {
   check_whole("div", a, {b});
   return record_unary("div", UnaryOp::quotient, a, b, 0.0, Domain::numbers);
 }
-Tensor operator/(double a, Argument b) {
+Tensor operator/(double a, TensorArg b) {
   return is_floating(b->dtype()) ? affine(reciprocal(*b), a, -0.0) : div(full({}, a, b->options()), b);
 }
-Tensor operator-(Argument x) { return neg(*x); }
+Tensor operator-(TensorArg x) { return neg(*x); }
 
-Tensor sum_to(Argument x, const Shape& shape) {
+Tensor sum_to(TensorArg x, const Shape& shape) {
   if (x->shape() == shape) return is_floating(x->dtype()) ? *x : to(*x, DType::i64);
-  const int lead = x->rank() - shape.rank();
+  const int lead = x->dim() - shape.rank();
   Dims dims;
-  for (int d = 0; d < x->rank(); ++d) {
+  for (int d = 0; d < x->dim(); ++d) {
     if (d < lead || (shape[d - lead] == 1 && x->shape()[d] != 1)) {
       dims.append(d);
     } else if (shape[d - lead] != x->shape()[d]) {
@@ -292,45 +292,45 @@ Tensor compared(const char* name, BinaryOp op, const Tensor& a, const Tensor& b,
   return computed(name, op, a, b, DType::boolean, at);
 }
 
-Tensor compared_with_number(const char* name, Tensor (*compare)(Argument, const Tensor&), const Tensor& a, double b) {
+Tensor compared_with_number(const char* name, Tensor (*compare)(TensorArg, const Tensor&), const Tensor& a, double b) {
   return compare(a, number_beside(name, a, b));
 }
 
 }  // namespace
 
-Tensor equal(Argument a, const Tensor& b) { return compared("equal", BinaryOp::eq, a, b); }
-Tensor not_equal(Argument a, const Tensor& b) { return compared("not_equal", BinaryOp::ne, a, b); }
-Tensor less(Argument a, const Tensor& b) { return compared("less", BinaryOp::lt, a, b); }
-Tensor less_equal(Argument a, const Tensor& b) { return compared("less_equal", BinaryOp::le, a, b); }
-Tensor greater(Argument a, const Tensor& b) { return compared("greater", BinaryOp::gt, a, b); }
-Tensor greater_equal(Argument a, const Tensor& b) { return compared("greater_equal", BinaryOp::ge, a, b); }
+Tensor equal(TensorArg a, const Tensor& b) { return compared("equal", BinaryOp::eq, a, b); }
+Tensor not_equal(TensorArg a, const Tensor& b) { return compared("not_equal", BinaryOp::ne, a, b); }
+Tensor less(TensorArg a, const Tensor& b) { return compared("less", BinaryOp::lt, a, b); }
+Tensor less_equal(TensorArg a, const Tensor& b) { return compared("less_equal", BinaryOp::le, a, b); }
+Tensor greater(TensorArg a, const Tensor& b) { return compared("greater", BinaryOp::gt, a, b); }
+Tensor greater_equal(TensorArg a, const Tensor& b) { return compared("greater_equal", BinaryOp::ge, a, b); }
 
-Tensor operator==(Argument a, Argument b) { return equal(*a, *b); }
-Tensor operator!=(Argument a, Argument b) { return not_equal(*a, *b); }
-Tensor operator<(Argument a, const Tensor& b) { return less(*a, b); }
-Tensor operator<=(Argument a, const Tensor& b) { return less_equal(*a, b); }
-Tensor operator>(Argument a, const Tensor& b) { return greater(*a, b); }
-Tensor operator>=(Argument a, const Tensor& b) { return greater_equal(*a, b); }
-Tensor operator==(Argument a, double b) { return compared_with_number("equal", equal, a, b); }
-Tensor operator!=(Argument a, double b) { return compared_with_number("not_equal", not_equal, a, b); }
-Tensor operator<(Argument a, double b) { return compared_with_number("less", less, a, b); }
-Tensor operator<=(Argument a, double b) { return compared_with_number("less_equal", less_equal, a, b); }
-Tensor operator>(Argument a, double b) { return compared_with_number("greater", greater, a, b); }
-Tensor operator>=(Argument a, double b) { return compared_with_number("greater_equal", greater_equal, a, b); }
-Tensor operator==(double a, Argument b) { return *b == a; }
-Tensor operator!=(double a, Argument b) { return *b != a; }
-Tensor operator<(double a, Argument b) { return *b > a; }
-Tensor operator<=(double a, Argument b) { return *b >= a; }
-Tensor operator>(double a, Argument b) { return *b < a; }
-Tensor operator>=(double a, Argument b) { return *b <= a; }
+Tensor operator==(TensorArg a, TensorArg b) { return equal(*a, *b); }
+Tensor operator!=(TensorArg a, TensorArg b) { return not_equal(*a, *b); }
+Tensor operator<(TensorArg a, const Tensor& b) { return less(*a, b); }
+Tensor operator<=(TensorArg a, const Tensor& b) { return less_equal(*a, b); }
+Tensor operator>(TensorArg a, const Tensor& b) { return greater(*a, b); }
+Tensor operator>=(TensorArg a, const Tensor& b) { return greater_equal(*a, b); }
+Tensor operator==(TensorArg a, double b) { return compared_with_number("equal", equal, a, b); }
+Tensor operator!=(TensorArg a, double b) { return compared_with_number("not_equal", not_equal, a, b); }
+Tensor operator<(TensorArg a, double b) { return compared_with_number("less", less, a, b); }
+Tensor operator<=(TensorArg a, double b) { return compared_with_number("less_equal", less_equal, a, b); }
+Tensor operator>(TensorArg a, double b) { return compared_with_number("greater", greater, a, b); }
+Tensor operator>=(TensorArg a, double b) { return compared_with_number("greater_equal", greater_equal, a, b); }
+Tensor operator==(double a, TensorArg b) { return *b == a; }
+Tensor operator!=(double a, TensorArg b) { return *b != a; }
+Tensor operator<(double a, TensorArg b) { return *b > a; }
+Tensor operator<=(double a, TensorArg b) { return *b >= a; }
+Tensor operator>(double a, TensorArg b) { return *b < a; }
+Tensor operator>=(double a, TensorArg b) { return *b <= a; }
 
-Tensor logical_and(Argument a, const Tensor& b) {
+Tensor logical_and(TensorArg a, const Tensor& b) {
   return computed("logical_and", BinaryOp::logical_and, a, b, DType::boolean);
 }
-Tensor logical_or(Argument a, const Tensor& b) {
+Tensor logical_or(TensorArg a, const Tensor& b) {
   return computed("logical_or", BinaryOp::logical_or, a, b, DType::boolean);
 }
-Tensor logical_not(Argument x) { return unary_test("logical_not", kernels::UnaryOp::logical_not, x); }
+Tensor logical_not(TensorArg x) { return unary_test("logical_not", kernels::UnaryOp::logical_not, x); }
 
 namespace {
 
@@ -341,15 +341,15 @@ void check_bools(const char* op, Operands operands) {
 
 }  // namespace
 
-Tensor operator&(Argument a, const Tensor& b) {
+Tensor operator&(TensorArg a, const Tensor& b) {
   check_bools("&", {{"lhs", a}, {"rhs", b}});
   return logical_and(*a, b);
 }
-Tensor operator|(Argument a, const Tensor& b) {
+Tensor operator|(TensorArg a, const Tensor& b) {
   check_bools("|", {{"lhs", a}, {"rhs", b}});
   return logical_or(*a, b);
 }
-Tensor operator~(Argument x) {
+Tensor operator~(TensorArg x) {
   check_bools("~", {{"x", x}});
   return logical_not(*x);
 }
@@ -380,7 +380,7 @@ Tensor assigned(const char* op, Tensor x, const Tensor& y, const Compute& comput
   return x;
 }
 
-Tensor assigned_tensor(const char* op, BinaryOp kernel, Tensor (*function)(Argument, const Tensor&), const Tensor& x,
+Tensor assigned_tensor(const char* op, BinaryOp kernel, Tensor (*function)(TensorArg, const Tensor&), const Tensor& x,
                        const Tensor& y) {
   if (!y.defined()) fail<ValueError>(op, "the right side is undefined", {{"lhs", x}});
   const auto compute = [&] { return function(x, y); };
@@ -407,13 +407,13 @@ Tensor assigned_number(const char* op, UnaryOp kernel, const Tensor& x, double n
 
 }  // namespace
 
-Tensor operator+=(Argument x, const Tensor& y) { return assigned_tensor("+=", BinaryOp::add, add, x, y); }
-Tensor operator-=(Argument x, const Tensor& y) { return assigned_tensor("-=", BinaryOp::sub, sub, x, y); }
-Tensor operator*=(Argument x, const Tensor& y) { return assigned_tensor("*=", BinaryOp::mul, mul, x, y); }
-Tensor operator/=(Argument x, const Tensor& y) { return assigned_tensor("/=", BinaryOp::div, div, x, y); }
-Tensor operator+=(Argument x, double y) { return assigned_number("+=", UnaryOp::affine, x, y, 1.0, y); }
-Tensor operator-=(Argument x, double y) { return assigned_number("-=", UnaryOp::affine, x, y, 1.0, -y); }
-Tensor operator*=(Argument x, double y) { return assigned_number("*=", UnaryOp::affine, x, y, y, -0.0); }
-Tensor operator/=(Argument x, double y) { return assigned_number("/=", UnaryOp::quotient, x, y, y, 0.0); }
+Tensor operator+=(TensorArg x, const Tensor& y) { return assigned_tensor("+=", BinaryOp::add, add, x, y); }
+Tensor operator-=(TensorArg x, const Tensor& y) { return assigned_tensor("-=", BinaryOp::sub, sub, x, y); }
+Tensor operator*=(TensorArg x, const Tensor& y) { return assigned_tensor("*=", BinaryOp::mul, mul, x, y); }
+Tensor operator/=(TensorArg x, const Tensor& y) { return assigned_tensor("/=", BinaryOp::div, div, x, y); }
+Tensor operator+=(TensorArg x, double y) { return assigned_number("+=", UnaryOp::affine, x, y, 1.0, y); }
+Tensor operator-=(TensorArg x, double y) { return assigned_number("-=", UnaryOp::affine, x, y, 1.0, -y); }
+Tensor operator*=(TensorArg x, double y) { return assigned_number("*=", UnaryOp::affine, x, y, y, -0.0); }
+Tensor operator/=(TensorArg x, double y) { return assigned_number("/=", UnaryOp::quotient, x, y, y, 0.0); }
 
 }  // namespace poolgrad

@@ -47,31 +47,31 @@ Tensor repeated(const Tensor& x, std::int64_t times, int axis, bool elementwise)
 
 }  // namespace
 
-Tensor tril(Argument x, std::int64_t offset) { return masked_fill(*x, above_diagonal("tril", x, offset), 0.0); }
-Tensor triu(Argument x, std::int64_t offset) {
+Tensor tril(TensorArg x, std::int64_t offset) { return masked_fill(*x, above_diagonal("tril", x, offset), 0.0); }
+Tensor triu(TensorArg x, std::int64_t offset) {
   return masked_fill(
       *x, logical_not(above_diagonal("triu", x, offset - (offset > std::numeric_limits<std::int64_t>::min()))), 0.0);
 }
 
-Tensor diag(Argument x, std::int64_t offset) {
+Tensor diag(TensorArg x, std::int64_t offset) {
   check_devices("diag", {{"x", x}});
-  if (x->rank() == 2) return diagonal(*x, offset);
-  if (x->rank() != 1) fail<ShapeError>("diag", "needs a vector or a matrix", {{"x", x}});
+  if (x->dim() == 2) return diagonal(*x, offset);
+  if (x->dim() != 1) fail<ShapeError>("diag", "needs a vector or a matrix", {{"x", x}});
   if (offset < -widest || offset > widest)
     fail<ShapeError>("diag", "an offset of " + std::to_string(offset) + " makes a matrix of too many elements",
                      {{"x", x}});
-  const std::int64_t size = x->count() + std::abs(offset);
+  const std::int64_t size = x->numel() + std::abs(offset);
   return placed_on_diagonal(x, {size, size}, offset, 0, 1);
 }
 
-Tensor outer(Argument a, const Tensor& b) {
+Tensor outer(TensorArg a, const Tensor& b) {
   const Operands operands = {{"lhs", a}, {"rhs", b}};
   check_devices("outer", operands);
-  if (a->rank() != 1 || b.rank() != 1) fail<ShapeError>("outer", "needs two vectors", operands);
+  if (a->dim() != 1 || b.dim() != 1) fail<ShapeError>("outer", "needs two vectors", operands);
   return unsqueeze(*a, 1) * b;
 }
 
-Tensor one_hot(Argument index, std::int64_t classes, DType dtype) {
+Tensor one_hot(TensorArg index, std::int64_t classes, DType dtype) {
   const Operands operands = {{"index", index}};
   check_devices("one_hot", operands);
   check_dtype("one_hot", index, DType::i64, "indices must be i64", operands);
@@ -79,7 +79,7 @@ Tensor one_hot(Argument index, std::int64_t classes, DType dtype) {
   return to(equal(unsqueeze(*index, -1), arange(0.0, static_cast<double>(classes), 1.0, index->options())), dtype);
 }
 
-Tensor roll(Argument x, std::int64_t shift, std::int64_t dim) {
+Tensor roll(TensorArg x, std::int64_t shift, std::int64_t dim) {
   check_devices("roll", {{"x", x}});
   const int axis = normalize_dim("roll", dim, x->shape());
   const std::int64_t size = x->shape()[axis];
@@ -88,11 +88,11 @@ Tensor roll(Argument x, std::int64_t shift, std::int64_t dim) {
   return cat({slice(*x, axis, cut), slice(*x, axis, 0, cut)}, axis);
 }
 
-Tensor flip(Argument x, const Dims& dims) {
+Tensor flip(TensorArg x, const Dims& dims) {
   check_devices("flip", {{"x", x}});
   Tensor out = x;
   const std::bitset<max_rank> reversed = named_dims("flip", x, dims);
-  for (int axis = 0; axis < x->rank(); ++axis) {
+  for (int axis = 0; axis < x->dim(); ++axis) {
     if (!reversed[static_cast<std::size_t>(axis)]) continue;
     const auto last = static_cast<double>(x->shape()[axis] - 1);
     out = index_select(out, axis, arange(last, -1.0, -1.0, {DType::i64, x->device()}));
@@ -100,19 +100,19 @@ Tensor flip(Argument x, const Dims& dims) {
   return out;
 }
 
-Tensor repeat(Argument x, std::int64_t times, std::int64_t dim) {
+Tensor repeat(TensorArg x, std::int64_t times, std::int64_t dim) {
   check_devices("repeat", {{"x", x}});
   if (times < 0) fail<ValueError>("repeat", "a count is negative", {{"x", x}});
   return repeated(x, times, normalize_dim("repeat", dim, x->shape()), /*elementwise=*/true);
 }
 
-Tensor tile(Argument x, const Dims& counts) {
+Tensor tile(TensorArg x, const Dims& counts) {
   check_devices("tile", {{"x", x}});
   for (const std::int64_t times : counts)
     if (times < 0) fail<ValueError>("tile", "a count is negative", {{"x", x}});
   Tensor out = x;
-  while (out.rank() < counts.rank()) out = unsqueeze(out, 0);
-  const int lead = out.rank() - counts.rank();
+  while (out.dim() < counts.rank()) out = unsqueeze(out, 0);
+  const int lead = out.dim() - counts.rank();
   for (int d = 0; d < counts.rank(); ++d)
     if (counts[d] != 1) out = repeated(out, counts[d], lead + d, /*elementwise=*/false);
   return out;

@@ -172,9 +172,8 @@ Tensor convolution(const Request& request, int dims, const Tensor& x, const Tens
   const char* const layout = dims == 1 ? "needs x (N, C, L), weight (O, C / groups, K) and bias (O)"
                                        : "needs x (N, C, H, W), weight (O, C / groups, KH, KW) and bias (O)";
   if (groups < 1) fail<ValueError>(request.op, "the number of groups is below 1", request.operands);
-  if (!x.defined() || !weight.defined() || x.rank() != 4 || weight.rank() != 4 ||
-      weight.size(1) * groups != x.size(1) || weight.size(0) % groups != 0 ||
-      (bias.defined() && bias.shape() != Shape{weight.size(0)}))
+  if (!x.defined() || !weight.defined() || x.dim() != 4 || weight.dim() != 4 || weight.size(1) * groups != x.size(1) ||
+      weight.size(0) % groups != 0 || (bias.defined() && bias.shape() != Shape{weight.size(0)}))
     fail<ShapeError>(request.op,
                      layout + (groups > 1 ? ", both in " + std::to_string(groups) + " groups" : std::string()),
                      request.operands);
@@ -224,7 +223,7 @@ Tensor pooling_windows(const char* op, int dims, const Tensor& x, const Dims& si
                        const Dims& padding, double filling) {
   const Request request{op, {{"x", x}}, stride.empty() ? size : stride, padding, size};
   check_floating(op, request.operands);
-  if (x.rank() != 2 + dims)
+  if (x.dim() != 2 + dims)
     fail<ShapeError>(op, dims == 1 ? "needs x (N, C, L)" : "needs x (N, C, H, W)", request.operands);
   request.check_lists(dims);
   const Request dense_windows{op, request.operands, request.stride, padding, 1};
@@ -239,7 +238,7 @@ constexpr double minus_infinity = -std::numeric_limits<double>::infinity();
 
 }  // namespace
 
-Tensor conv2d(Argument x, const Tensor& weight, const Tensor& bias, const ConvOptions& options) {
+Tensor conv2d(TensorArg x, const Tensor& weight, const Tensor& bias, const ConvOptions& options) {
   if (const auto cast = autocast("conv2d", {x, weight, bias}); !cast.empty())
     return conv2d(cast[0], cast[1], cast[2], options);
   check_floats("conv2d", x, weight, bias);
@@ -248,11 +247,11 @@ Tensor conv2d(Argument x, const Tensor& weight, const Tensor& bias, const ConvOp
       x, weight, bias, options.groups);
 }
 
-Tensor conv1d(Argument x, const Tensor& weight, const Tensor& bias, const ConvOptions& options) {
+Tensor conv1d(TensorArg x, const Tensor& weight, const Tensor& bias, const ConvOptions& options) {
   if (const auto cast = autocast("conv2d", {x, weight, bias}); !cast.empty())
     return conv1d(cast[0], cast[1], cast[2], options);
   check_floats("conv1d", x, weight, bias);
-  const auto flat = [](const Tensor& of_lines) { return of_lines.rank() == 3 ? unsqueeze(of_lines, 2) : Tensor(); };
+  const auto flat = [](const Tensor& of_lines) { return of_lines.dim() == 3 ? unsqueeze(of_lines, 2) : Tensor(); };
   return squeeze(
       convolution(
           {"conv1d", {{"x", x}, {"weight", weight}, {"bias", bias}}, options.stride, options.padding, options.dilation},
@@ -260,16 +259,16 @@ Tensor conv1d(Argument x, const Tensor& weight, const Tensor& bias, const ConvOp
       2);
 }
 
-Tensor max_pool2d(Argument x, const Dims& size, const Dims& stride, const Dims& padding) {
+Tensor max_pool2d(TensorArg x, const Dims& size, const Dims& stride, const Dims& padding) {
   return max(pooling_windows("max_pool2d", 2, x, size, stride, padding, minus_infinity), {-2, -1});
 }
-Tensor avg_pool2d(Argument x, const Dims& size, const Dims& stride, const Dims& padding) {
+Tensor avg_pool2d(TensorArg x, const Dims& size, const Dims& stride, const Dims& padding) {
   return mean(pooling_windows("avg_pool2d", 2, x, size, stride, padding, 0.0), {-2, -1});
 }
-Tensor max_pool1d(Argument x, const Dims& size, const Dims& stride, const Dims& padding) {
+Tensor max_pool1d(TensorArg x, const Dims& size, const Dims& stride, const Dims& padding) {
   return max(pooling_windows("max_pool1d", 1, x, size, stride, padding, minus_infinity), {2, -2, -1});
 }
-Tensor avg_pool1d(Argument x, const Dims& size, const Dims& stride, const Dims& padding) {
+Tensor avg_pool1d(TensorArg x, const Dims& size, const Dims& stride, const Dims& padding) {
   return mean(pooling_windows("avg_pool1d", 1, x, size, stride, padding, 0.0), {2, -2, -1});
 }
 

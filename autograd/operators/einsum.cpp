@@ -78,10 +78,10 @@ Equation::Equation(std::string_view text, const std::vector<Tensor>& operands) :
   int most = 0;  // dimensions of "..."
   for (std::size_t i = 0; i < terms.size(); ++i) {
     const int letters = static_cast<int>(std::count_if(terms[i].begin(), terms[i].end(), is_letter));
-    const int others = mentions(terms[i], '.') ? std::max(operands[i].rank() - letters, 0) : 0;
+    const int others = mentions(terms[i], '.') ? std::max(operands[i].dim() - letters, 0) : 0;
     inputs.push_back(expanded(terms[i], others));
-    if (static_cast<int>(inputs[i].size()) != operands[i].rank())
-      refuse<ShapeError>("operand " + std::to_string(i) + " has " + std::to_string(operands[i].rank()) +
+    if (static_cast<int>(inputs[i].size()) != operands[i].dim())
+      refuse<ShapeError>("operand " + std::to_string(i) + " has " + std::to_string(operands[i].dim()) +
                          " dimensions, and its term \"" + terms[i] + "\" names " + std::to_string(inputs[i].size()));
     most = std::max(most, others);
   }
@@ -199,7 +199,7 @@ Tensor as_matrices(const Tensor& x, const Shape& batches, std::size_t rows, std:
     return reshape(x, shape);
   }
   Shape whole = batches;
-  for (int d = batches.rank(); d < x.rank(); ++d) whole.append(x.shape()[d]);
+  for (int d = batches.rank(); d < x.dim(); ++d) whole.append(x.shape()[d]);
   return reshape(expand(x, whole), {merged_size(batches, 0, batch), height, width});
 }
 

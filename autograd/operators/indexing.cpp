@@ -30,13 +30,13 @@ int check_index(const char* op, const Tensor& x, std::int64_t dim, const Tensor&
 /// Checks that x and an index of the same rank agree outside `dim`.
 void check_aligned(const char* op, const Tensor& x, int dim, const Tensor& index, Operands operands) {
   Shape expected = index.shape();
-  if (expected.rank() == x.rank()) expected[dim] = x.shape()[dim];
+  if (expected.rank() == x.dim()) expected[dim] = x.shape()[dim];
   if (expected != x.shape()) fail<ShapeError>(op, "index and x differ outside the dimension", operands);
 }
 
 /// Returns whether x has no dimensions and the index has one position. x then acts as a vector of one element.
 bool have_no_dimensions(const Tensor& x, const Tensor& index) {
-  return has_no_dimensions(x) && index.defined() && index.rank() <= 1 && index.count() == 1;
+  return has_no_dimensions(x) && index.defined() && index.dim() <= 1 && index.numel() == 1;
 }
 /// Returns a tensor without dimensions as a vector, others unchanged.
 Tensor one_of(const Tensor& x) { return has_no_dimensions(x) ? reshape(x, {1}) : x; }
@@ -64,8 +64,8 @@ int check_scatter(const char* op, const Tensor& x, std::int64_t dim, const Tenso
 
 // Reading and adding at indices are each other's gradients.
 
-using Reading = Tensor (*)(Argument x, std::int64_t dim, const Tensor& index);
-using Adding = Tensor (*)(Argument x, std::int64_t dim, const Tensor& index, const Tensor& source);
+using Reading = Tensor (*)(TensorArg x, std::int64_t dim, const Tensor& index);
+using Adding = Tensor (*)(TensorArg x, std::int64_t dim, const Tensor& index, const Tensor& source);
 
 /// Records out = read(x, axis, index) and returns it.
 Tensor record_read(const char* name, Reading read, Adding add, const Tensor& x, int axis, const Tensor& index,
@@ -96,21 +96,21 @@ Tensor record_sum(const char* name, Adding add, Reading read, const Tensor& x, i
 
 }  // namespace
 
-Tensor index_select(Argument x, std::int64_t dim, const Tensor& index) {
+Tensor index_select(TensorArg x, std::int64_t dim, const Tensor& index) {
   if (have_no_dimensions(x, index))
     return as_vector(x, [&](const Tensor& one) { return index_select(one, dim, one_of(index)); });
   const Operands operands = {{"x", x}, {"index", index}};
   const int axis = check_index("index_select", x, dim, index, operands);
-  if (index.rank() != 1) fail<ShapeError>("index_select", "index is not one-dimensional", operands);
+  if (index.dim() != 1) fail<ShapeError>("index_select", "index is not one-dimensional", operands);
   check_index_range("index_select", "index", index, x->shape()[axis]);
   Shape shape = x->shape();
-  shape[axis] = index.count();
+  shape[axis] = index.numel();
   Tensor out = Tensor::empty(shape, x->options());
   kernels::index_select(current_stream(x->device()), out.view(), x->view(), axis, index.view());
   return record_read("index_select", index_select, index_add, x, axis, index, out);
 }
 
-Tensor index_add(Argument x, std::int64_t dim, const Tensor& index, const Tensor& source) {
+Tensor index_add(TensorArg x, std::int64_t dim, const Tensor& index, const Tensor& source) {
   if (have_no_dimensions(x, index))
     return as_vector(x, [&](const Tensor& one) { return index_add(one, dim, one_of(index), one_of(source)); });
   if (const auto cast = autocast("index_add", {x, source}); !cast.empty())
@@ -118,16 +118,16 @@ Tensor index_add(Argument x, std::int64_t dim, const Tensor& index, const Tensor
   const Operands operands = {{"x", x}, {"index", index}, {"source", source}};
   const int axis = check_index("index_add", x, dim, index, operands);
   check_dtype("index_add", source, x->dtype(), "operands differ in dtype", operands);
-  if (index.rank() != 1) fail<ShapeError>("index_add", "index is not one-dimensional", operands);
+  if (index.dim() != 1) fail<ShapeError>("index_add", "index is not one-dimensional", operands);
   Shape expected = x->shape();
-  expected[axis] = index.count();
+  expected[axis] = index.numel();
   if (source.shape() != expected) fail<ShapeError>("index_add", "source does not have one slice per index", operands);
   check_index_range("index_add", "index", index, x->shape()[axis]);
   Tensor out = updated(kernels::index_add, x, axis, index, source);
   return record_sum("index_add", index_add, index_select, x, axis, index, source, out);
 }
 
-Tensor gather(Argument x, std::int64_t dim, const Tensor& index) {
+Tensor gather(TensorArg x, std::int64_t dim, const Tensor& index) {
   if (have_no_dimensions(x, index)) return reshape(gather(reshape(*x, {1}), dim, one_of(index)), index.shape());
   const Operands operands = {{"x", x}, {"index", index}};
   const int axis = check_index("gather", x, dim, index, operands);
@@ -138,7 +138,7 @@ Tensor gather(Argument x, std::int64_t dim, const Tensor& index) {
   return record_read("gather", gather, scatter_add, x, axis, index, out);
 }
 
-Tensor scatter_add(Argument x, std::int64_t dim, const Tensor& index, const Tensor& source) {
+Tensor scatter_add(TensorArg x, std::int64_t dim, const Tensor& index, const Tensor& source) {
   if (have_no_dimensions(x, index))
     return as_vector(x, [&](const Tensor& one) { return scatter_add(one, dim, one_of(index), one_of(source)); });
   if (const auto cast = autocast("scatter_add", {x, source}); !cast.empty())
@@ -152,7 +152,7 @@ Tensor scatter_add(Argument x, std::int64_t dim, const Tensor& index, const Tens
   return record_sum("scatter_add", scatter_add, gather, x, axis, index, source, out);
 }
 
-Tensor scatter(Argument x, std::int64_t dim, const Tensor& index, const Tensor& source) {
+Tensor scatter(TensorArg x, std::int64_t dim, const Tensor& index, const Tensor& source) {
   if (have_no_dimensions(x, index))
     return as_vector(x, [&](const Tensor& one) { return scatter(one, dim, one_of(index), one_of(source)); });
   if (const auto cast = autocast("scatter", {x, source}); !cast.empty()) return scatter(cast[0], dim, index, cast[1]);
@@ -170,7 +170,7 @@ Tensor scatter(Argument x, std::int64_t dim, const Tensor& index, const Tensor& 
              if (call.needs(1)) {
                // Every source element writes its number. An element that reads another number was overwritten.
                const Tensor number =
-                   reshape(arange(0.0, static_cast<double>(at.count()), 1.0, at.options()), at.shape());
+                   reshape(arange(0.0, static_cast<double>(at.numel()), 1.0, at.options()), at.shape());
                const Tensor winner = gather(scatter(zeros(grad.shape(), at.options()), axis, at, number), axis, at);
                gradients[1] = masked_fill(gather(grad, axis, at), not_equal(winner, number), 0.0);
              }
@@ -201,7 +201,7 @@ Tensor combined(BinaryOp op, const Tensor& x, int axis, const Tensor& index, con
 }
 
 /// Returns 1 where x is the result or NaN, else 0.
-Tensor wins(const Tensor& x, const Tensor& result, DType dtype) { return to((x == result) | is_nan(x), dtype); }
+Tensor wins(const Tensor& x, const Tensor& result, DType dtype) { return to((x == result) | isnan(x), dtype); }
 
 /// Returns the gradient's factors for x and for the source: equal parts of 1.
 std::pair<Tensor, Tensor> shares_of(const Tensor& x, int axis, const Tensor& index, const Tensor& source,
@@ -256,7 +256,7 @@ Tensor record_combined(BinaryOp op, const Tensor& x, int axis, const Tensor& ind
 
 }  // namespace
 
-Tensor scatter_reduce(Argument x, std::int64_t dim, const Tensor& index, const Tensor& source,
+Tensor scatter_reduce(TensorArg x, std::int64_t dim, const Tensor& index, const Tensor& source,
                       ScatterReduction reduction, bool include_self) {
   if (have_no_dimensions(x, index))
     return as_vector(x, [&](const Tensor& one) {
@@ -300,7 +300,7 @@ struct Places {
   }
   /// Returns `leading` followed by the unindexed dimensions of x.
   Shape with_rest(Shape leading, const Tensor& x) const {
-    for (int d = dims; d < x.rank(); ++d) leading.append(x.shape()[d]);
+    for (int d = dims; d < x.dim(); ++d) leading.append(x.shape()[d]);
     return leading;
   }
 };
@@ -308,8 +308,8 @@ struct Places {
 Places places_of_true(const char* op, const Tensor& x, const Tensor& mask) {
   const Operands operands = {{"x", x}, {"mask", mask}};
   check_devices(op, operands);
-  const int dims = mask.rank();
-  bool fits = dims <= x.rank();
+  const int dims = mask.dim();
+  bool fits = dims <= x.dim();
   for (int d = 0; fits && d < dims; ++d) fits = mask.shape()[d] == x.shape()[d];
   if (!fits) fail<ShapeError>(op, "the mask does not have the leading dimensions of x", operands);
   std::vector<std::int64_t> rows;
@@ -326,7 +326,7 @@ Places places_of(const char* op, const Tensor& x, std::span<const Tensor> indice
   check_devices(op, {{"x", x}, {"index", indices[0]}});
   if (indices.size() == 1 && indices[0].dtype() == DType::boolean) return places_of_true(op, x, indices[0]);
   Places places{.dims = static_cast<int>(indices.size()), .rows = {}, .shape = {}};
-  if (places.dims > x.rank()) fail<IndexError>(op, std::to_string(places.dims) + " indices are too many", {{"x", x}});
+  if (places.dims > x.dim()) fail<IndexError>(op, std::to_string(places.dims) + " indices are too many", {{"x", x}});
   Tensor rows;
   for (int d = 0; d < places.dims; ++d) {
     const Tensor& index = indices[static_cast<std::size_t>(d)];
@@ -340,18 +340,18 @@ Places places_of(const char* op, const Tensor& x, std::span<const Tensor> indice
     rows = rows.defined() ? rows * extent + forward : forward;
   }
   places.shape = rows.shape();
-  places.rows = reshape(rows, {rows.count()});
+  places.rows = reshape(rows, {rows.numel()});
   return places;
 }
 
 }  // namespace
 
-const Tensor Tensor::operator[](Argument index) const {
+const Tensor Tensor::operator[](TensorArg index) const {
   const Places places = places_of("index", *this, {&*index, 1});
   return reshape(index_select(places.merged(*this), 0, places.rows), places.with_rest(places.shape, *this));
 }
 
-Tensor index_put(Argument x, const std::vector<Tensor>& indices, const Tensor& values, bool accumulate) {
+Tensor index_put(TensorArg x, const std::vector<Tensor>& indices, const Tensor& values, bool accumulate) {
   const Operands operands = {{"x", x}, {"values", values}};
   check_devices("index_put", operands);
   const Places places = places_of("index_put", x, indices);
@@ -361,13 +361,13 @@ Tensor index_put(Argument x, const std::vector<Tensor>& indices, const Tensor& v
   const Tensor merged = places.merged(x);
   const Tensor source = reshape(expand(values, shape), places.with_rest(places.rows.shape(), x));
   if (accumulate) return reshape(index_add(merged, 0, places.rows, source), x->shape());
-  Shape column = Shape::filled(merged.rank(), 1);
-  column[0] = places.rows.count();
+  Shape column = Shape::filled(merged.dim(), 1);
+  column[0] = places.rows.numel();
   const Tensor index = expand(reshape(places.rows, column), source.shape());
   return reshape(scatter(merged, 0, index, source), x->shape());
 }
 
-Tensor where(Argument cond, const Tensor& a, const Tensor& b) {
+Tensor where(TensorArg cond, const Tensor& a, const Tensor& b) {
   if (const auto cast = autocast("where", {a, b}); !cast.empty()) return where(*cond, cast[0], cast[1]);
   const Operands operands = {{"cond", cond}, {"a", a}, {"b", b}};
   check_devices("where", operands);
@@ -390,10 +390,10 @@ Tensor where(Argument cond, const Tensor& a, const Tensor& b) {
   return out;
 }
 
-Tensor where(Argument cond, const Tensor& a, double b) { return where(*cond, a, number_beside("where", a, b)); }
-Tensor where(Argument cond, double a, const Tensor& b) { return where(*cond, number_beside("where", b, a), b); }
+Tensor where(TensorArg cond, const Tensor& a, double b) { return where(*cond, a, number_beside("where", a, b)); }
+Tensor where(TensorArg cond, double a, const Tensor& b) { return where(*cond, number_beside("where", b, a), b); }
 
-Tensor masked_fill(Argument x, const Tensor& mask, double value) {
+Tensor masked_fill(TensorArg x, const Tensor& mask, double value) {
   const Operands operands = {{"x", x}, {"mask", mask}};
   check_devices("masked_fill", operands);
   check_dtype("masked_fill", mask, DType::boolean, "the mask must be bool", operands);
@@ -414,12 +414,12 @@ Tensor masked_fill(Argument x, const Tensor& mask, double value) {
   return out;
 }
 
-Tensor embedding(Argument table, const Tensor& index, std::int64_t padding) {
+Tensor embedding(TensorArg table, const Tensor& index, std::int64_t padding) {
   const Operands operands = {{"table", table}, {"index", index}};
   check_devices("embedding", operands);
   if (!is_floating(table->dtype())) fail<DTypeError>("embedding", "the table needs a floating dtype", operands);
   check_dtype("embedding", index, DType::i64, "indices must be i64", operands);
-  if (table->rank() != 2) fail<ShapeError>("embedding", "the table is not (rows, columns)", operands);
+  if (table->dim() != 2) fail<ShapeError>("embedding", "the table is not (rows, columns)", operands);
   check_index_range("embedding", "index", index, table->shape()[0]);
 
   Shape shape = index.shape();
@@ -437,8 +437,8 @@ Tensor embedding(Argument table, const Tensor& index, std::int64_t padding) {
              if (grad_enabled()) {
                const Tensor skipped = looked_up == static_cast<double>(padding);
                const Tensor counted = masked_fill(grad, unsqueeze(skipped, -1), 0.0);
-               return {index_add(zeros(like, options), 0, reshape(looked_up, {looked_up.count()}),
-                                 reshape(counted, {looked_up.count(), like[1]}))};
+               return {index_add(zeros(like, options), 0, reshape(looked_up, {looked_up.numel()}),
+                                 reshape(counted, {looked_up.numel(), like[1]}))};
              }
              Tensor dtable = zeros(like, options);
              kernels::embedding_backward(current_stream(grad.device()), dtable.view(), dense(grad).view(),

@@ -93,11 +93,11 @@ void check_pair(const char* op, Operands operands) {
 
 }  // namespace
 
-Tensor cross_entropy(Argument logits, const Tensor& targets, CrossEntropyOptions options) {
+Tensor cross_entropy(TensorArg logits, const Tensor& targets, CrossEntropyOptions options) {
   const Operands operands = {{"logits", logits}, {"targets", targets}};
   check_devices("cross_entropy", operands);
   if (!is_floating(logits->dtype())) fail<DTypeError>("cross_entropy", "logits need a floating dtype", operands);
-  if (logits->rank() == 0 || targets.shape() != row_shape(logits))
+  if (logits->dim() == 0 || targets.shape() != row_shape(logits))
     fail<ShapeError>("cross_entropy", "needs logits (..., V) and targets (...)", operands);
   const ClassTargets wanted("cross_entropy", targets, logits->shape().back(), options, operands);
 
@@ -116,7 +116,7 @@ Tensor cross_entropy(Argument logits, const Tensor& targets, CrossEntropyOptions
                    [&](const std::vector<Tensor>& in) -> std::vector<Tensor> {
                      const ClassTargets again("cross_entropy", classes, scores.shape().back(), options,
                                               {{"logits", scores}, {"targets", classes}});
-                     return {to(target_losses(in[0], log_sum_exp(in[0]), again, options), grad.dtype())};
+                     return {to(target_losses(in[0], logsumexp(in[0], -1), again, options), grad.dtype())};
                    },
                    {scores}, {grad});
              Tensor dlogits = Tensor::empty_like(scores);
@@ -129,12 +129,12 @@ Tensor cross_entropy(Argument logits, const Tensor& targets, CrossEntropyOptions
   return reduced(losses, options.reduction);
 }
 
-Tensor nll_loss(Argument log_probabilities, const Tensor& targets, CrossEntropyOptions options) {
+Tensor nll_loss(TensorArg log_probabilities, const Tensor& targets, CrossEntropyOptions options) {
   const Operands operands = {{"log_probabilities", log_probabilities}, {"targets", targets}};
   check_devices("nll_loss", operands);
   if (!is_floating(log_probabilities->dtype()))
     fail<DTypeError>("nll_loss", "log_probabilities need a floating dtype", operands);
-  if (log_probabilities->rank() == 0 || targets.shape() != row_shape(log_probabilities))
+  if (log_probabilities->dim() == 0 || targets.shape() != row_shape(log_probabilities))
     fail<ShapeError>("nll_loss", "needs log_probabilities (..., V) and targets (...)", operands);
   const ClassTargets wanted("nll_loss", targets, log_probabilities->shape().back(), options, operands);
   const DType wide = compute_dtype(log_probabilities->dtype());
@@ -143,7 +143,7 @@ Tensor nll_loss(Argument log_probabilities, const Tensor& targets, CrossEntropyO
   return reduced(losses, options.reduction);
 }
 
-Tensor binary_cross_entropy_with_logits(Argument logits, const Tensor& targets, Reduction reduction) {
+Tensor binary_cross_entropy_with_logits(TensorArg logits, const Tensor& targets, Reduction reduction) {
   if (const auto cast = autocast("binary_cross_entropy_with_logits", {logits, targets}); !cast.empty())
     return binary_cross_entropy_with_logits(cast[0], cast[1], reduction);
   check_pair("binary_cross_entropy_with_logits", {{"logits", logits}, {"targets", targets}});
@@ -152,29 +152,29 @@ Tensor binary_cross_entropy_with_logits(Argument logits, const Tensor& targets, 
   return reduced(t * softplus(-x) + (1.0 - t) * softplus(x), reduction);
 }
 
-Tensor kl_div(Argument log_q, const Tensor& p, Reduction reduction) {
+Tensor kl_div(TensorArg log_q, const Tensor& p, Reduction reduction) {
   if (const auto cast = autocast("kl_div", {log_q, p}); !cast.empty()) return kl_div(cast[0], cast[1], reduction);
   check_pair("kl_div", {{"log_q", log_q}, {"p", p}});
-  if (p.rank() == 0) fail<ShapeError>("kl_div", "needs rows (..., V)", {{"log_q", log_q}, {"p", p}});
+  if (p.dim() == 0) fail<ShapeError>("kl_div", "needs rows (..., V)", {{"log_q", log_q}, {"p", p}});
   const DType wide = compute_dtype(p.dtype());
   const Tensor weights = to(p, wide), none = weights == 0.0;  // ignores both logarithms there, even infinite ones
   const Tensor ratio = log(masked_fill(weights, none, 1.0)) - masked_fill(to(*log_q, wide), none, 0.0);
   return reduced(sum(weights * ratio, -1), reduction);
 }
 
-Tensor mse_loss(Argument a, const Tensor& b, Reduction reduction) {
+Tensor mse_loss(TensorArg a, const Tensor& b, Reduction reduction) {
   if (const auto cast = autocast("mse_loss", {a, b}); !cast.empty()) return mse_loss(cast[0], cast[1], reduction);
   check_pair("mse_loss", {{"a", a}, {"b", b}});
   return reduced(square(*a - b), reduction);
 }
 
-Tensor l1_loss(Argument a, const Tensor& b, Reduction reduction) {
+Tensor l1_loss(TensorArg a, const Tensor& b, Reduction reduction) {
   if (const auto cast = autocast("l1_loss", {a, b}); !cast.empty()) return l1_loss(cast[0], cast[1], reduction);
   check_pair("l1_loss", {{"a", a}, {"b", b}});
   return reduced(abs(*a - b), reduction);
 }
 
-Tensor huber_loss(Argument a, const Tensor& b, double delta, Reduction reduction) {
+Tensor huber_loss(TensorArg a, const Tensor& b, double delta, Reduction reduction) {
   if (const auto cast = autocast("huber_loss", {a, b}); !cast.empty())
     return huber_loss(cast[0], cast[1], delta, reduction);
   check_pair("huber_loss", {{"a", a}, {"b", b}});
@@ -303,7 +303,7 @@ void scale_in_place(const Tensor& x, const Tensor& scale) {
 
 }  // namespace
 
-Tensor linear_cross_entropy(Argument x, const Tensor& weight, const Tensor& targets, CrossEntropyOptions options) {
+Tensor linear_cross_entropy(TensorArg x, const Tensor& weight, const Tensor& targets, CrossEntropyOptions options) {
   const char* const op = "linear_cross_entropy";
   const Operands operands = {{"x", x}, {"weight", weight}, {"targets", targets}};
   check_devices(op, operands);
@@ -312,7 +312,7 @@ Tensor linear_cross_entropy(Argument x, const Tensor& weight, const Tensor& targ
   const bool fits = weight.dtype() == x->dtype() || weight.dtype() == compute_dtype(x->dtype()) ||
                     (low && (weight.dtype() == DType::f32 || is_half(weight.dtype())));
   if (!fits) fail<DTypeError>(op, "operands differ in dtype", operands);
-  if (x->rank() == 0 || weight.rank() != 2 || weight.shape()[1] != x->shape().back() || targets.shape() != row_shape(x))
+  if (x->dim() == 0 || weight.dim() != 2 || weight.shape()[1] != x->shape().back() || targets.shape() != row_shape(x))
     fail<ShapeError>(op, "needs x (..., C), weight (V, C) and targets (...)", operands);
   if (options.reduction == Reduction::none) fail<ValueError>(op, "has no losses per row; use mean or sum", operands);
   const ClassTargets wanted(op, targets, weight.shape()[0], options, operands);
@@ -327,9 +327,9 @@ Tensor linear_cross_entropy(Argument x, const Tensor& weight, const Tensor& targ
   const DType products = low.value_or(x->dtype());
   const auto run = [=](const Tensor& input, const Tensor& table, const Tensor& classes, const Tensor& each) {
     const NoGradGuard no_grad;
-    const Shape flat{classes.count(), table.shape()[1]};
+    const Shape flat{classes.numel(), table.shape()[1]};
     return run_chunks(reshape(dense(to(input, products)), flat), autocast_to(table, products),
-                      reshape(classes, {classes.count()}), each, options, want);
+                      reshape(classes, {classes.numel()}), each, options, want);
   };
   const LossAndGradients first = run(x, weight, wanted.rows, scale);
   Tensor loss = sum(first.losses) * scale;

@@ -17,32 +17,32 @@ struct CrossEntropyOptions {
   Reduction reduction = Reduction::mean;
 };
 
-/// Returns the mean of log_sum_exp(logits) - logits[target], for logits (..., V) and i64 targets (...). The backward
+/// Returns the mean of logsumexp(logits) - logits[target], for logits (..., V) and i64 targets (...). The backward
 /// recomputes probabilities from the saved lse, in the memory of the gradient. Without counted targets the mean is 0.
 /// Throws IndexError with the first target outside [0, V) and its position.
-Tensor cross_entropy(Argument logits, const Tensor& targets, CrossEntropyOptions options = {});
+Tensor cross_entropy(TensorArg logits, const Tensor& targets, CrossEntropyOptions options = {});
 /// Returns cross_entropy(x weight^T, targets) for x (..., C) and weight (V, C), in chunks of rows. Only the logits of
 /// one chunk exist at a time: at most 1024 rows, or 512 for half types, whose logits are f32.
 /// The forward pass computes the gradients, tagged Category::gradient. The first backward takes them; a second one
 /// (retain_graph) recomputes them. For f16 and bf16 the gradient of the weight is summed in f32. An f32 weight, cast
 /// for the products, gets this sum directly; otherwise the sum takes additional memory of its size. Under autocast x
 /// may be f32. Mean or sum only (ValueError).
-Tensor linear_cross_entropy(Argument x, const Tensor& weight, const Tensor& targets, CrossEntropyOptions options = {});
+Tensor linear_cross_entropy(TensorArg x, const Tensor& weight, const Tensor& targets, CrossEntropyOptions options = {});
 /// Returns the cross entropy for the output of log_softmax: log_probabilities (..., V), i64 targets (...). Same options
 /// and errors as cross_entropy().
-Tensor nll_loss(Argument log_probabilities, const Tensor& targets, CrossEntropyOptions options = {});
+Tensor nll_loss(TensorArg log_probabilities, const Tensor& targets, CrossEntropyOptions options = {});
 /// Returns -t log(sigmoid(x)) - (1 - t) log(1 - sigmoid(x)) for each logit x and its target t in [0, 1]. targets has
 /// the shape and dtype of logits. Stable, and exact in the tails.
-Tensor binary_cross_entropy_with_logits(Argument logits, const Tensor& targets, Reduction reduction = Reduction::mean);
+Tensor binary_cross_entropy_with_logits(TensorArg logits, const Tensor& targets, Reduction reduction = Reduction::mean);
 /// Returns KL(p || q), the sum of p (log p - log q) over the last dimension, 0 where p is 0. log_q and p are (..., V)
 /// with one dtype. The mean is over rows (batchmean in PyTorch).
-Tensor kl_div(Argument log_q, const Tensor& p, Reduction reduction = Reduction::mean);
+Tensor kl_div(TensorArg log_q, const Tensor& p, Reduction reduction = Reduction::mean);
 /// (a - b)^2 for each element.
-Tensor mse_loss(Argument a, const Tensor& b, Reduction reduction = Reduction::mean);
+Tensor mse_loss(TensorArg a, const Tensor& b, Reduction reduction = Reduction::mean);
 /// |a - b| for each element; subgradient 0 at 0.
-Tensor l1_loss(Argument a, const Tensor& b, Reduction reduction = Reduction::mean);
+Tensor l1_loss(TensorArg a, const Tensor& b, Reduction reduction = Reduction::mean);
 /// d^2 / 2 if |d| <= delta, else delta (|d| - delta / 2), for d = a - b (Huber 1964). Throws ValueError unless delta >
 /// 0.
-Tensor huber_loss(Argument a, const Tensor& b, double delta = 1.0, Reduction reduction = Reduction::mean);
+Tensor huber_loss(TensorArg a, const Tensor& b, double delta = 1.0, Reduction reduction = Reduction::mean);
 
 }  // namespace poolgrad

@@ -20,10 +20,10 @@ namespace {
 
 /// Returns the shape (..., m, n) with the broadcast batch dimensions of a and b.
 Shape product_shape(const Tensor& a, const Tensor& b, Operands operands) {
-  const std::int64_t inner = b.shape()[b.rank() - 2];
+  const std::int64_t inner = b.shape()[b.dim() - 2];
   if (a.shape().back() != inner) fail<ShapeError>("matmul", "inner dimensions differ", operands);
   Shape batch_a = a.shape(), batch_b = b.shape();
-  const std::int64_t m = batch_a[a.rank() - 2], n = batch_b.back();
+  const std::int64_t m = batch_a[a.dim() - 2], n = batch_b.back();
   for (int i = 0; i < 2; ++i) {
     batch_a.erase(batch_a.rank() - 1);
     batch_b.erase(batch_b.rank() - 1);
@@ -38,7 +38,7 @@ Shape product_shape(const Tensor& a, const Tensor& b, Operands operands) {
 /// Returns (..., n) as (rows, n).
 Tensor as_rows(const Tensor& x) {
   std::int64_t rows = 1;
-  for (int d = 0; d + 1 < x.rank(); ++d) rows *= x.shape()[d];
+  for (int d = 0; d + 1 < x.dim(); ++d) rows *= x.shape()[d];
   return reshape(x, {rows, x.shape().back()});
 }
 Tensor swapped(const Tensor& x) { return transpose(x, -2, -1); }
@@ -60,15 +60,15 @@ Tensor gradient_of_right(const Tensor& grad, const Tensor& a, const Shape& shape
 
 }  // namespace
 
-Tensor matmul(Argument a, const Tensor& b) {
+Tensor matmul(TensorArg a, const Tensor& b) {
   if (const auto cast = autocast("matmul", {a, b}); !cast.empty()) return matmul(cast[0], cast[1]);
   const Operands operands = {{"lhs", a}, {"rhs", b}};
   check_floating("matmul", operands);
-  if (a->rank() == 0 || b.rank() == 0) fail<ShapeError>("matmul", "an operand has no dimensions", operands);
-  if (a->rank() == 1 || b.rank() == 1) {
-    if (a->shape().back() != b.shape()[std::max(b.rank() - 2, 0)])
+  if (a->dim() == 0 || b.dim() == 0) fail<ShapeError>("matmul", "an operand has no dimensions", operands);
+  if (a->dim() == 1 || b.dim() == 1) {
+    if (a->shape().back() != b.shape()[std::max(b.dim() - 2, 0)])
       fail<ShapeError>("matmul", "inner dimensions differ", operands);
-    if (b.rank() == 1) return squeeze(matmul(*a, unsqueeze(b, 1)), -1);
+    if (b.dim() == 1) return squeeze(matmul(*a, unsqueeze(b, 1)), -1);
     return squeeze(matmul(unsqueeze(*a, 0), b), -2);
   }
   Tensor out = Tensor::empty(product_shape(a, b, operands), a->options());
@@ -87,7 +87,7 @@ Tensor matmul(Argument a, const Tensor& b) {
   return out;
 }
 
-Tensor linear(Argument x, const Tensor& weight, const Tensor& bias) {
+Tensor linear(TensorArg x, const Tensor& weight, const Tensor& bias) {
   if (const auto cast = autocast("linear", {x, weight, bias}); !cast.empty()) return linear(cast[0], cast[1], cast[2]);
   const Operands operands = {{"x", x}, {"weight", weight}, {"bias", bias}};
   if (bias.defined()) {
@@ -95,15 +95,15 @@ Tensor linear(Argument x, const Tensor& weight, const Tensor& bias) {
   } else {
     check_floating("linear", {{"x", x}, {"weight", weight}});
   }
-  if (x->rank() == 0 || weight.rank() != 2)
+  if (x->dim() == 0 || weight.dim() != 2)
     fail<ShapeError>("linear", "needs x (..., in) and weight (out, in)", operands);
   if (x->shape().back() != weight.shape()[1]) fail<ShapeError>("linear", "inner dimensions differ", operands);
   if (bias.defined() && bias.shape() != Shape{weight.shape()[0]})
     fail<ShapeError>("linear", "bias is not (out)", operands);
-  if (x->rank() == 1) return squeeze(linear(unsqueeze(*x, 0), weight, bias), 0);
+  if (x->dim() == 1) return squeeze(linear(unsqueeze(*x, 0), weight, bias), 0);
 
   Shape shape = x->shape();
-  shape[x->rank() - 1] = weight.shape()[0];
+  shape[x->dim() - 1] = weight.shape()[0];
   Tensor out = Tensor::empty(shape, x->options());
   const Tensor dense_bias = !bias.defined() || bias.is_contiguous() ? bias : bias.copy();
   product(out, x, weight.alias(transposed(weight.geometry(), 0, 1)), 0.0, dense_bias);
@@ -149,7 +149,7 @@ Layout lines_of(std::int64_t lines, std::int64_t line_stride, std::int64_t lengt
 }
 
 Layout layout_of(const Tensor& matrix) {
-  const int r = matrix.rank();
+  const int r = matrix.dim();
   const std::int64_t rows = matrix.shape()[r - 2], columns = matrix.shape()[r - 1];
   const std::int64_t row_stride = matrix.strides()[r - 2], column_stride = matrix.strides()[r - 1];
   const Layout straight = lines_of(rows, row_stride, columns, column_stride, false);
@@ -166,13 +166,13 @@ struct BatchDim {
 };
 
 std::int64_t batch_stride(const Tensor& x, int d, int batch_rank) {
-  const int own = d - (batch_rank - (x.rank() - 2));
+  const int own = d - (batch_rank - (x.dim() - 2));
   return own < 0 || x.shape()[own] == 1 ? 0 : x.strides()[own];
 }
 
 /// Returns the batch dimensions, outermost first. Merges neighbors if all operands allow it.
 std::vector<BatchDim> batch_dims(const Tensor& out, const Tensor& a, const Tensor& b) {
-  const int rank = out.rank() - 2;
+  const int rank = out.dim() - 2;
   std::vector<BatchDim> dims;
   for (int d = 0; d < rank; ++d) {
     if (out.shape()[d] == 1) continue;
@@ -190,11 +190,11 @@ std::vector<BatchDim> batch_dims(const Tensor& out, const Tensor& a, const Tenso
 
 void product(const Tensor& out, const Tensor& left, const Tensor& right, double beta, const Tensor& bias,
              const Tensor& row_sums) {
-  if (out.count() == 0 && !row_sums.defined()) return;
+  if (out.numel() == 0 && !row_sums.defined()) return;
   const Tensor a = layout_of(left).usable ? left : left.copy();
   const Tensor b = layout_of(right).usable ? right : right.copy();
   const Layout la = layout_of(a), lb = layout_of(b), lo = layout_of(out);
-  const int r = out.rank();
+  const int r = out.dim();
   kernels::Gemm shape{.m = out.shape()[r - 2], .n = out.shape()[r - 1], .k = a.shape().back()};
   shape.transpose_a = la.transposed, shape.transpose_b = lb.transposed;
   shape.lda = la.leading, shape.ldb = lb.leading, shape.ldc = lo.leading;

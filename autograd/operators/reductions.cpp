@@ -32,7 +32,7 @@ struct ReducedDims {
 
   ReducedDims(const char* name, const Tensor& x, const Dims& dims) : kept(x.shape()) {
     const std::bitset<max_rank> reduced = named_dims(name, x, dims);
-    for (int d = 0; d < x.rank(); ++d) {
+    for (int d = 0; d < x.dim(); ++d) {
       if (!dims.empty() && !reduced[static_cast<std::size_t>(d)]) {
         dropped.append(x.shape()[d]);
         continue;
@@ -97,7 +97,7 @@ Tensor product_tree(Tensor x) {
 Tensor product_of(const Tensor& x, const ReducedDims& reduction) {
   Dims order;
   for (const bool combined : {false, true})
-    for (int d = 0; d < x.rank(); ++d)
+    for (int d = 0; d < x.dim(); ++d)
       if ((reduction.kept[d] != x.shape()[d]) == combined) order.append(d);
   return reshape(product_tree(reshape(permute(x, order), {-1, reduction.elements})), reduction.kept);
 }
@@ -132,16 +132,16 @@ template <class Combine>
 Tensor prefixes_of(const Tensor& x, const Combine& combine) {
   const DType dtype = sum_dtype(x.dtype()), wide = is_half(dtype) ? DType::f32 : dtype;
   const std::int64_t n = x.shape().back();
-  Tensor out = n < 2 || x.count() == 0 ? clone(x) : reshape(x, {x.count() / n, n});
+  Tensor out = n < 2 || x.numel() == 0 ? clone(x) : reshape(x, {x.numel() / n, n});
   if (out.dtype() != wide) out = to(out, wide);
-  for (std::int64_t step = 1; step < n && x.count() > 0; step *= 2)
+  for (std::int64_t step = 1; step < n && x.numel() > 0; step *= 2)
     out = cat({slice(out, -1, 0, step), combine(slice(out, -1, 0, n - step), slice(out, -1, step))}, -1);
   return reshape(dtype == wide ? out : to(out, dtype), x.shape());
 }
 Tensor running_product(const Tensor& x) { return prefixes_of(x, mul_with_no_nan_gradients); }
 Tensor running_log_sum_exp(const Tensor& x) {
   const Tensor out = prefixes_of(x, [](const Tensor& before, const Tensor& own) {
-    return log_sum_exp(stack({before, own}, -1));
+    return logsumexp(stack({before, own}, -1), -1);
   });
   if (!out.requires_grad()) return out;
   return masked_fill(out, out == -infinity, -infinity);  // no gradient for leading -infinity
@@ -149,9 +149,9 @@ Tensor running_log_sum_exp(const Tensor& x) {
 
 /// Records an operator with forward and backward from its definition along the last dimension. Saves only x.
 Tensor record_defined(const char* name, Tensor (*definition)(const Tensor&), const Tensor& x, std::int64_t dim) {
-  if (x.rank() == 0) return as_vector(x, [&](const Tensor& one) { return record_defined(name, definition, one, dim); });
+  if (x.dim() == 0) return as_vector(x, [&](const Tensor& one) { return record_defined(name, definition, one, dim); });
   const int axis = checked_axis(name, x, dim);
-  if (axis != x.rank() - 1) return moved_from_end(record_defined(name, definition, moved_to_end(x, axis), -1), axis);
+  if (axis != x.dim() - 1) return moved_from_end(record_defined(name, definition, moved_to_end(x, axis), -1), axis);
   const auto compute = [definition](const Tensor& input) {
     const NoGradGuard guard;
     return definition(input);
@@ -170,7 +170,7 @@ using Search = void (*)(Stream, const View&, const View&);
 
 Tensor position_of(const char* name, Search search, const Tensor& x, std::int64_t dim, bool keep) {
   check_devices(name, {{"x", x}});
-  if (x.rank() == 0) return as_vector(x, [&](const Tensor& one) { return position_of(name, search, one, dim, keep); });
+  if (x.dim() == 0) return as_vector(x, [&](const Tensor& one) { return position_of(name, search, one, dim, keep); });
   const int axis = checked_axis(name, x, dim);
   if (x.shape()[axis] == 0) fail<ShapeError>(name, "there are no elements to choose from", {{"x", x}});
   const Tensor rows = dense(moved_to_end(x.detach(), axis));
@@ -181,7 +181,7 @@ Tensor position_of(const char* name, Search search, const Tensor& x, std::int64_
 
 }  // namespace
 
-Tensor sum(Argument x, const Dims& dims, Keep keep) {
+Tensor sum(TensorArg x, const Dims& dims, Keep keep) {
   if (const auto cast = autocast("sum", {x}); !cast.empty()) return sum(cast[0], dims, keep);
   check_devices("sum", {{"x", x}});
   const ReducedDims reduction("sum", x, dims);
@@ -194,7 +194,7 @@ Tensor sum(Argument x, const Dims& dims, Keep keep) {
   return out;
 }
 
-Tensor mean(Argument x, const Dims& dims, Keep keep) {
+Tensor mean(TensorArg x, const Dims& dims, Keep keep) {
   if (const auto cast = autocast("mean", {x}); !cast.empty()) return mean(cast[0], dims, keep);
   check_floating("mean", {{"x", x}});
   const ReducedDims reduction("mean", x, dims);
@@ -208,11 +208,11 @@ Tensor mean(Argument x, const Dims& dims, Keep keep) {
   return out;
 }
 
-Tensor variance(Argument x, const Dims& dims, Keep keep, double correction) {
-  if (const auto cast = autocast("variance", {x}); !cast.empty()) return variance(cast[0], dims, keep, correction);
-  check_floating("variance", {{"x", x}});
-  if (is_half(x->dtype())) return to(variance(to(*x, DType::f32), dims, keep, correction), x->dtype());
-  const ReducedDims reduction("variance", x, dims);
+Tensor var(TensorArg x, const Dims& dims, Keep keep, double correction) {
+  if (const auto cast = autocast("var", {x}); !cast.empty()) return var(cast[0], dims, keep, correction);
+  check_floating("var", {{"x", x}});
+  if (is_half(x->dtype())) return to(var(to(*x, DType::f32), dims, keep, correction), x->dtype());
+  const ReducedDims reduction("var", x, dims);
   const double scale = 1.0 / std::max(static_cast<double>(reduction.elements) - correction, 0.0);
   const auto compute = [=](const Tensor& input) {
     const NoGradGuard guard;
@@ -220,7 +220,7 @@ Tensor variance(Argument x, const Dims& dims, Keep keep, double correction) {
   };
   Tensor out = compute(x);
   if (wants_gradient({x}))
-    record("variance", {x}, {out}, recipe(compute),
+    record("var", {x}, {out}, recipe(compute),
            [x = SavedTensor(x), dims, reduction, scale](const BackwardCall& call) -> Gradients {
              const Tensor input = x.unpack();
              const Tensor weight = reshape(call.gradient(), reduction.kept) * (2.0 * scale);
@@ -229,7 +229,7 @@ Tensor variance(Argument x, const Dims& dims, Keep keep, double correction) {
   return out;
 }
 
-Tensor stddev(Argument x, const Dims& dims, Keep keep, double correction) {
+Tensor stddev(TensorArg x, const Dims& dims, Keep keep, double correction) {
   if (const auto cast = autocast("stddev", {x}); !cast.empty()) return stddev(cast[0], dims, keep, correction);
   check_floating("stddev", {{"x", x}});
   if (is_half(x->dtype())) return to(stddev(to(*x, DType::f32), dims, keep, correction), x->dtype());
@@ -238,7 +238,7 @@ Tensor stddev(Argument x, const Dims& dims, Keep keep, double correction) {
   return norm(*x - mean(*x, dims, true), 2.0, dims, keep) * (1.0 / std::sqrt(std::max(elements - correction, 0.0)));
 }
 
-Tensor prod(Argument x, const Dims& dims, Keep keep) {
+Tensor prod(TensorArg x, const Dims& dims, Keep keep) {
   if (const auto cast = autocast("prod", {x}); !cast.empty()) return prod(cast[0], dims, keep);
   check_devices("prod", {{"x", x}});
   const ReducedDims reduction("prod", x, dims);
@@ -248,7 +248,7 @@ Tensor prod(Argument x, const Dims& dims, Keep keep) {
            [x = SavedTensor(x), reduction](const BackwardCall& call) -> Gradients {
              const DType dtype = call.gradient().dtype(), wide = compute_dtype(dtype);
              Tensor input = to(x.unpack(), wide);
-             if (input.count() == 0) return {zeros_like(x.unpack())};
+             if (input.numel() == 0) return {zeros_like(x.unpack())};
              if (!input.requires_grad()) input.set_requires_grad();
              const Tensor others = differentiable_gradients(
                  [&](const std::vector<Tensor>& in) -> std::vector<Tensor> { return {product_of(in[0], reduction)}; },
@@ -258,33 +258,39 @@ Tensor prod(Argument x, const Dims& dims, Keep keep) {
   return out;
 }
 
-Tensor max(Argument x, const Dims& dims, Keep keep) { return record_extremum("max", ReduceOp::maximum, x, dims, keep); }
-Tensor min(Argument x, const Dims& dims, Keep keep) { return record_extremum("min", ReduceOp::minimum, x, dims, keep); }
+Tensor max(TensorArg x, const Dims& dims, Keep keep) {
+  return record_extremum("max", ReduceOp::maximum, x, dims, keep);
+}
+Tensor min(TensorArg x, const Dims& dims, Keep keep) {
+  return record_extremum("min", ReduceOp::minimum, x, dims, keep);
+}
 
-Tensor any(Argument x, const Dims& dims, Keep keep) {
+Tensor any(TensorArg x, const Dims& dims, Keep keep) {
   check_devices("any", {{"x", x}});
   return computed(ReduceOp::any, x, ReducedDims("any", x, dims), keep, DType::boolean);
 }
-Tensor all(Argument x, const Dims& dims, Keep keep) {
+Tensor all(TensorArg x, const Dims& dims, Keep keep) {
   check_devices("all", {{"x", x}});
   return computed(ReduceOp::all, x, ReducedDims("all", x, dims), keep, DType::boolean);
 }
-Tensor argmax(Argument x, std::int64_t dim, Keep keep) { return position_of("argmax", kernels::argmax, x, dim, keep); }
-Tensor argmin(Argument x, std::int64_t dim, Keep keep) { return position_of("argmin", kernels::argmin, x, dim, keep); }
+Tensor argmax(TensorArg x, std::int64_t dim, Keep keep) { return position_of("argmax", kernels::argmax, x, dim, keep); }
+Tensor argmin(TensorArg x, std::int64_t dim, Keep keep) { return position_of("argmin", kernels::argmin, x, dim, keep); }
+Tensor argmax(TensorArg x) { return argmax(reshape(x, {-1}), 0); }
+Tensor argmin(TensorArg x) { return argmin(reshape(x, {-1}), 0); }
 
-Tensor log_sum_exp(Argument x, std::int64_t dim, Keep keep) {
-  if (const auto cast = autocast("log_sum_exp", {x}); !cast.empty()) return log_sum_exp(cast[0], dim, keep);
-  check_floating("log_sum_exp", {{"x", x}});
-  if (x->rank() == 0) return as_vector(x, [&](const Tensor& one) { return log_sum_exp(one, dim); });
-  const int axis = checked_axis("log_sum_exp", x, dim);
-  if (axis != x->rank() - 1 || keep) {
-    const Tensor rows = log_sum_exp(moved_to_end(x, axis));
+Tensor logsumexp(TensorArg x, std::int64_t dim, Keep keep) {
+  if (const auto cast = autocast("logsumexp", {x}); !cast.empty()) return logsumexp(cast[0], dim, keep);
+  check_floating("logsumexp", {{"x", x}});
+  if (x->dim() == 0) return as_vector(x, [&](const Tensor& one) { return logsumexp(one, dim); });
+  const int axis = checked_axis("logsumexp", x, dim);
+  if (axis != x->dim() - 1 || keep) {
+    const Tensor rows = logsumexp(moved_to_end(x, axis), -1);
     return keep ? unsqueeze(rows, axis) : rows;
   }
   Tensor out = Tensor::empty(row_shape(x), x->options());
-  kernels::log_sum_exp(current_stream(x->device()), out.view(), dense(x).view());
+  kernels::logsumexp(current_stream(x->device()), out.view(), dense(x).view());
   if (wants_gradient({x}))
-    record("log_sum_exp", {x}, {out}, recipe([](const Tensor& input) { return log_sum_exp(input); }),
+    record("logsumexp", {x}, {out}, recipe([](const Tensor& input) { return logsumexp(input, -1); }),
            [x = SavedTensor(x)](const BackwardCall& call) -> Gradients {
              // Infinity counts as the largest number, so infinite elements share the gradient as in max.
              const Tensor finite = clamp(x.unpack(), -infinity, largest_number(call.gradient().dtype()));
@@ -293,22 +299,22 @@ Tensor log_sum_exp(Argument x, std::int64_t dim, Keep keep) {
   return out;
 }
 
-Tensor cumsum(Argument x, std::int64_t dim) {
+Tensor cumsum(TensorArg x, std::int64_t dim) {
   if (const auto cast = autocast("cumsum", {x}); !cast.empty()) return cumsum(cast[0], dim);
   check_devices("cumsum", {{"x", x}});
-  if (x->rank() == 0) return as_vector(x, [&](const Tensor& one) { return cumsum(one, dim); });
+  if (x->dim() == 0) return as_vector(x, [&](const Tensor& one) { return cumsum(one, dim); });
   const int axis = checked_axis("cumsum", x, dim);
-  if (axis == x->rank() - 1) return running_sum(x, /*reverse=*/false);
+  if (axis == x->dim() - 1) return running_sum(x, /*reverse=*/false);
   return moved_from_end(running_sum(moved_to_end(x, axis), /*reverse=*/false), axis);
 }
 
-Tensor cumprod(Argument x, std::int64_t dim) {
+Tensor cumprod(TensorArg x, std::int64_t dim) {
   if (const auto cast = autocast("cumprod", {x}); !cast.empty()) return cumprod(cast[0], dim);
   check_devices("cumprod", {{"x", x}});
   return record_defined("cumprod", running_product, x, dim);
 }
 
-Tensor logcumsumexp(Argument x, std::int64_t dim) {
+Tensor logcumsumexp(TensorArg x, std::int64_t dim) {
   if (const auto cast = autocast("logcumsumexp", {x}); !cast.empty()) return logcumsumexp(cast[0], dim);
   check_floating("logcumsumexp", {{"x", x}});
   return record_defined("logcumsumexp", running_log_sum_exp, x, dim);
@@ -370,7 +376,7 @@ Tensor record_norm(const Tensor& x, double p, const Dims& dims) {
 
 }  // namespace
 
-Tensor norm(Argument x, double p, const Dims& dims, Keep keep) {
+Tensor norm(TensorArg x, double p, const Dims& dims, Keep keep) {
   if (const auto cast = autocast("norm", {x}); !cast.empty()) return norm(cast[0], p, dims, keep);
   check_floating("norm", {{"x", x}});
   if (!(p >= 0.0)) fail<ValueError>("norm", fmt::format("p {} is neither 0, positive nor inf", p), {{"x", x}});

@@ -44,9 +44,9 @@ Tensor record_rows(const char* name, const RowFunction& f, const Tensor& x, std:
                    std::source_location at = std::source_location::current()) {
   if (const auto cast = autocast(name, {x}); !cast.empty()) return record_rows(name, f, cast[0], dim, at);
   check_floating(name, {{"x", x}});
-  if (x.rank() == 0) return as_vector(x, [&](const Tensor& one) { return record_rows(name, f, one, dim, at); });
+  if (x.dim() == 0) return as_vector(x, [&](const Tensor& one) { return record_rows(name, f, one, dim, at); });
   const int axis = checked_axis(name, x, dim);
-  if (axis != x.rank() - 1) return moved_from_end(record_rows(name, f, moved_to_end(x, axis), -1, at), axis);
+  if (axis != x.dim() - 1) return moved_from_end(record_rows(name, f, moved_to_end(x, axis), -1, at), axis);
   Tensor out = computed(f.kernel, x, at);
   if (wants_gradient({x}))
     record(name, {x}, {out}, recipe([f, at](const Tensor& rows) { return computed(f.kernel, rows, at); }),
@@ -59,12 +59,12 @@ Tensor record_rows(const char* name, const RowFunction& f, const Tensor& x, std:
 
 }  // namespace
 
-Tensor softmax(Argument x, std::int64_t dim) {
+Tensor softmax(TensorArg x, std::int64_t dim) {
   const auto differential = [](const Tensor& grad, const Tensor& y) { return y * (grad - sum(grad * y, {-1}, true)); };
   return record_rows("softmax", {kernels::softmax, kernels::softmax_backward, differential}, x, dim);
 }
 
-Tensor log_softmax(Argument x, std::int64_t dim) {
+Tensor log_softmax(TensorArg x, std::int64_t dim) {
   const auto differential = [](const Tensor& grad, const Tensor& y) { return grad - exp(y) * sum(grad, {-1}, true); };
   return record_rows("log_softmax", {kernels::log_softmax, kernels::log_softmax_backward, differential}, x, dim);
 }
@@ -75,7 +75,7 @@ namespace {
 void check_norm(const char* name, const Tensor& x, const Tensor& weight, const Tensor& bias) {
   const Operands operands = {{"x", x}, {"weight", weight}, {"bias", bias}};
   check_floating(name, {{"x", x}});
-  if (x.rank() == 0) fail<ShapeError>(name, "x has no dimensions", operands);
+  if (x.dim() == 0) fail<ShapeError>(name, "x has no dimensions", operands);
   for (const Tensor* parameter : {&weight, &bias}) {
     if (!parameter->defined()) continue;
     if (parameter->device() != x.device()) fail<DeviceError>(name, "operands live on different devices", operands);
@@ -114,7 +114,7 @@ Tensor scaled(const Tensor& x, const Tensor& weight, const Tensor& bias = {}) {
 
 }  // namespace
 
-Tensor layer_norm(Argument x, const Tensor& weight, const Tensor& bias, double epsilon) {
+Tensor layer_norm(TensorArg x, const Tensor& weight, const Tensor& bias, double epsilon) {
   if (const auto cast = autocast("layer_norm", {x, weight, bias}); !cast.empty())
     return layer_norm(cast[0], cast[1], cast[2], epsilon);
   check_norm("layer_norm", x, weight, bias);
@@ -150,7 +150,7 @@ Tensor layer_norm(Argument x, const Tensor& weight, const Tensor& bias, double e
   return out;
 }
 
-Tensor rms_norm(Argument x, const Tensor& weight, double epsilon) {
+Tensor rms_norm(TensorArg x, const Tensor& weight, double epsilon) {
   if (const auto cast = autocast("rms_norm", {x, weight}); !cast.empty()) return rms_norm(cast[0], cast[1], epsilon);
   check_norm("rms_norm", x, weight, {});
   const Tensor input = dense(x), dense_weight = dense_or_undefined(weight);
@@ -241,7 +241,7 @@ kernels::RotaryFrequencies frequencies_of(const RopeOptions& options, std::int64
 Tensor checked_rope(const Tensor& x, std::int64_t heads, const kernels::RotaryPositions& positions,
                     const RopeOptions& options) {
   check_floating("rope", {{"x", x}});
-  if (x.rank() != 4 || x.shape()[3] % 2 != 0) fail<ShapeError>("rope", "needs (B, T, H, D) with even D", {{"x", x}});
+  if (x.dim() != 4 || x.shape()[3] % 2 != 0) fail<ShapeError>("rope", "needs (B, T, H, D) with even D", {{"x", x}});
   if (heads < 0 || heads > x.shape()[2])
     fail<ValueError>("rope", "cannot rotate " + std::to_string(heads) + " heads", {{"x", x}});
   if (!(options.base > 0.0)) fail<ValueError>("rope", "the base must be positive", {{"x", x}});
@@ -251,30 +251,30 @@ Tensor checked_rope(const Tensor& x, std::int64_t heads, const kernels::RotaryPo
   return rotated(x, heads, positions, frequencies_of(options, x.shape()[3]), /*inverse=*/false);
 }
 
-std::int64_t all_heads(const Tensor& x) { return x.defined() && x.rank() == 4 ? x.shape()[2] : 0; }
+std::int64_t all_heads(const Tensor& x) { return x.defined() && x.dim() == 4 ? x.shape()[2] : 0; }
 
 void check_positions(const Tensor& x, const kernels::PositionMap& positions) {
-  if (x.defined() && x.rank() == 4 && x.shape()[1] != positions.count)
+  if (x.defined() && x.dim() == 4 && x.shape()[1] != positions.count)
     fail<ShapeError>("rope", "there are " + std::to_string(positions.count) + " positions", {{"x", x}});
 }
 
 }  // namespace
 
-Tensor rope_first_heads(Argument x, std::int64_t heads, std::int64_t position, const RopeOptions& options) {
+Tensor rope_first_heads(TensorArg x, std::int64_t heads, std::int64_t position, const RopeOptions& options) {
   return checked_rope(x, heads, position, options);
 }
 
-Tensor rope_first_heads(Argument x, std::int64_t heads, const kernels::PositionMap& positions,
+Tensor rope_first_heads(TensorArg x, std::int64_t heads, const kernels::PositionMap& positions,
                         const RopeOptions& options) {
   check_positions(x, positions);
   return checked_rope(x, heads, positions, options);
 }
 
-Tensor rope(Argument x, std::int64_t position, const RopeOptions& options) {
+Tensor rope(TensorArg x, std::int64_t position, const RopeOptions& options) {
   return checked_rope(x, all_heads(x), position, options);
 }
 
-Tensor rope(Argument x, const kernels::PositionMap& positions, const RopeOptions& options) {
+Tensor rope(TensorArg x, const kernels::PositionMap& positions, const RopeOptions& options) {
   check_positions(x, positions);
   return checked_rope(x, all_heads(x), positions, options);
 }

@@ -4,23 +4,23 @@
 
 #include <cstdint>
 
-#include "kernels/definition/attention_term.h"
+#include "kernels/functors/attention_term.h"
 #include "tensor/tensor.h"
 
 namespace poolgrad {
 
 /// Returns exp(x) / sum(exp(x)) along dim, stable.
-Tensor softmax(Argument x, std::int64_t dim = -1);
+Tensor softmax(TensorArg x, std::int64_t dim = -1);
 /// Returns x - log(sum(exp(x))) along dim, stable.
-Tensor log_softmax(Argument x, std::int64_t dim = -1);
+Tensor log_softmax(TensorArg x, std::int64_t dim = -1);
 
 // Normalization over the last dimension. Statistics are f32, or f64 for f64.
 
 /// Returns (x - mean) / sqrt(var + epsilon) * weight + bias (Ba et al. 2016). weight and bias are (C); either may be
 /// undefined.
-Tensor layer_norm(Argument x, const Tensor& weight = {}, const Tensor& bias = {}, double epsilon = 1e-5);
+Tensor layer_norm(TensorArg x, const Tensor& weight = {}, const Tensor& bias = {}, double epsilon = 1e-5);
 /// Returns x / sqrt(mean(x^2) + epsilon) * weight (Zhang & Sennrich 2019). weight is (C) or undefined.
-Tensor rms_norm(Argument x, const Tensor& weight = {}, double epsilon = 1e-6);
+Tensor rms_norm(TensorArg x, const Tensor& weight = {}, double epsilon = 1e-6);
 
 // Rotary position embedding (Su et al. 2021).
 
@@ -48,14 +48,14 @@ struct RopeOptions {
 /// Rotates the pairs (d, d + D/2) of x (B, T, H, D) by (position + t) * base^(-2 d / D), or as scaled by the options. D
 /// is even. The gradient is the inverse rotation. Throws ValueError for a base that is not positive, a factor below 1,
 /// and yarn without a trained context.
-Tensor rope(Argument x, std::int64_t position = 0, const RopeOptions& options = {});
+Tensor rope(TensorArg x, std::int64_t position = 0, const RopeOptions& options = {});
 /// The same with positions.position(t) in place of position + t, for part of a sequence. Throws ShapeError if the
 /// number of positions differs from the steps of x.
-Tensor rope(Argument x, const kernels::PositionMap& positions, const RopeOptions& options = {});
+Tensor rope(TensorArg x, const kernels::PositionMap& positions, const RopeOptions& options = {});
 /// The same for the first `heads` heads of x, 0 <= heads <= H; the other heads pass unchanged. Queries, keys and values
 /// of one projection then share one result, and the projection can be freed.
-Tensor rope_first_heads(Argument x, std::int64_t heads, std::int64_t position = 0, const RopeOptions& options = {});
-Tensor rope_first_heads(Argument x, std::int64_t heads, const kernels::PositionMap& positions,
+Tensor rope_first_heads(TensorArg x, std::int64_t heads, std::int64_t position = 0, const RopeOptions& options = {});
+Tensor rope_first_heads(TensorArg x, std::int64_t heads, const kernels::PositionMap& positions,
                         const RopeOptions& options = {});
 
 }  // namespace poolgrad

@@ -61,7 +61,7 @@ Shape broadcast_operands(const char* op, Operands operands) {
 }
 
 std::bitset<max_rank> named_dims(const char* op, const Tensor& x, const Dims& dims) {
-  const Shape shape = x.rank() == 0 ? Shape{1} : x.shape();
+  const Shape shape = x.dim() == 0 ? Shape{1} : x.shape();
   std::bitset<max_rank> named;
   for (const std::int64_t dim : dims) {
     const auto d = static_cast<std::size_t>(normalize_dim(op, dim, shape));
@@ -90,7 +90,7 @@ Tensor number_beside(const char* op, const Tensor& x, double value) {
 }
 
 int checked_axis(const char* op, const Tensor& x, std::int64_t dim, Operands operands) {
-  if (x.rank() == 0) fail<ShapeError>(op, "x has no dimensions", operands);
+  if (x.dim() == 0) fail<ShapeError>(op, "x has no dimensions", operands);
   return normalize_dim(op, dim, x.shape());
 }
 

@@ -55,7 +55,7 @@ int checked_axis(const char* op, const Tensor& x, std::int64_t dim, Operands ope
 inline int checked_axis(const char* op, const Tensor& x, std::int64_t dim) {
   return checked_axis(op, x, dim, {{"x", x}});
 }
-inline bool has_no_dimensions(const Tensor& x) { return x.defined() && x.rank() == 0; }
+inline bool has_no_dimensions(const Tensor& x) { return x.defined() && x.dim() == 0; }
 /// Returns of_vector(x as a vector of one element), again without dimensions. A tensor without dimensions accepts
 /// dimensions 0 and -1, as in PyTorch.
 template <class Function>
@@ -133,7 +133,7 @@ void product(const Tensor& out, const Tensor& a, const Tensor& b, double beta = 
 
 /// Returns the cost, for a recipe, of products of rows with columns of `inner` elements that give `out`.
 inline auto flops(const Tensor& out, std::int64_t inner) {
-  return [sums = out.count(), inner] { return 2.0 * static_cast<double>(sums) * static_cast<double>(inner); };
+  return [sums = out.numel(), inner] { return 2.0 * static_cast<double>(sums) * static_cast<double>(inner); };
 }
 
 // Layout helpers for operators on rows, the last dimension.
@@ -154,15 +154,15 @@ inline Shape row_shape(const Tensor& x) {
 /// Return differentiable views that move dimension `dim` to the end, and the last dimension back to `dim`.
 inline Tensor moved_to_end(const Tensor& x, int dim) {
   Dims order;
-  for (int d = 0; d < x.rank(); ++d)
+  for (int d = 0; d < x.dim(); ++d)
     if (d != dim) order.append(d);
   order.append(dim);
   return permute(x, order);
 }
 inline Tensor moved_from_end(const Tensor& x, int dim) {
   Dims order;
-  for (int d = 0; d + 1 < x.rank(); ++d) order.append(d);
-  order.insert(dim, x.rank() - 1);
+  for (int d = 0; d + 1 < x.dim(); ++d) order.append(d);
+  order.insert(dim, x.dim() - 1);
   return permute(x, order);
 }
 

@@ -39,20 +39,20 @@ Sorted sorted_as_vector(const Tensor& x, const Function& of_vector) {
 
 }  // namespace
 
-Sorted sort(Argument x, std::int64_t dim, bool descending) {
+Sorted sort(TensorArg x, std::int64_t dim, bool descending) {
   if (has_no_dimensions(x)) return sorted_as_vector(x, [=](const Tensor& one) { return sort(one, dim, descending); });
   const int axis = sorted_axis("sort", x, dim);
   const Tensor indices = first_places(x, axis, x->shape()[axis], descending);
   return {gather(*x, axis, indices), indices};
 }
 
-Tensor argsort(Argument x, std::int64_t dim, bool descending) {
+Tensor argsort(TensorArg x, std::int64_t dim, bool descending) {
   if (has_no_dimensions(x)) return as_vector(x, [=](const Tensor& one) { return argsort(one, dim, descending); });
   const int axis = sorted_axis("argsort", x, dim);
   return first_places(x, axis, x->shape()[axis], descending);
 }
 
-Sorted topk(Argument x, std::int64_t k, std::int64_t dim, bool largest) {
+Sorted topk(TensorArg x, std::int64_t k, std::int64_t dim, bool largest) {
   if (has_no_dimensions(x) && k == 1)
     return sorted_as_vector(x, [=](const Tensor& one) { return topk(one, k, dim, largest); });
   const int axis = sorted_axis("topk", x, dim);

@@ -15,11 +15,11 @@ struct Sorted {
 };
 
 /// const auto [values, indices] = sort(x). Every dtype.
-Sorted sort(Argument x, std::int64_t dim = -1, bool descending = false);
+Sorted sort(TensorArg x, std::int64_t dim = -1, bool descending = false);
 /// Returns only the indices: gather(x, dim, argsort(x, dim)) is sorted.
-Tensor argsort(Argument x, std::int64_t dim = -1, bool descending = false);
+Tensor argsort(TensorArg x, std::int64_t dim = -1, bool descending = false);
 /// Returns the k largest (or smallest) elements along the dimension, the best first. Throws ValueError unless 0 <= k <=
 /// its size.
-Sorted topk(Argument x, std::int64_t k, std::int64_t dim = -1, bool largest = true);
+Sorted topk(TensorArg x, std::int64_t k, std::int64_t dim = -1, bool largest = true);
 
 }  // namespace poolgrad

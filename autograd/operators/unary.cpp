@@ -136,48 +136,48 @@ Tensor unary_test(const char* name, UnaryOp op, const Tensor& x, std::source_loc
 
 using kernels::UnaryOp;
 
-Tensor neg(Argument x) { return record_unary("neg", UnaryOp::neg, x, 0, 0, Domain::numbers); }
-Tensor abs(Argument x) { return record_unary("abs", UnaryOp::abs, x, 0, 0, Domain::numbers); }
-Tensor sign(Argument x) { return record_unary("sign", UnaryOp::sign, x, 0, 0, Domain::numbers); }
-Tensor square(Argument x) { return record_unary("square", UnaryOp::square, x, 0, 0, Domain::numbers); }
-Tensor sqrt(Argument x) { return record_unary("sqrt", UnaryOp::sqrt, x); }
-Tensor rsqrt(Argument x) { return record_unary("rsqrt", UnaryOp::rsqrt, x); }
-Tensor reciprocal(Argument x) { return record_unary("reciprocal", UnaryOp::reciprocal, x); }
-Tensor exp(Argument x) { return record_unary("exp", UnaryOp::exp, x); }
-Tensor expm1(Argument x) { return record_unary("expm1", UnaryOp::expm1, x); }
-Tensor log(Argument x) { return record_unary("log", UnaryOp::log, x); }
-Tensor log1p(Argument x) { return record_unary("log1p", UnaryOp::log1p, x); }
-Tensor log2(Argument x) { return record_unary("log2", UnaryOp::log2, x); }
-Tensor log10(Argument x) { return record_unary("log10", UnaryOp::log10, x); }
-Tensor exp2(Argument x) { return record_unary("exp2", UnaryOp::exp2, x); }
-Tensor sin(Argument x) { return record_unary("sin", UnaryOp::sin, x); }
-Tensor cos(Argument x) { return record_unary("cos", UnaryOp::cos, x); }
-Tensor tan(Argument x) { return record_unary("tan", UnaryOp::tan, x); }
-Tensor asin(Argument x) { return record_unary("asin", UnaryOp::asin, x); }
-Tensor acos(Argument x) { return record_unary("acos", UnaryOp::acos, x); }
-Tensor atan(Argument x) { return record_unary("atan", UnaryOp::atan, x); }
-Tensor sinh(Argument x) { return record_unary("sinh", UnaryOp::sinh, x); }
-Tensor cosh(Argument x) { return record_unary("cosh", UnaryOp::cosh, x); }
-Tensor tanh(Argument x) { return record_unary("tanh", UnaryOp::tanh, x); }
-Tensor sigmoid(Argument x) { return record_unary("sigmoid", UnaryOp::sigmoid, x); }
-Tensor erf(Argument x) { return record_unary("erf", UnaryOp::erf, x); }
-Tensor relu(Argument x) { return record_unary("relu", UnaryOp::relu, x); }
-Tensor leaky_relu(Argument x, double slope) { return record_unary("leaky_relu", UnaryOp::leaky_relu, x, slope); }
-Tensor silu(Argument x) { return record_unary("silu", UnaryOp::silu, x); }
-Tensor mish(Argument x) { return record_unary("mish", UnaryOp::mish, x); }
-Tensor elu(Argument x, double alpha) { return record_unary("elu", UnaryOp::elu, x, alpha); }
-Tensor softplus(Argument x) { return record_unary("softplus", UnaryOp::softplus, x); }
-Tensor floor(Argument x) { return record_unary("floor", UnaryOp::floor, x, 0, 0, Domain::numbers); }
-Tensor ceil(Argument x) { return record_unary("ceil", UnaryOp::ceil, x, 0, 0, Domain::numbers); }
-Tensor round(Argument x) { return record_unary("round", UnaryOp::round, x, 0, 0, Domain::numbers); }
-Tensor is_nan(Argument x) { return unary_test("is_nan", UnaryOp::is_nan, x); }
-Tensor is_finite(Argument x) { return unary_test("is_finite", UnaryOp::is_finite, x); }
+Tensor neg(TensorArg x) { return record_unary("neg", UnaryOp::neg, x, 0, 0, Domain::numbers); }
+Tensor abs(TensorArg x) { return record_unary("abs", UnaryOp::abs, x, 0, 0, Domain::numbers); }
+Tensor sign(TensorArg x) { return record_unary("sign", UnaryOp::sign, x, 0, 0, Domain::numbers); }
+Tensor square(TensorArg x) { return record_unary("square", UnaryOp::square, x, 0, 0, Domain::numbers); }
+Tensor sqrt(TensorArg x) { return record_unary("sqrt", UnaryOp::sqrt, x); }
+Tensor rsqrt(TensorArg x) { return record_unary("rsqrt", UnaryOp::rsqrt, x); }
+Tensor reciprocal(TensorArg x) { return record_unary("reciprocal", UnaryOp::reciprocal, x); }
+Tensor exp(TensorArg x) { return record_unary("exp", UnaryOp::exp, x); }
+Tensor expm1(TensorArg x) { return record_unary("expm1", UnaryOp::expm1, x); }
+Tensor log(TensorArg x) { return record_unary("log", UnaryOp::log, x); }
+Tensor log1p(TensorArg x) { return record_unary("log1p", UnaryOp::log1p, x); }
+Tensor log2(TensorArg x) { return record_unary("log2", UnaryOp::log2, x); }
+Tensor log10(TensorArg x) { return record_unary("log10", UnaryOp::log10, x); }
+Tensor exp2(TensorArg x) { return record_unary("exp2", UnaryOp::exp2, x); }
+Tensor sin(TensorArg x) { return record_unary("sin", UnaryOp::sin, x); }
+Tensor cos(TensorArg x) { return record_unary("cos", UnaryOp::cos, x); }
+Tensor tan(TensorArg x) { return record_unary("tan", UnaryOp::tan, x); }
+Tensor asin(TensorArg x) { return record_unary("asin", UnaryOp::asin, x); }
+Tensor acos(TensorArg x) { return record_unary("acos", UnaryOp::acos, x); }
+Tensor atan(TensorArg x) { return record_unary("atan", UnaryOp::atan, x); }
+Tensor sinh(TensorArg x) { return record_unary("sinh", UnaryOp::sinh, x); }
+Tensor cosh(TensorArg x) { return record_unary("cosh", UnaryOp::cosh, x); }
+Tensor tanh(TensorArg x) { return record_unary("tanh", UnaryOp::tanh, x); }
+Tensor sigmoid(TensorArg x) { return record_unary("sigmoid", UnaryOp::sigmoid, x); }
+Tensor erf(TensorArg x) { return record_unary("erf", UnaryOp::erf, x); }
+Tensor relu(TensorArg x) { return record_unary("relu", UnaryOp::relu, x); }
+Tensor leaky_relu(TensorArg x, double slope) { return record_unary("leaky_relu", UnaryOp::leaky_relu, x, slope); }
+Tensor silu(TensorArg x) { return record_unary("silu", UnaryOp::silu, x); }
+Tensor mish(TensorArg x) { return record_unary("mish", UnaryOp::mish, x); }
+Tensor elu(TensorArg x, double alpha) { return record_unary("elu", UnaryOp::elu, x, alpha); }
+Tensor softplus(TensorArg x) { return record_unary("softplus", UnaryOp::softplus, x); }
+Tensor floor(TensorArg x) { return record_unary("floor", UnaryOp::floor, x, 0, 0, Domain::numbers); }
+Tensor ceil(TensorArg x) { return record_unary("ceil", UnaryOp::ceil, x, 0, 0, Domain::numbers); }
+Tensor round(TensorArg x) { return record_unary("round", UnaryOp::round, x, 0, 0, Domain::numbers); }
+Tensor isnan(TensorArg x) { return unary_test("isnan", UnaryOp::isnan, x); }
+Tensor isfinite(TensorArg x) { return unary_test("isfinite", UnaryOp::isfinite, x); }
 
-Tensor gelu(Argument x, GeluKind kind) {
+Tensor gelu(TensorArg x, GeluKind kind) {
   return record_unary("gelu", kind == GeluKind::exact ? UnaryOp::gelu : UnaryOp::gelu_tanh, x);
 }
 
-Tensor clamp(Argument x, double low, double high) {
+Tensor clamp(TensorArg x, double low, double high) {
   if (!(low <= high))
     fail<ValueError>("clamp", fmt::format("the lower bound {} is above the upper {}", low, high), {{"x", x}});
   if (x->defined()) {  // bounds rounded to the dtype, as in maximum(x, number)
@@ -202,13 +202,13 @@ Tensor clamp(Argument x, double low, double high) {
   return record_unary("clamp", UnaryOp::clamp, x, low, high, Domain::numbers);
 }
 
-Tensor clamp(Argument x, const Tensor& low, const Tensor& high) {
+Tensor clamp(TensorArg x, const Tensor& low, const Tensor& high) {
   check_devices("clamp", {{"x", x}});
   const Tensor raised = low.defined() ? maximum(*x, low) : *x;
   return high.defined() ? minimum(raised, high) : raised;
 }
 
-Tensor glu(Argument x, std::int64_t dim) {
+Tensor glu(TensorArg x, std::int64_t dim) {
   check_devices("glu", {{"x", x}});
   const int axis = checked_axis("glu", x, dim);
   if (x->shape()[axis] % 2 != 0)
@@ -217,7 +217,7 @@ Tensor glu(Argument x, std::int64_t dim) {
   return halves[0] * sigmoid(halves[1]);
 }
 
-Tensor silu_mul(Argument gate, const Tensor& up) {
+Tensor silu_mul(TensorArg gate, const Tensor& up) {
   if (const auto cast = autocast("silu_mul", {gate, up}); !cast.empty()) return silu_mul(cast[0], cast[1]);
   check_floating("silu_mul", {{"gate", gate}, {"up", up}});
   if (gate->shape() != up.shape()) fail<ShapeError>("silu_mul", "shapes differ", {{"gate", gate}, {"up", up}});
@@ -260,7 +260,7 @@ Tensor dropped(const Tensor& x, double p, kernels::RandomKey key, SequencePart p
   const Stream stream = current_stream(x.device());
   if (part.whole == 0)
     kernels::dropout(stream, key, out.view(), x.view(), p);
-  else if (x.count() > 0)
+  else if (x.numel() > 0)
     for (std::int64_t b = 0; b < x.size(0); ++b)
       for (const kernels::PositionMap::Piece& run : runs_of(part.map(x.size(1)))) {
         const auto of_run = [&](const Tensor& y) {
@@ -287,17 +287,17 @@ void check_dropout(const Tensor& x, double p) {
 
 }  // namespace
 
-Tensor dropout(Argument x, double p, Generator& generator) {
+Tensor dropout(TensorArg x, double p, Generator& generator) {
   check_dropout(x, p);
   if (p == 0.0) return x;
-  return dropped(x, p, generator.take(x->count()), {});
+  return dropped(x, p, generator.take(x->numel()), {});
 }
 
-Tensor dropout(Argument x, double p, Generator& generator, SequencePart part) {
+Tensor dropout(TensorArg x, double p, Generator& generator, SequencePart part) {
   check_dropout(x, p);
-  const std::int64_t rows = x->rank() < 2 || part.rows > 0 ? part.rows : x->size(0);
-  const kernels::PositionMap map = part.map(x->rank() < 2 ? 0 : x->size(1));
-  if (x->rank() < 2 || map.count != x->size(1) || map.position(0) < 0 ||
+  const std::int64_t rows = x->dim() < 2 || part.rows > 0 ? part.rows : x->size(0);
+  const kernels::PositionMap map = part.map(x->dim() < 2 ? 0 : x->size(1));
+  if (x->dim() < 2 || map.count != x->size(1) || map.position(0) < 0 ||
       (map.count > 0 && map.position(map.count - 1) >= part.whole))
     fail<ShapeError>("dropout",
                      "dimension 1 does not fit from position " + std::to_string(map.position(0)) + " on within " +
@@ -310,7 +310,7 @@ Tensor dropout(Argument x, double p, Generator& generator, SequencePart part) {
         {{"x", x}});
   if (p == 0.0) return x;
   std::int64_t numbers = rows * part.whole;
-  for (std::int64_t d = 2; d < x->rank(); ++d) numbers *= x->size(static_cast<int>(d));
+  for (std::int64_t d = 2; d < x->dim(); ++d) numbers *= x->size(static_cast<int>(d));
   return dropped(x, p, generator.take(numbers), part);
 }
 

@@ -20,7 +20,7 @@ void check_defined(const char* op, const Tensor& x) { check_devices(op, {{"x", x
 
 }  // namespace
 
-Tensor reshape(Argument x, const Shape& shape) {
+Tensor reshape(TensorArg x, const Shape& shape) {
   check_defined("reshape", x);
   const Shape wanted = infer_shape("reshape", shape, x->shape());
   const std::optional<Geometry> geometry = reshaped(x->geometry(), wanted);
@@ -32,14 +32,14 @@ Tensor reshape(Argument x, const Shape& shape) {
   return out;
 }
 
-Tensor flatten(Argument x, std::int64_t first, std::int64_t last) {
+Tensor flatten(TensorArg x, std::int64_t first, std::int64_t last) {
   check_defined("flatten", x);
   const Shape as_a_vector = x->rank() == 0 ? Shape{1} : x->shape();  // for a scalar
   const int begin = normalize_dim("flatten", first, as_a_vector), end = normalize_dim("flatten", last, as_a_vector);
-  if (x->rank() == 0) return reshape(*x, as_a_vector);
+  if (x->dim() == 0) return reshape(*x, as_a_vector);
   if (begin > end) fail<IndexError>("flatten", "the first dimension comes after the last", {{"x", x}});
   Shape shape;
-  for (int d = 0; d < x->rank(); ++d) {
+  for (int d = 0; d < x->dim(); ++d) {
     if (d > begin && d <= end) {
       shape[begin] *= x->shape()[d];
     } else {
@@ -49,9 +49,9 @@ Tensor flatten(Argument x, std::int64_t first, std::int64_t last) {
   return reshape(*x, shape);
 }
 
-Tensor transpose(Argument x, std::int64_t dim0, std::int64_t dim1) {
+Tensor transpose(TensorArg x, std::int64_t dim0, std::int64_t dim1) {
   check_defined("transpose", x);
-  if (x->rank() == 0) return as_vector(x, [=](const Tensor& one) { return transpose(one, dim0, dim1); });
+  if (x->dim() == 0) return as_vector(x, [=](const Tensor& one) { return transpose(one, dim0, dim1); });
   Tensor out = x->alias(transposed(x->geometry(), dim0, dim1));
   if (wants_gradient({x}))
     record("transpose", {x}, {out},
@@ -59,7 +59,7 @@ Tensor transpose(Argument x, std::int64_t dim0, std::int64_t dim1) {
   return out;
 }
 
-Tensor permute(Argument x, const Dims& order) {
+Tensor permute(TensorArg x, const Dims& order) {
   check_defined("permute", x);
   Tensor out = x->alias(permuted(x->geometry(), order));
   if (wants_gradient({x})) {
@@ -71,7 +71,7 @@ Tensor permute(Argument x, const Dims& order) {
   return out;
 }
 
-Tensor movedim(Argument x, const Dims& source, const Dims& destination) {
+Tensor movedim(TensorArg x, const Dims& source, const Dims& destination) {
   check_defined("movedim", x);
   const std::bitset<max_rank> moved = named_dims("movedim", x, source), taken = named_dims("movedim", x, destination);
   if (moved.count() != taken.count())
@@ -79,8 +79,8 @@ Tensor movedim(Argument x, const Dims& source, const Dims& destination) {
                      "source and destination differ in the number of dimensions: " + to_string(source) + " to " +
                          to_string(destination),
                      {{"x", x}});
-  Dims order = Dims::filled(x->rank(), -1);
-  for (int i = 0; i < source.rank() && x->rank() > 0; ++i)
+  Dims order = Dims::filled(x->dim(), -1);
+  for (int i = 0; i < source.rank() && x->dim() > 0; ++i)
     order[normalize_dim("movedim", destination[i], x->shape())] = normalize_dim("movedim", source[i], x->shape());
   int next = 0;
   for (std::int64_t& from : order) {
@@ -105,7 +105,7 @@ Gradients gradient_of_slice(const BackwardCall& call, const Tensor& grad, const 
 
 }  // namespace
 
-Tensor slice(Argument x, std::int64_t dim, std::int64_t start, std::int64_t stop, std::int64_t step) {
+Tensor slice(TensorArg x, std::int64_t dim, std::int64_t start, std::int64_t stop, std::int64_t step) {
   check_defined("slice", x);
   const Geometry geometry = sliced(x->geometry(), dim, start, stop, step);
   Tensor out = x->alias(geometry);
@@ -120,7 +120,7 @@ Tensor slice(Argument x, std::int64_t dim, std::int64_t start, std::int64_t stop
   return out;
 }
 
-Tensor select(Argument x, std::int64_t dim, std::int64_t index) {
+Tensor select(TensorArg x, std::int64_t dim, std::int64_t index) {
   check_defined("select", x);
   Tensor out = x->alias(selected(x->geometry(), dim, index));
   if (wants_gradient({x})) {
@@ -133,7 +133,7 @@ Tensor select(Argument x, std::int64_t dim, std::int64_t index) {
   return out;
 }
 
-Tensor expand(Argument x, const Shape& shape) {
+Tensor expand(TensorArg x, const Shape& shape) {
   check_defined("expand", x);
   Tensor out = x->alias(expanded(x->geometry(), shape));
   if (wants_gradient({x}))
@@ -142,13 +142,13 @@ Tensor expand(Argument x, const Shape& shape) {
   return out;
 }
 
-Tensor squeeze(Argument x, std::int64_t dim) {
+Tensor squeeze(TensorArg x, std::int64_t dim) {
   check_defined("squeeze", x);
-  if (x->rank() == 0) return as_vector(x, [dim](const Tensor& one) { return squeeze(one, dim); });
+  if (x->dim() == 0) return as_vector(x, [dim](const Tensor& one) { return squeeze(one, dim); });
   return reshape(*x, squeezed(x->geometry(), dim).shape);
 }
 
-Tensor unsqueeze(Argument x, std::int64_t dim) {
+Tensor unsqueeze(TensorArg x, std::int64_t dim) {
   check_defined("unsqueeze", x);
   return reshape(*x, unsqueezed(x->geometry(), dim).shape);
 }
@@ -171,7 +171,7 @@ std::vector<Tensor> record_pieces(const char* name, const Tensor& x, int axis, c
   return pieces;
 }
 
-std::vector<Tensor> split(Argument x, std::int64_t parts, std::int64_t dim) {
+std::vector<Tensor> split(TensorArg x, std::int64_t parts, std::int64_t dim) {
   check_defined("split", x);
   const int axis = normalize_dim("split", dim, x->shape());
   const std::int64_t size = x->shape()[axis];
@@ -183,7 +183,7 @@ std::vector<Tensor> split(Argument x, std::int64_t parts, std::int64_t dim) {
   return record_pieces("split", x, axis, std::vector(static_cast<std::size_t>(parts), size / parts));
 }
 
-std::vector<Tensor> split(Argument x, const std::vector<std::int64_t>& sizes, std::int64_t dim) {
+std::vector<Tensor> split(TensorArg x, const std::vector<std::int64_t>& sizes, std::int64_t dim) {
   check_defined("split", x);
   const int axis = normalize_dim("split", dim, x->shape());
   std::int64_t rest = x->shape()[axis];
@@ -198,11 +198,11 @@ std::vector<Tensor> split(Argument x, const std::vector<std::int64_t>& sizes, st
   return record_pieces("split", x, axis, sizes);
 }
 
-std::vector<Tensor> split(Argument x, std::initializer_list<std::int64_t> sizes, std::int64_t dim) {
+std::vector<Tensor> split(TensorArg x, std::initializer_list<std::int64_t> sizes, std::int64_t dim) {
   return split(*x, std::vector(sizes), dim);
 }
 
-std::vector<Tensor> chunk(Argument x, std::int64_t parts, std::int64_t dim) {
+std::vector<Tensor> chunk(TensorArg x, std::int64_t parts, std::int64_t dim) {
   check_defined("chunk", x);
   const int axis = normalize_dim("chunk", dim, x->shape());
   if (parts < 1) fail<ValueError>("chunk", "the number of parts is below 1", {{"x", x}});
@@ -213,7 +213,7 @@ std::vector<Tensor> chunk(Argument x, std::int64_t parts, std::int64_t dim) {
   return record_pieces("split", x, axis, sizes);
 }
 
-std::vector<Tensor> unbind(Argument x, std::int64_t dim) {
+std::vector<Tensor> unbind(TensorArg x, std::int64_t dim) {
   check_defined("unbind", x);
   const int axis = normalize_dim("unbind", dim, x->shape());
   std::vector<Tensor> slices =
@@ -258,7 +258,7 @@ Tensor folded(const Tensor& windows, std::int64_t length, int axis, std::int64_t
 
 }  // namespace
 
-Tensor diagonal(Argument x, std::int64_t offset, std::int64_t dim0, std::int64_t dim1) {
+Tensor diagonal(TensorArg x, std::int64_t offset, std::int64_t dim0, std::int64_t dim1) {
   check_defined("diagonal", x);
   Tensor out = x->alias(diagonal_of(x->geometry(), offset, dim0, dim1));
   if (wants_gradient({x})) {
@@ -270,9 +270,9 @@ Tensor diagonal(Argument x, std::int64_t offset, std::int64_t dim0, std::int64_t
   return out;
 }
 
-Tensor unfold(Argument x, std::int64_t dim, std::int64_t size, std::int64_t step, std::int64_t dilation) {
+Tensor unfold(TensorArg x, std::int64_t dim, std::int64_t size, std::int64_t step, std::int64_t dilation) {
   check_defined("unfold", x);
-  if (x->rank() == 0) return squeeze(unfold(reshape(*x, {1}), dim, size, step, dilation), 0);
+  if (x->dim() == 0) return squeeze(unfold(reshape(*x, {1}), dim, size, step, dilation), 0);
   Tensor out = x->alias(unfolded(x->geometry(), dim, size, step, dilation));
   if (wants_gradient({x})) {
     const int axis = normalize_dim("unfold", dim, x->shape());
@@ -293,7 +293,7 @@ const Tensor Tensor::operator[](const Indices& indices) const {
     ellipses += index.kind == Index::Kind::ellipsis;
   }
   if (ellipses > 1) fail<IndexError>("index", "more than one ellipsis", {{"x", *this}});
-  if (named > rank()) fail<IndexError>("index", std::to_string(named) + " indices are too many", {{"x", *this}});
+  if (named > this->dim()) fail<IndexError>("index", std::to_string(named) + " indices are too many", {{"x", *this}});
   Tensor out = *this;
   int dim = 0, own = 0;  // of out, and of this tensor
   std::vector<int> added;
@@ -316,8 +316,8 @@ const Tensor Tensor::operator[](const Indices& indices) const {
         ++own;
         break;
       case Index::Kind::ellipsis:
-        dim += rank() - named;
-        own += rank() - named;
+        dim += this->dim() - named;
+        own += this->dim() - named;
         break;
       case Index::Kind::new_axis: added.push_back(dim + static_cast<int>(added.size())); break;
     }
@@ -325,12 +325,12 @@ const Tensor Tensor::operator[](const Indices& indices) const {
   return out;
 }
 
-Tensor contiguous(Argument x) {
+Tensor contiguous(TensorArg x) {
   check_defined("contiguous", x);
   return x->is_contiguous() ? *x : clone(*x);
 }
 
-Tensor clone(Argument x) {
+Tensor clone(TensorArg x) {
   check_defined("clone", x);
   Tensor out = x->copy();
   if (wants_gradient({x}))
@@ -418,7 +418,7 @@ Tensor stack(const std::vector<Tensor>& tensors, std::int64_t dim, CallSite) {
   check_list("stack", tensors);
   for (const Tensor& tensor : tensors)
     if (tensor.shape() != tensors[0].shape()) fail_list<ShapeError>("stack", "shapes differ", tensors);
-  const int rank = tensors[0].rank();
+  const int rank = tensors[0].dim();
   if (dim < -rank - 1 || dim > rank)
     fail_list<IndexError>("stack", "dimension " + std::to_string(dim) + " is out of range", tensors);
   const std::int64_t axis = dim < 0 ? dim + rank + 1 : dim;
@@ -427,7 +427,7 @@ Tensor stack(const std::vector<Tensor>& tensors, std::int64_t dim, CallSite) {
   return cat(rows, axis);
 }
 
-Tensor pad(Argument x, std::int64_t dim, std::int64_t before, std::int64_t after, double value) {
+Tensor pad(TensorArg x, std::int64_t dim, std::int64_t before, std::int64_t after, double value) {
   check_devices("pad", {{"x", x}});
   if (before < 0 || after < 0) fail<ValueError>("pad", "a width is negative", {{"x", x}});
   check_number("pad", x, value);
@@ -449,7 +449,7 @@ Tensor pad(Argument x, std::int64_t dim, std::int64_t before, std::int64_t after
   return out;
 }
 
-Tensor to(Argument x, DType dtype) {
+Tensor to(TensorArg x, DType dtype) {
   check_devices("to", {{"x", x}});
   if (x->dtype() == dtype) return x;
   return recorded_cast(x, Tensor::empty(x->shape(), {dtype, x->device()}).copy_from(x->detach()));
@@ -463,7 +463,7 @@ Tensor recorded_cast(const Tensor& x, const Tensor& out) {
   return out;
 }
 
-Tensor to(Argument x, Device device) {
+Tensor to(TensorArg x, Device device) {
   check_devices("to", {{"x", x}});
   if (x->device() == device) return x;
   Tensor out = Tensor::empty(x->shape(), {x->dtype(), device}).copy_from(x->detach());

@@ -516,9 +516,9 @@ def triplet_margin(a, p_, n, margin=1.0, p=2.0, eps=1e-6, swap=False, reduction=
 
 def is_close(a, b, rtol=1e-5, atol=1e-8, equal_nan=False):
     need(isinstance(b, E) and like(a, b) is a)
-    near = P.logical_and(P.less_equal(P.abs(a - b), P.abs(b) * rtol + atol), P.is_finite(P.abs(a - b)))
+    near = P.logical_and(P.less_equal(P.abs(a - b), P.abs(b) * rtol + atol), P.isfinite(P.abs(a - b)))
     alike = P.logical_or(P.equal(a, b), near)
-    return P.logical_or(alike, P.logical_and(P.is_nan(a), P.is_nan(b))) if equal_nan else alike
+    return P.logical_or(alike, P.logical_and(P.isnan(a), P.isnan(b))) if equal_nan else alike
 
 
 def scatter_add(x, dim, index, src):
@@ -657,8 +657,8 @@ MAP |= {
     "rsub": lambda a, b, alpha=1: P.sub(b, a * alpha), "__rdiv__": lambda a, b: P.div(b, a),
     "__rpow__": lambda a, b: P.pow(b, a), "float_power": lambda a, b: P.pow(*(P.to(v, torch.float64) if isinstance(v, E) else v for v in (a, b))), "__rmatmul__": lambda a, b: P.matmul(b, a),
     "div/floor_rounding": lambda a, b, rounding_mode: P.floor(P.div(a, b)), "sgn": unary("sign"),
-    "max/binary": binary("maximum"), "min/binary": binary("minimum"), "isnan": unary("is_nan"),
-    "isfinite": unary("is_finite"), "isinf": lambda x: P.equal(P.abs(x), inf), "isposinf": lambda x: P.equal(x, inf),
+    "max/binary": binary("maximum"), "min/binary": binary("minimum"), "isnan": unary("isnan"),
+    "isfinite": unary("isfinite"), "isinf": lambda x: P.equal(P.abs(x), inf), "isposinf": lambda x: P.equal(x, inf),
     "isneginf": lambda x: P.equal(x, -inf), "deg2rad": lambda x: x * (math.pi / 180),
     "rad2deg": lambda x: x * (180 / math.pi), "erfc": lambda x: 1.0 - P.erf(x), "log10": unary("log10"), "exp2": unary("exp2"),
     "trunc": lambda x: P.sign(x) * P.floor(P.abs(x)),
@@ -668,7 +668,7 @@ MAP |= {
     "addcmul": lambda x, a, b, value=1: x + a * b * value, "addcdiv": lambda x, a, b, value=1: x + a / b * value,
     "lerp": lambda a, b, w: a + w * (b - a), "logical_xor": lambda a, b: P.not_equal(P.logical_not(a), P.logical_not(b)),
     "logical_and": lambda a, b: P.logical_and(like(a, b), b), "logical_or": lambda a, b: P.logical_or(like(a, b), b),
-    "where": lambda c, a, b: P.where(c, a, like(b, a)), "logaddexp": lambda a, b: P.log_sum_exp(P.stack([P.add(a, b * 0.0), P.add(a * 0.0, b)], -1), -1, False),
+    "where": lambda c, a, b: P.where(c, a, like(b, a)), "logaddexp": lambda a, b: P.logsumexp(P.stack([P.add(a, b * 0.0), P.add(a * 0.0, b)], -1), -1, False),
     "masked_fill": lambda x, m, v: (need(m.ndim <= x.ndim, "a mask of more dimensions"), P.where(m, v, x) if isinstance(v, E) else P.masked_fill(x, m, v))[1],
     "ldexp": lambda a, b: a * P.pow(2.0, b), "hypot": lambda a, b: P.norm(P.stack([P.add(a, b * 0.0), P.add(a * 0.0, b)], -1), 2, [-1], False),
     "dist": lambda a, b, p=2: P.norm(P.flatten(a - b, 0, -1), p, [], False),
@@ -682,7 +682,7 @@ MAP |= {  # pairs of elements
     "xlogy": lambda a, b: P.where(P.equal(P.add(a, b * 0.0), 0), P.add(a, b) * 0.0, a * P.log(b)), "isclose": is_close,
     "special.xlog1py": lambda a, b: a * P.log1p(b), "logaddexp2": lambda a, b: MAP["logaddexp"](a * math.log(2), b * math.log(2)) / math.log(2),
     "nn.functional.binary_cross_entropy": binary_cross_entropy, "nn.functional.triplet_margin_loss": triplet_margin,
-    "nan_to_num": lambda x, nan=0.0, posinf=None, neginf=None: P.where(P.is_nan(x), P.full(x.shape, nan or 0.0, x.dtype), P.clamp(
+    "nan_to_num": lambda x, nan=0.0, posinf=None, neginf=None: P.where(P.isnan(x), P.full(x.shape, nan or 0.0, x.dtype), P.clamp(
         x, torch.finfo(x.dtype).min if neginf is None else neginf, torch.finfo(x.dtype).max if posinf is None else posinf)),
 }
 MAP |= {name: lambda a, b, f=f: getattr(P, f)(like(a, b), b) for name, f in
@@ -706,16 +706,16 @@ MAP |= {"amax": reducing("max"), "amin": reducing("min"), "all": reducing("all")
         "max/reduction_with_dim": extreme("max"), "max/reduction_no_dim": extreme("max"),
         "min/reduction_with_dim": extreme("min"), "min/reduction_no_dim": extreme("min"),
         "aminmax": lambda x, dim=None, keepdim=False: [P.min(x, dims(dim), keepdim), P.max(x, dims(dim), keepdim)],
-        "var": spread("variance"), "var/unbiased": spread("variance"), "std": spread("stddev"),
-        "std/unbiased": spread("stddev"), "var_mean": with_mean("variance"), "var_mean/unbiased": with_mean("variance"),
+        "var": spread("var"), "var/unbiased": spread("var"), "std": spread("stddev"),
+        "std/unbiased": spread("stddev"), "var_mean": with_mean("var"), "var_mean/unbiased": with_mean("var"),
         "std_mean": with_mean("stddev"), "std_mean/unbiased": with_mean("stddev"),
-        "nanmean": lambda x, dim=None, keepdim=False, dtype=None: P.sum(P.where(P.is_nan(x), P.zeros_like(x), x), dims(dim), keepdim) / P.to(
-            P.sum(P.logical_not(P.is_nan(x)), dims(dim), keepdim), x.dtype),
-        "nansum": lambda x, dim=None, keepdim=False, dtype=None: P.sum(P.where(P.is_nan(x), P.zeros_like(x), x), dims(dim), keepdim),
+        "nanmean": lambda x, dim=None, keepdim=False, dtype=None: P.sum(P.where(P.isnan(x), P.zeros_like(x), x), dims(dim), keepdim) / P.to(
+            P.sum(P.logical_not(P.isnan(x)), dims(dim), keepdim), x.dtype),
+        "nansum": lambda x, dim=None, keepdim=False, dtype=None: P.sum(P.where(P.isnan(x), P.zeros_like(x), x), dims(dim), keepdim),
         "count_nonzero": lambda x, dim=None: P.sum(P.not_equal(x, 0), dims(dim), False),
         "argmax": lambda x, dim=None, keepdim=False: P.argmax(P.flatten(x, 0, -1), 0, False) if dim is None and not keepdim else P.argmax(x, dim, keepdim),
         "argmin": lambda x, dim=None, keepdim=False: P.argmin(P.flatten(x, 0, -1), 0, False) if dim is None and not keepdim else P.argmin(x, dim, keepdim),
-        "logsumexp": lambda x, dim, keepdim=False: P.log_sum_exp(x, dim, keepdim) if isinstance(dim, int) else need(False, "several dimensions"),
+        "logsumexp": lambda x, dim, keepdim=False: P.logsumexp(x, dim, keepdim) if isinstance(dim, int) else need(False, "several dimensions"),
         "norm": norm, "norm/fro": norm, "norm/inf": norm, "linalg.norm": linalg_norm,
         "linalg.norm/subgradients_at_zero": linalg_norm, "linalg.vector_norm": vector_norm, "linalg.matrix_norm": matrix_norm,
         "cumsum": lambda x, dim, dtype=None: P.cumsum(cast(x, dtype), dim),

@@ -159,7 +159,7 @@ const nn::TrainResult& judged(const std::vector<Compared>& all) {
 }
 
 std::vector<std::string> headers(const std::vector<Compared>& all) {
-  std::vector<std::string> names{"<attention", "steps", "ms/step", "tok/s", "peak", "held out"};
+  std::vector<std::string> names{"<attention", "steps", "ms/step", "tok/s", "peak", "validation"};
   for (const nn::PositionLoss& share : coarse(judged(all).by_position))
     names.push_back(fmt::format("after {} to {}", share.first, share.last));
   return names;
@@ -186,7 +186,7 @@ std::string table_of(const CompareOptions& options, const std::vector<Compared>&
   for (const Compared& one : all) table.add(cells(one, names.size()));
   const nn::Baselines& counted = judged(all).baselines;
   return table.text() + fmt::format(
-                            "  ms/step and tok/s of the median step; nats per byte of held-out text, also by {} of "
+                            "  ms/step and tok/s of the median step; nats per byte of validation text, also by {} of "
                             "context; unigram {:.4f}, bigram {:.4f}, trigram {:.4f}",
                             unit_of(options.train.tokenizer), counted.unigram, counted.bigram, counted.trigram);
 }
@@ -236,15 +236,15 @@ std::string page_of(const CompareOptions& options, const std::vector<Compared>& 
   for (std::size_t i = 0; i < all.size(); ++i) {
     const nn::TrainResult& r = all[i].result;
     const int colour = static_cast<int>(i % 6);
-    Points held_out;
+    Points validation;
     double seconds = 0;
     std::size_t next = 0;
     for (const nn::StepRecord& step : r.steps) {
       seconds += 1e-3 * step.milliseconds;
       for (; next < r.validations.size() && r.validations[next].first <= step.step; ++next)
-        held_out.emplace_back(seconds, r.validations[next].second);
+        validation.emplace_back(seconds, r.validations[next].second);
     }
-    over_time.series.push_back({all[i].kind, held_out, colour});
+    over_time.series.push_back({all[i].kind, validation, colour});
     Points positions;
     for (const nn::PositionLoss& part : r.by_position)
       positions.emplace_back(std::sqrt(static_cast<double>(part.first) * static_cast<double>(part.last)), part.loss);
@@ -272,7 +272,7 @@ std::string page_of(const CompareOptions& options, const std::vector<Compared>& 
   const std::string by_context =
       second_names.size() == 1
           ? ""
-          : fmt::format("<h2>Held-out loss by context</h2>\n<p>Nats per byte, by {} of context.</p>\n",
+          : fmt::format("<h2>Validation loss by context</h2>\n<p>Nats per byte, by {} of context.</p>\n",
                         unit_of(options.train.tokenizer)) +
                 html_table(second_names, second_rows);
   std::string errors;
@@ -283,8 +283,8 @@ std::string page_of(const CompareOptions& options, const std::vector<Compared>& 
   for (const auto& [name, value] : common_configuration(options)) settings += html_row({escaped(name), escaped(value)});
   return html_page("poolgrad: kinds of attention", "",
                    "<h1>Kinds of attention</h1>\n" + html_table(first_names, first_rows) + errors +
-                       "<p>ms/step and tok/s of the median step; nats per byte of all held-out text.</p>\n" +
-                       "<div class=\"charts\">\n<section><h2>Held-out loss over time</h2>\n" + chart_svg(over_time) +
+                       "<p>ms/step and tok/s of the median step; nats per byte of all validation text.</p>\n" +
+                       "<div class=\"charts\">\n<section><h2>Validation loss over time</h2>\n" + chart_svg(over_time) +
                        "</section>\n<section><h2>Does more context help?</h2>\n" + chart_svg(by_position) +
                        "</section></div>\n" + by_context + "<h2>All options</h2>\n" +
                        html_table({"option", "value"}, settings));

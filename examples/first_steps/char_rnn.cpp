@@ -50,7 +50,7 @@ int main(int argc, char** argv) try {
   }
   const NoGradGuard no_grad;
   Tensor state = zeros({1, 96}), token = full({1, 1}, static_cast<double>(bytes[0]), {DType::i64});
-  for (int i = 0; i < 120; ++i, token = reshape(argmax(model(token, state)), {1, 1}))
+  for (int i = 0; i < 120; ++i, token = reshape(argmax(model(token, state), -1), {1, 1}))
     std::cout << static_cast<char>(token.item());
   std::cout << '\n';
 } catch (const std::exception& error) {

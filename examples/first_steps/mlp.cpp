@@ -12,7 +12,7 @@ int main() {
   manual_seed(1);
   // Points of two arms, half a turn apart, with some noise: x (n, 2), arm (n).
   constexpr std::int64_t n = 512;
-  const Tensor arm = randint(0, 2, {n}), turn = sqrt(uniform({n}));
+  const Tensor arm = randint(0, 2, {n}), turn = sqrt(rand({n}));
   const Tensor angle = turn * (3 * std::numbers::pi) + to(arm, DType::f32) * std::numbers::pi;
   const Tensor x = stack({turn * cos(angle), turn * sin(angle)}, 1) + randn({n, 2}) * 0.02;
 
@@ -26,7 +26,7 @@ int main() {
     optimizer.step();
     optimizer.zero_grad();
     if (step == 1 || step % 250 == 0)
-      std::cout << "step " << step << "  loss " << loss.item() << "  accuracy " << sum(argmax(logits) == arm).item() / n
-                << '\n';
+      std::cout << "step " << step << "  loss " << loss.item() << "  accuracy "
+                << sum(argmax(logits, -1) == arm).item() / n << '\n';
   }
 }

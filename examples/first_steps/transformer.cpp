@@ -54,6 +54,6 @@ int main() {
     optimizer.zero_grad();
     if (step == 1 || step % 100 == 0)
       std::cout << "step " << step << "  loss " << loss.item() << "  accuracy "
-                << sum(argmax(logits) == answer).item() / (16 * digits) << '\n';
+                << sum(argmax(logits, -1) == answer).item() / (16 * digits) << '\n';
   }
 }

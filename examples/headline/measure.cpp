@@ -33,7 +33,7 @@ class Calls {
     const Shape shape{work.batch, work.tokens, work.heads, work.head_dim};
     const auto input = [&](Category category) {
       const MemoryScope scope("headline", category);
-      return uniform(shape, -1.0, 1.0, {.dtype = dtype, .device = device}, generator);
+      return rand(shape, -1.0, 1.0, {.dtype = dtype, .device = device}, generator);
     };
     q_ = input(Category::query), k_ = input(Category::key), v_ = input(Category::value);
     if (work.work == Work::training) grad_ = input(Category::gradient);
@@ -208,8 +208,7 @@ Cycles run_cycles(Bench& bench, CachingAllocator& pool, bool keep) {
   const TensorOptions options{.dtype = bench.dtype, .device = bench.device};
   Generator generator(bench.seed);
   std::vector<Tensor> inputs;
-  for (const auto& [batch, tokens] : shapes)
-    inputs.push_back(uniform({batch, tokens, 8, 64}, -1, 1, options, generator));
+  for (const auto& [batch, tokens] : shapes) inputs.push_back(rand({batch, tokens, 8, 64}, -1, 1, options, generator));
 
   Cycles result;
   std::vector<double> times;
@@ -279,7 +278,7 @@ Outcome run_module(const attention::Pattern& pattern, std::int64_t tokens, bool 
   CachingAllocator& pool = allocator_for(bench.device);
   pool.trim();
   pool.reset_peaks();
-  const auto input = [&](const Shape& shape) { return uniform(shape, -1, 1, options, generator); };
+  const auto input = [&](const Shape& shape) { return rand(shape, -1, 1, options, generator); };
   std::function<Tensor()> call;
   std::unique_ptr<attention::MultiheadAttention> shell;
   if (multihead) {
@@ -318,7 +317,7 @@ struct Block {
 Block make_block(const StreamedWork& work, const Bench& bench, std::int64_t index) {
   Generator generator(bench.seed, static_cast<std::uint64_t>(index) + 1);
   const Shape shape{1, work.ring * work.chunk, work.heads, work.head_dim};
-  const auto next = [&] { return uniform(shape, -1, 1, {.dtype = bench.dtype, .device = bench.device}, generator); };
+  const auto next = [&] { return rand(shape, -1, 1, {.dtype = bench.dtype, .device = bench.device}, generator); };
   Block block;
   block.q = next(), block.k = next(), block.v = next();
   return block;

@@ -321,7 +321,7 @@ class Placement {
       : workload_(workload), pool_(make_memory(workload, capacity), {}), places_(workload.blocks) {}
 
   Trace run() {
-    pool_.start_trace(4 * workload_.operations.size() + 4096);  // plus ladder stages and commits
+    pool_.start_trace(4 * workload_.operations.size() + 4096);  // plus reclaim stages and commits
     try {
       for (const Operation& operation : workload_.operations) {
         memory().advance(operation.think);

@@ -1,4 +1,4 @@
-// Demonstrates the emergency ladder stage by stage.
+// Demonstrates the reclaim policy stage by stage.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -13,7 +13,7 @@
 #include "allocator/caching_allocator.h"
 #include "allocator/error.h"
 #include "allocator/memory/simulated_memory.h"
-#include "allocator/rung.h"
+#include "allocator/reclaim_stage.h"
 #include "examples/lab/lab.h"
 #include "examples/support/options.h"
 
@@ -24,7 +24,7 @@ namespace {
 constexpr std::size_t mib = std::size_t{1} << 20;
 
 /// The result of one stage.
-struct RungRecord {
+struct StageRecord {
   std::string name;
   std::size_t bytes = 0;
   std::uint64_t nanoseconds = 0;
@@ -35,7 +35,7 @@ struct Block {
   std::size_t bytes = 0;
 };
 
-/// A pool on a simulated device that records its ladder stages.
+/// A pool on a simulated device that records its reclaim stages.
 class DemoPool {
  public:
   /// The device has twice the budget, so that only the budget can run out.
@@ -61,13 +61,13 @@ class DemoPool {
   SimulatedMemory& memory() { return static_cast<SimulatedMemory&>(pool_.memory()); }
 
   /// Stages since the last call.
-  std::vector<RungRecord> take_rungs() {
+  std::vector<StageRecord> take_rungs() {
     const Trace trace = pool_.trace();
-    std::vector<RungRecord> rungs;
+    std::vector<StageRecord> stages;
     for (; seen_ < trace.events.size(); ++seen_)
-      if (const TraceEvent& event = trace.events[seen_]; event.kind == TraceKind::rung)
-        rungs.push_back({std::string(to_string(static_cast<RungId>(event.rung))), event.size, event.address});
-    return rungs;
+      if (const TraceEvent& event = trace.events[seen_]; event.kind == TraceKind::stage)
+        stages.push_back({std::string(to_string(static_cast<ReclaimStageId>(event.stage))), event.size, event.address});
+    return stages;
   }
 
  private:
@@ -80,13 +80,13 @@ class DemoPool {
 /// A client that holds blocks of the pool and frees them on request.
 class DemoClient : public ReclaimClient {
  public:
-  DemoClient(DemoPool& pool, std::string name, RungId kind, double price_per_byte)
+  DemoClient(DemoPool& pool, std::string name, ReclaimStageId kind, double price_per_byte)
       : pool_(pool), name_(std::move(name)), kind_(kind), price_(price_per_byte) {}
   ~DemoClient() override { reclaim(SIZE_MAX); }
 
   void hold(std::size_t bytes, Category category) { blocks_.push_back(pool_.allocate(bytes, category)); }
   std::string name() const override { return name_; }
-  RungId kind() const override { return kind_; }
+  ReclaimStageId kind() const override { return kind_; }
   double price_per_byte() const override { return price_; }
   std::size_t estimate() override {
     std::size_t bytes = 0;
@@ -105,7 +105,7 @@ class DemoClient : public ReclaimClient {
  private:
   DemoPool& pool_;
   std::string name_;
-  RungId kind_;
+  ReclaimStageId kind_;
   double price_;
   std::vector<Block> blocks_;
 };
@@ -116,15 +116,15 @@ std::string trimmed(std::string text) {
 }
 
 /// Successful stages in order, with equal neighbors in one line; then failed ones.
-std::string rungs_text(const std::vector<RungRecord>& climbed) {
-  if (climbed.empty()) return "   no rung: a cached block fitted";
-  Table table({"<rung", "runs", "yield", "time"});
+std::string rungs_text(const std::vector<StageRecord>& reclaimed) {
+  if (reclaimed.empty()) return "   no stage: a cached block fitted";
+  Table table({"<stage", "runs", "yield", "time"});
   std::string vain;
-  for (std::size_t i = 0, next = 0; i < climbed.size(); i = next) {
-    RungRecord sum{.name = climbed[i].name};
-    for (next = i; next < climbed.size() && climbed[next].name == sum.name; ++next) {
-      sum.bytes += climbed[next].bytes;
-      sum.nanoseconds += climbed[next].nanoseconds;
+  for (std::size_t i = 0, next = 0; i < reclaimed.size(); i = next) {
+    StageRecord sum{.name = reclaimed[i].name};
+    for (next = i; next < reclaimed.size() && reclaimed[next].name == sum.name; ++next) {
+      sum.bytes += reclaimed[next].bytes;
+      sum.nanoseconds += reclaimed[next].nanoseconds;
     }
     if (sum.bytes > 0)
       table.add({sum.name, std::to_string(next - i), format_bytes(sum.bytes),
@@ -150,15 +150,15 @@ class Story {
     console_.print(fmt::format("\n{}. {}", ++acts_, title));
     play();
     const Statistics now = pool_.pool().statistics();
-    const std::vector<RungRecord> climbed = pool_.take_rungs();
-    console_.print(rungs_text(climbed));
+    const std::vector<StageRecord> reclaimed = pool_.take_rungs();
+    console_.print(rungs_text(reclaimed));
     console_.print(fmt::format("   now {} live, {} reserved", format_bytes(now.allocated_bytes.current),
                                format_bytes(now.reserved_bytes.current)));
-    Json rungs = Json::array();
-    for (const RungRecord& rung : climbed)
-      rungs.push_back({{"rung", rung.name}, {"bytes", rung.bytes}, {"nanoseconds", rung.nanoseconds}});
+    Json stages = Json::array();
+    for (const StageRecord& stage : reclaimed)
+      stages.push_back({{"stage", stage.name}, {"bytes", stage.bytes}, {"nanoseconds", stage.nanoseconds}});
     answer_["acts"].push_back({{"title", title},
-                               {"rungs", rungs},
+                               {"stages", stages},
                                {"live", now.allocated_bytes.current},
                                {"reserved", now.reserved_bytes.current}});
   }
@@ -239,9 +239,9 @@ void play_the_pool(Story& story) {
 /// Stages outside the pool: derived caches, offload and recompute, the user's callback.
 void play_the_clients(Story& story) {
   DemoPool& pool = story.pool();
-  const auto tables = std::make_shared<DemoClient>(pool, "rotary tables", RungId::derived_cache, 0.0);
-  const auto host = std::make_shared<DemoClient>(pool, "offload to the host", RungId::offload, 0.1);
-  const auto again = std::make_shared<DemoClient>(pool, "recompute block 3", RungId::rematerialise, 0.02);
+  const auto tables = std::make_shared<DemoClient>(pool, "rotary tables", ReclaimStageId::derived_cache, 0.0);
+  const auto host = std::make_shared<DemoClient>(pool, "offload to the host", ReclaimStageId::offload, 0.1);
+  const auto again = std::make_shared<DemoClient>(pool, "recompute block 3", ReclaimStageId::rematerialise, 0.02);
   Block wanted, emergency;
   story.act("Tables, saved tensors and a reserve fill the budget; then three sixteenths are requested", [&] {
     tables->hold(story.share(4), Category::cache);
@@ -265,7 +265,7 @@ void play_the_clients(Story& story) {
   pool.pool().set_out_of_memory_callback({});
 }
 
-/// The end of the ladder, and the state afterwards.
+/// The end of the reclaim policy, and the state afterwards.
 void play_the_end(Story& story) {
   DemoPool& pool = story.pool();
   std::vector<Block> live;
@@ -317,7 +317,7 @@ int demo(const std::string& text, Console& console) {
 }  // namespace
 
 Command add_demo_oom(CLI::App& lab) {
-  CLI::App* app = lab.add_subcommand("demo-oom", "Shows the emergency ladder rung by rung, down to its report");
+  CLI::App* app = lab.add_subcommand("demo-oom", "Shows the reclaim policy stage by stage, down to its report");
   const auto budget = std::make_shared<std::string>("128MiB");
   app->add_option("--budget", *budget, "Hard limit of the pool; a multiple of 32 MiB")->capture_default_str();
   return {app, [budget](Console& console) { return demo(*budget, console); }};

@@ -157,7 +157,7 @@ std::vector<Mark> marks_of(const Trace& trace, std::size_t most, std::size_t& om
   omitted = 0;
   for (std::size_t i = 0; i < trace.events.size(); ++i) {
     const TraceEvent& event = trace.events[i];
-    if (event.kind != TraceKind::rung && event.kind != TraceKind::out_of_memory) continue;
+    if (event.kind != TraceKind::stage && event.kind != TraceKind::out_of_memory) continue;
     if (marks.size() >= most) {
       ++omitted;
       continue;
@@ -278,7 +278,7 @@ Json page_data(const PageInput& input, const PageLimits& limits) {
     notes.push_back(fmt::format("Memory and fragmentation show the fullest moment of every {:.1f} events.",
                                 static_cast<double>(trace.events.size()) / static_cast<double>(samples.size() - 1)));
   if (omitted_marks > 0)
-    notes.push_back(fmt::format("The last {} rungs and failures have no mark.", format_integer(omitted_marks)));
+    notes.push_back(fmt::format("The last {} stages and failures have no mark.", format_integer(omitted_marks)));
   if (trace.lost > 0)
     notes.push_back(fmt::format("{} {} overwritten while recording.", counted(trace.lost, "older event"),
                                 trace.lost == 1 ? "was" : "were"));

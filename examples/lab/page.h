@@ -60,7 +60,7 @@ struct PageTables {
 
 PageTables page_tables(const PageInput& input, const History& history, const std::vector<Sample>& samples);
 
-/// {kind, title, rows} of a ladder stage or a failure at event `index`.
+/// {kind, title, rows} of a reclaim stage or a failure at event `index`.
 Json mark_of(const Trace& trace, const TraceEvent& event, std::size_t index);
 
 /// Nanoseconds since the trace began.

@@ -11,7 +11,7 @@
 
 #include "allocator/caching_allocator.h"
 #include "allocator/memory_scope.h"
-#include "allocator/rung.h"
+#include "allocator/reclaim_stage.h"
 
 namespace poolgrad::examples {
 
@@ -231,8 +231,9 @@ Json mark_of(const Trace& trace, const TraceEvent& event, std::size_t index) {
   }
   rows.push_back(row("yield", format_bytes(event.size)));
   rows.push_back(row("took", format_time(static_cast<double>(event.address))));
-  return {
-      {"kind", "rung"}, {"title", fmt::format("rung: {}", to_string(static_cast<RungId>(event.rung)))}, {"rows", rows}};
+  return {{"kind", "stage"},
+          {"title", fmt::format("stage: {}", to_string(static_cast<ReclaimStageId>(event.stage)))},
+          {"rows", rows}};
 }
 
 std::uint64_t time_of(const Trace& trace, Moment moment) {

@@ -64,8 +64,8 @@ nn::Corpus made_up_text(std::int64_t bytes) {
   std::vector<std::uint8_t> text;
   for (std::int64_t i = 0; i < bytes; ++i)
     text.push_back(static_cast<std::uint8_t>(' ' + random_below(1, static_cast<std::uint64_t>(i), 96)));
-  const std::vector<std::uint8_t> held_out(text.begin(), text.begin() + 64);
-  return {text, held_out};
+  const std::vector<std::uint8_t> validation(text.begin(), text.begin() + 64);
+  return {text, validation};
 }
 
 void train_steps(const Work& work) {

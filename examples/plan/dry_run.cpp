@@ -45,12 +45,12 @@ class Zeros : public nn::ByteSource {
 };
 
 /// A corpus with these numbers of training and validation tokens, as wide as those of the options.
-nn::Corpus stand_in_text(const TrainOptions& options, std::size_t train, std::size_t held_out) {
+nn::Corpus stand_in_text(const TrainOptions& options, std::size_t train, std::size_t validation) {
   const std::size_t width = options.tokenizer == "bytes" ? 1 : 2;
   const auto text = [width](std::size_t tokens) {
     return nn::Text(std::make_shared<Zeros>(tokens * width), static_cast<std::int64_t>(width));
   };
-  return {text(train), text(held_out), 1};
+  return {text(train), text(validation), 1};
 }
 
 /// A trainer on its own simulated device, and the pool's guard.
@@ -70,8 +70,8 @@ class Simulation {
     if (length > allocator_for(cpu).memory().info().total / host_bytes_of_token)
       throw ValueError(fmt::format(
           "[plan] --context {}: a text of so many tokens does not fit in the memory of this machine", length));
-    const std::size_t held_out = through == Through::run ? 8 * static_cast<std::size_t>(options.batch) * length : 1;
-    trainer_ = options.make_trainer(stand_in_text(options, length + 2, held_out + 1), device_, generator_);
+    const std::size_t validation = through == Through::run ? 8 * static_cast<std::size_t>(options.batch) * length : 1;
+    trainer_ = options.make_trainer(stand_in_text(options, length + 2, validation + 1), device_, generator_);
   }
 
   nn::Trainer& trainer() { return *trainer_; }

@@ -7,13 +7,13 @@ namespace poolgrad::examples {
 namespace {
 
 using attention::Exchange;
-using attention::RingOutline;
+using attention::RingCostModel;
 using attention::RingShare;
 
 /// The clock of a rank through the phases, in nanoseconds.
 class RankClock {
  public:
-  RankClock(const RingOutline& ring, const RingShare& share, Exchange exchange, const Cluster& cluster)
+  RankClock(const RingCostModel& ring, const RingShare& share, Exchange exchange, const Cluster& cluster)
       : ring_(ring),
         share_(share),
         cluster_(cluster),
@@ -107,7 +107,7 @@ class RankClock {
     if (gathers_ && phase > 0) compute(kernels::traffic(dk_)), compute(kernels::traffic(dv_));
   }
 
-  const RingOutline& ring_;
+  const RingCostModel& ring_;
   const RingShare& share_;
   const Cluster& cluster_;
   bool gathers_, travels_, several_;
@@ -119,11 +119,11 @@ class RankClock {
 
 }  // namespace
 
-PassTime forward_time(const RingOutline& ring, const RingShare& share, Exchange exchange, const Cluster& cluster) {
+PassTime forward_time(const RingCostModel& ring, const RingShare& share, Exchange exchange, const Cluster& cluster) {
   return RankClock(ring, share, exchange, cluster).forward();
 }
 
-PassTime backward_time(const RingOutline& ring, const RingShare& share, Exchange exchange, const Cluster& cluster) {
+PassTime backward_time(const RingCostModel& ring, const RingShare& share, Exchange exchange, const Cluster& cluster) {
   return RankClock(ring, share, exchange, cluster).backward();
 }
 

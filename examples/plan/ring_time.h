@@ -32,9 +32,9 @@ struct Cluster {
   bool overlaps_gradients = false;
 };
 
-PassTime forward_time(const attention::RingOutline& ring, const attention::RingShare& share,
+PassTime forward_time(const attention::RingCostModel& ring, const attention::RingShare& share,
                       attention::Exchange exchange, const Cluster& cluster);
-PassTime backward_time(const attention::RingOutline& ring, const attention::RingShare& share,
+PassTime backward_time(const attention::RingCostModel& ring, const attention::RingShare& share,
                        attention::Exchange exchange, const Cluster& cluster);
 
 }  // namespace poolgrad::examples

@@ -19,7 +19,7 @@ namespace {
 using attention::Exchange;
 using attention::Layout;
 using attention::Pattern;
-using attention::RingOutline;
+using attention::RingCostModel;
 using attention::RingShare;
 
 DevicePeaks peaks_of(const std::string& name) {
@@ -52,7 +52,8 @@ class RooflineGuard {
 };
 
 /// Adds messages and bytes of the rank that sends most; if ranks differ, it is at an end of the sequence.
-void add_sends(ScaleRow& row, const RingOutline& ring, const RingShare& share, Exchange exchange, std::int64_t layers) {
+void add_sends(ScaleRow& row, const RingCostModel& ring, const RingShare& share, Exchange exchange,
+               std::int64_t layers) {
   std::int64_t messages = 0, bytes = 0;
   for (const int rank : {0, ring.plan().ranks() - 1}) {
     std::int64_t own_messages = 0, own_bytes = 0;
@@ -93,7 +94,7 @@ void add_reduction(ScaleRow& row, const Scale& scale) {
 /// Equal layers on a ring.
 struct LayerWork {
   RingShare share;
-  RingOutline ring;
+  RingCostModel ring;
   std::int64_t count;
 };
 
@@ -189,7 +190,8 @@ Scale make_scale(const ScaleOptions& options, Progress& progress) {
                             .value_width = model.width / heads,
                             .dtype = scale.dtype};
       layers.push_back(
-          {share, RingOutline(run.attention.pattern(context, "plan"), layout, static_cast<int>(ranks), heads, context),
+          {share,
+           RingCostModel(run.attention.pattern(context, "plan"), layout, static_cast<int>(ranks), heads, context),
            run.count});
     }
     return layers;

@@ -92,10 +92,10 @@ class RecallTrainer {
     nn::SequenceTask task = options_.task();
     task.distance = distance;
     RecallScore result{.distance = distance};
-    const std::uint64_t held_out = random_bits(options_.seed, 0);
+    const std::uint64_t validation = random_bits(options_.seed, 0);
     model_.eval();
     for (std::int64_t first = 0; result.asked < questions; ++first) {
-      const Answers answers = answer(task, held_out, first, 1);
+      const Answers answers = answer(task, validation, first, 1);
       result.right += answers.right;
       result.asked += answers.asked;
     }

@@ -34,7 +34,7 @@ std::string describe_corpus(const TrainOptions& o, const nn::Corpus& corpus) {
       lines +=
           fmt::format("         {:.1f} % of the windows from {}: {} to train on{}\n",
                       100 * text.weight / corpus.total_weight(), text.path, format_bytes(text.train_bytes()),
-                      corpus.own_validation ? "" : fmt::format(", {} held out", format_bytes(text.held_out_bytes())));
+                      corpus.own_validation ? "" : fmt::format(", {} held out", format_bytes(text.validation_bytes())));
   }
   if (corpus.of_bytes()) return lines;
   const std::int64_t known = corpus.tokenizer->size();
@@ -57,7 +57,7 @@ std::string describe_run(const PreparedRun& run) {
       "{}"
       "model    {} parameters: {}, width {}, {} ({} for keys), context {}, {}\n"
       "device   {}, {}{}{}{}, {}, by {}{}{}{}{}{}{}{}{}{}{}",
-      plural(corpus.files, "file"), format_bytes(corpus.train_bytes()), format_bytes(corpus.held_out_bytes()), paths,
+      plural(corpus.files, "file"), format_bytes(corpus.train_bytes()), format_bytes(corpus.validation_bytes()), paths,
       describe_corpus(o, corpus), nn::format_count(static_cast<double>(trainer.model().parameter_count())),
       plural(o.layers.count(), "layer"), o.width, plural(o.heads, "head"), o.model().kv_heads, o.context,
       o.describe_attention(), o.device, o.dtype,
@@ -113,7 +113,7 @@ nlohmann::ordered_json describe_configuration(const TrainOptions& o, nn::Trainer
                                      {"pattern", o.describe_attention()},
                                      {"files", trainer.corpus().files},
                                      {"train_bytes", trainer.corpus().train_bytes()},
-                                     {"held_out_bytes", trainer.corpus().held_out_bytes()},
+                                     {"validation_bytes", trainer.corpus().validation_bytes()},
                                      {"vocabulary", trainer.corpus().tokenizer->size()},
                                      {"ranks", o.ranks ? o.ranks->size() : 1},
                                      {"parameters", trainer.model().parameter_count()},

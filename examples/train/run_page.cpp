@@ -74,13 +74,13 @@ std::vector<Level> levels_of(const nn::Baselines& b) {
 
 std::string loss_chart(const nn::TrainResult& r, double width, double height) {
   const Points losses = points_of(r, &nn::StepRecord::loss);
-  Points held_out;
-  for (const auto& [step, loss] : r.validations) held_out.emplace_back(static_cast<double>(step), loss);
+  Points validation;
+  for (const auto& [step, loss] : r.validations) validation.emplace_back(static_cast<double>(step), loss);
   const std::size_t window = std::clamp<std::size_t>(losses.size() / 40, 2, 100);
   return chart_svg({.x_name = "step",
                     .series = {{"each step", losses, 0, Series::Kind::faint},
                                {fmt::format("mean of {}", window), running_mean(losses, window), 0},
-                               {"held out", held_out, 1, Series::Kind::dots}},
+                               {"validation", validation, 1, Series::Kind::dots}},
                     .levels = levels_of(r.baselines),
                     .whole_x = true,
                     .width = width,
@@ -96,7 +96,7 @@ std::string position_chart(const RunPage& page) {
   Points points;
   for (const nn::PositionLoss& p : r.by_position) points.emplace_back(static_cast<double>(p.last), p.loss);
   return chart_svg({.x_name = fmt::format("{} of context, at most", unit(page)),
-                    .series = {{"held out", points, 1, Series::Kind::dots}},
+                    .series = {{"validation", points, 1, Series::Kind::dots}},
                     .levels = levels_of(r.baselines),
                     .log_x = true,
                     .x_text = step_text,
@@ -121,11 +121,11 @@ std::string tile(const std::string& value, const std::string& name) {
 std::string tiles(const RunPage& page) {
   const nn::TrainResult& r = page.result;
   const bool judged = r.validation_bytes > 0 || r.validations.empty();
-  const double held_out = judged ? r.validation_loss : r.validations.back().second;
+  const double validation = judged ? r.validation_loss : r.validations.back().second;
   std::string html = "<div class=\"tiles\">\n";
-  html += tile(fmt::format("{:.4f}", held_out), page.finished && !r.interrupted && r.error.empty()
-                                                    ? "nats per byte, held out"
-                                                    : "nats per byte, on part of the held-out text");
+  html += tile(fmt::format("{:.4f}", validation), page.finished && !r.interrupted && r.error.empty()
+                                                      ? "nats per byte, held out"
+                                                      : "nats per byte, on part of the validation text");
   html += tile(count_text(r.tokens_per_second), fmt::format("{} a second", unit(page)));
   html += tile(nn::format_duration(r.seconds), "in all");
   html += tile(format_bytes(r.peak_live_bytes), "peak of live memory");
@@ -293,7 +293,7 @@ std::string run_page_html(const RunPage& page) {
                   escaped(c.value("machine", "")), state_of(page));
   if (!r.error.empty()) html += section("Error", "", "<pre>" + shown_text(r.error) + "</pre>\n");
   html += tiles(page);
-  html += section("Loss", "Nats per byte on training text and on held-out text; dashed: n-gram models.",
+  html += section("Loss", "Nats per byte on training text and on validation text; dashed: n-gram models.",
                   "<div class=\"wider\">" + loss_chart(r, 1100, 360) + "</div><div class=\"narrower\">" +
                       loss_chart(r, 400, 300) + "</div>");
   html += "<div class=\"charts\">\n";
@@ -306,7 +306,7 @@ std::string run_page_html(const RunPage& page) {
                   step_chart(r, &nn::StepRecord::learning_rate, "rate", 5, false, true, nats_text));
   html += "</div>\n" + memory_section(c, r) + map_section(page);
   if (!r.sample.empty())
-    html += section("Sample", "Gray text is held-out text; the model wrote the rest.",
+    html += section("Sample", "Gray text is validation text; the model wrote the rest.",
                     "<pre><i>" + shown_text(r.prompt) + "</i>" + shown_text(r.sample) + "</pre>\n");
   html += section("Options and machine", "", option_list(c));
   return html_page("poolgrad: " + state_of(page), run_style, html, page.finished ? 0 : page.reload);

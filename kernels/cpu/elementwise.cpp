@@ -4,7 +4,7 @@
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/simd/vector_math.h"
 #include "kernels/cpu/strided.h"
-#include "kernels/definition/elementwise.h"
+#include "kernels/functors/elementwise.h"
 
 namespace poolgrad::kernels {
 

@@ -7,8 +7,8 @@
 #include "kernels/cpu/simd/row.h"
 #include "kernels/cpu/strided.h"
 #include "kernels/cpu/workspace.h"
-#include "kernels/definition/elementwise.h"
-#include "kernels/definition/indexing.h"
+#include "kernels/functors/elementwise.h"
+#include "kernels/functors/indexing.h"
 #include "kernels/view.h"
 
 namespace poolgrad::kernels {

@@ -4,7 +4,7 @@
 #include "kernels/cpu/simd/row.h"
 #include "kernels/cpu/strided.h"
 #include "kernels/cpu/workspace.h"
-#include "kernels/definition/norm.h"
+#include "kernels/functors/norm.h"
 
 namespace poolgrad::kernels {
 namespace {

@@ -1,4 +1,4 @@
-#include "kernels/definition/random.h"
+#include "kernels/functors/random.h"
 
 #include <algorithm>
 

@@ -13,7 +13,7 @@
 #include "kernels/cpu/simd/vector_math.h"
 #include "kernels/cpu/strided.h"
 #include "kernels/cpu/workspace.h"
-#include "kernels/definition/reduction.h"
+#include "kernels/functors/reduction.h"
 
 namespace poolgrad::kernels {
 

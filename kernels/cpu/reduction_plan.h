@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <span>
 
-#include "kernels/definition/host_device.h"
+#include "kernels/functors/host_device.h"
 #include "kernels/view.h"
 
 namespace poolgrad::kernels {

@@ -84,7 +84,7 @@ void on_cpu::log_softmax_backward(Stream, const View& dx, const View& grad, cons
   });
 }
 
-void on_cpu::log_sum_exp(Stream, const View& out, const View& x) {
+void on_cpu::logsumexp(Stream, const View& out, const View& x) {
   for_each_row(x, [&]<class S>(Row<S> row) {
     using T = Compute<S>;
     const ExpSum<T> sum = exp_sum<T>(row.of(x), row.n, /*infinite=*/true);

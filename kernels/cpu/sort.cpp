@@ -4,7 +4,7 @@
 #include "kernels/cpu/simd/row.h"
 #include "kernels/cpu/strided.h"
 #include "kernels/cpu/workspace.h"
-#include "kernels/definition/order.h"
+#include "kernels/functors/order.h"
 
 namespace poolgrad::kernels {
 

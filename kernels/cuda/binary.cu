@@ -1,6 +1,6 @@
 #include "kernels/cuda/elements.cuh"
 #include "kernels/cuda/kernels.h"
-#include "kernels/definition/elementwise.h"
+#include "kernels/functors/elementwise.h"
 #include "kernels/with_type.h"
 
 namespace poolgrad::kernels {

@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "kernels/cuda/launcher.cuh"
-#include "kernels/definition/reduction.h"
+#include "kernels/functors/reduction.h"
 
 namespace poolgrad::kernels::cuda {
 

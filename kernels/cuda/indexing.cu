@@ -8,7 +8,7 @@
 #include "allocator/error.h"
 #include "kernels/cuda/elements.cuh"
 #include "kernels/cuda/kernels.h"
-#include "kernels/definition/indexing.h"
+#include "kernels/functors/indexing.h"
 #include "kernels/with_type.h"
 
 namespace poolgrad::kernels {

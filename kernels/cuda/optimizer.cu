@@ -1,4 +1,4 @@
-#include "kernels/definition/optimizer.h"
+#include "kernels/functors/optimizer.h"
 
 #include <algorithm>
 #include <type_traits>

@@ -10,7 +10,7 @@
 
 #include "allocator/error.h"
 #include "allocator/stream.h"
-#include "kernels/definition/host_device.h"
+#include "kernels/functors/host_device.h"
 #include "kernels/launch.h"
 
 namespace poolgrad::kernels::cuda {

@@ -13,8 +13,8 @@
 #include "kernels/cuda/collectives.cuh"
 #include "kernels/cuda/elements.cuh"
 #include "kernels/cuda/kernels.h"
-#include "kernels/definition/elementwise.h"
-#include "kernels/definition/indexing.h"
+#include "kernels/functors/elementwise.h"
+#include "kernels/functors/indexing.h"
 #include "kernels/with_type.h"
 
 namespace poolgrad::kernels {

@@ -7,7 +7,7 @@
 //   transposed   the same with queries and keys exchanged, for the gradients of keys and values
 #pragma once
 
-#include "kernels/definition/attention_term.h"
+#include "kernels/functors/attention_term.h"
 
 namespace poolgrad::kernels {
 

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "kernels/definition/attention_term.h"
+#include "kernels/functors/attention_term.h"
 
 namespace poolgrad::kernels {
 

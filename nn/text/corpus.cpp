@@ -147,11 +147,11 @@ std::vector<Text> read_files(const std::vector<FoundFile>& files) {
 CorpusText divided(std::vector<Text> texts, std::uint64_t seed, bool own_validation) {
   for (std::size_t i = texts.size(); i > 1; --i)  // Fisher-Yates
     std::swap(texts[i - 1], texts[random_below(seed, i, i)]);
-  const std::size_t held_out = std::max<std::size_t>(1, texts.size() / 10);
+  const std::size_t validation = std::max<std::size_t>(1, texts.size() / 10);
   Text all;
   std::int64_t cut = 0;
   for (std::size_t i = 0; i < texts.size(); ++i) {
-    if (i + held_out == texts.size()) cut = all.size();
+    if (i + validation == texts.size()) cut = all.size();
     all.append(texts[i]);
   }
   const double share = static_cast<double>(all.size() - cut) / static_cast<double>(all.size());
@@ -182,9 +182,9 @@ std::uint64_t Corpus::train_bytes() const {
   return bytes;
 }
 
-std::uint64_t Corpus::held_out_bytes() const {
+std::uint64_t Corpus::validation_bytes() const {
   std::uint64_t bytes = 0;
-  for (const CorpusText& text : texts) bytes += text.held_out_bytes();
+  for (const CorpusText& text : texts) bytes += text.validation_bytes();
   return bytes;
 }
 
@@ -285,7 +285,7 @@ std::shared_ptr<const Tokenizer> learn_tokenizer(const Corpus& corpus, std::int6
 }
 
 void tokenize(Corpus& corpus, std::shared_ptr<const Tokenizer> tokenizer, const CorpusProgress& progress) {
-  const auto all = static_cast<double>(corpus.train_bytes() + corpus.held_out_bytes());
+  const auto all = static_cast<double>(corpus.train_bytes() + corpus.validation_bytes());
   std::int64_t before = 0;
   const auto tokens_of = [&](const Text& text) {
     Text tokens = encode(*tokenizer, text, [&](std::int64_t done) {

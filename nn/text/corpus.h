@@ -1,4 +1,4 @@
-// The training data: one text, or several with weights. Each has a training part and a held-out part, as bytes and as
+// The training data: one text, or several with weights. Each has a training part and a validation part, as bytes and as
 // tokens.
 #pragma once
 
@@ -14,7 +14,7 @@
 
 namespace poolgrad::nn {
 
-/// A text to train on and its held-out part, in bytes and in tokens, which may be the same.
+/// A text to train on and its validation part, in bytes and in tokens, which may be the same.
 struct CorpusText {
   Text train, validation;
   Text train_tokens, validation_tokens;
@@ -22,7 +22,7 @@ struct CorpusText {
   std::string path = {};  // as the user wrote it
 
   std::uint64_t train_bytes() const { return static_cast<std::uint64_t>(train.size()); }
-  std::uint64_t held_out_bytes() const { return static_cast<std::uint64_t>(validation.size()); }
+  std::uint64_t validation_bytes() const { return static_cast<std::uint64_t>(validation.size()); }
 };
 
 struct Corpus {
@@ -41,7 +41,7 @@ struct Corpus {
   bool of_bytes() const { return texts.empty() || texts.front().train_tokens.width() == 1; }
   /// Over all texts.
   std::uint64_t train_bytes() const;
-  std::uint64_t held_out_bytes() const;
+  std::uint64_t validation_bytes() const;
   double total_weight() const;
   /// Returns the training parts of all texts, one after the other.
   Text whole_train() const;

@@ -5,7 +5,7 @@
 
 namespace poolgrad::nn {
 
-/// Losses in nats per byte on held-out text.
+/// Losses in nats per byte on validation text.
 struct Baselines {
   double unigram = 0, bigram = 0, trigram = 0;
 };
@@ -15,7 +15,7 @@ struct Baselines {
 /// t(h) the number of different bytes seen after h. The unigram mixes with 1/256. An empty text gives 0. Of a text of
 /// more than 256 MiB, reads 256 MiB, spread evenly.
 Baselines ngram_baselines(const Text& train, const Text& validation);
-/// Counts the training parts of all texts, one after the other. Scores each held-out part by itself, and returns the
+/// Counts the training parts of all texts, one after the other. Scores each validation part by itself, and returns the
 /// mean by the weights of the texts.
 Baselines ngram_baselines(const Corpus& corpus);
 

@@ -63,10 +63,10 @@ WindowPlan::WindowPlan(const Corpus& corpus, std::int64_t context, std::int64_t 
                                    text.train_tokens.size(), text.train_tokens.width() == 1 ? "bytes" : "tokens",
                                    context));
     if (text.validation_tokens.size() < 2 && !corpus.own_validation)
-      throw ValueError(fmt::format("[train] {} is too short for a held-out part", name));
+      throw ValueError(fmt::format("[train] {} is too short for a validation part", name));
   }
   if (batch < 1) throw ValueError(fmt::format("[train] the batch must be at least 1, but is {}", batch));
-  if (held_out_batches() == 0) throw ValueError("[train] the validation text has less than two tokens");
+  if (validation_batches() == 0) throw ValueError("[train] the validation text has less than two tokens");
 }
 
 WindowPlace WindowPlan::drawn(std::int64_t number) const {
@@ -81,30 +81,30 @@ WindowPlace WindowPlan::drawn(std::int64_t number) const {
   return {&text, static_cast<std::int64_t>(random_below(seed_, index, starts))};
 }
 
-std::int64_t WindowPlan::held_out_length(const CorpusText& text) const {
+std::int64_t WindowPlan::validation_length(const CorpusText& text) const {
   return std::min(context_, text.validation_tokens.size() - 1);
 }
 
-std::int64_t WindowPlan::held_out_batches(const CorpusText& text) const {
+std::int64_t WindowPlan::validation_batches(const CorpusText& text) const {
   const std::int64_t tokens = text.validation_tokens.size() - 1;
   if (tokens < 1) return 0;
-  const std::int64_t of_batch = held_out_length(text) * batch_;
+  const std::int64_t of_batch = validation_length(text) * batch_;
   return std::max<std::int64_t>(1, (tokens + (corpus_.own_validation ? of_batch - 1 : 0)) / of_batch);
 }
 
-std::int64_t WindowPlan::held_out_batches() const {
+std::int64_t WindowPlan::validation_batches() const {
   std::int64_t batches = 0;
-  for (const CorpusText& text : corpus_.texts) batches += held_out_batches(text);
+  for (const CorpusText& text : corpus_.texts) batches += validation_batches(text);
   return batches;
 }
 
-std::vector<WindowPlan::Batch> WindowPlan::held_out(std::int64_t batches) const {
+std::vector<WindowPlan::Batch> WindowPlan::validation(std::int64_t batches) const {
   std::vector<Batch> result;
-  const double asked = static_cast<double>(std::min(batches, held_out_batches())) /
-                       static_cast<double>(held_out_batches());  // of all batches
+  const double asked = static_cast<double>(std::min(batches, validation_batches())) /
+                       static_cast<double>(validation_batches());  // of all batches
   for (std::size_t i = 0; i < corpus_.texts.size(); ++i) {
     const Text& text = corpus_.texts[i].validation_tokens;
-    const std::int64_t there = held_out_batches(corpus_.texts[i]), length = held_out_length(corpus_.texts[i]);
+    const std::int64_t there = validation_batches(corpus_.texts[i]), length = validation_length(corpus_.texts[i]);
     if (there == 0) continue;
     const std::int64_t share = std::clamp<std::int64_t>(std::llround(asked * static_cast<double>(there)), 1, there);
     const std::int64_t windows = share * batch_, last_start = text.size() - 1 - length;

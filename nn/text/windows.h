@@ -25,35 +25,35 @@ TextWindows windows_of(const std::vector<WindowPlace>& places, std::int64_t leng
 TextWindows windows_of(const Text& text, const std::vector<std::int64_t>& starts, std::int64_t length,
                        Device device = cpu, CallSite = {});
 
-/// Draws the training windows of a corpus and lists its held-out batches. The corpus must outlive it.
+/// Draws the training windows of a corpus and lists its validation batches. The corpus must outlive it.
 class WindowPlan {
  public:
-  /// Throws ValueError for a training part of at most `context` tokens, a held-out part of less than two tokens, and a
-  /// batch below 1.
+  /// Throws ValueError for a training part of at most `context` tokens, a validation part of less than two tokens, and
+  /// a batch below 1.
   WindowPlan(const Corpus& corpus, std::int64_t context, std::int64_t batch, std::uint64_t seed);
 
   /// Returns training window `number`, of `context` tokens. With several texts, draws one by (seed, number) with
   /// probability weight / sum of weights. Then draws a place in it, all equally likely.
   WindowPlace drawn(std::int64_t number) const;
 
-  /// Windows of one text, as long as the context or, if shorter, its held-out part.
+  /// Windows of one text, as long as the context or, if shorter, its validation part.
   struct Batch {
     std::size_t text = 0;  // index in the corpus
     std::vector<WindowPlace> places;
     std::int64_t length = 0;
   };
   /// Returns so many batches, or all if there are fewer (which of a validation text of its own overlap and cover it),
-  /// spread evenly over the held-out parts. The number for each text follows its length and is at least one.
-  std::vector<Batch> held_out(std::int64_t batches) const;
-  /// Returns the number of all held-out batches.
-  std::int64_t held_out_batches() const;
+  /// spread evenly over the validation parts. The number for each text follows its length and is at least one.
+  std::vector<Batch> validation(std::int64_t batches) const;
+  /// Returns the number of all validation batches.
+  std::int64_t validation_batches() const;
 
   /// Returns the bytes of the targets of such windows, by position.
   std::vector<double> target_bytes(const std::vector<WindowPlace>& places, std::int64_t length) const;
 
  private:
-  std::int64_t held_out_length(const CorpusText& text) const;
-  std::int64_t held_out_batches(const CorpusText& text) const;
+  std::int64_t validation_length(const CorpusText& text) const;
+  std::int64_t validation_batches(const CorpusText& text) const;
 
   const Corpus& corpus_;
   std::int64_t context_, batch_;

@@ -275,7 +275,7 @@ Tokenizer load_tokenizer(const std::string& path, CallSite) {
   const auto refusal = [&](const std::string& reason) {
     return FileError("[load] " + printable_path(path) + ": " + merges_key + ": " + reason);
   };
-  if (outline.dtype() != DType::i32 || outline.rank() != 2 || outline.size(1) != 2 ||
+  if (outline.dtype() != DType::i32 || outline.dim() != 2 || outline.size(1) != 2 ||
       outline.size(0) > Tokenizer::most_tokens)
     throw refusal("must be pairs of tokens, but is " + describe(outline));
   Tensor pairs = Tensor::empty(outline.shape(), outline.options());

@@ -142,7 +142,7 @@ std::string describe_result(const TrainResult& r, const Trainer& trainer) {
     text +=
         fmt::format("speed    {} tok/s, {} in all\n", format_count(r.tokens_per_second), format_duration(r.seconds));
   if (!r.sample.empty())
-    text += fmt::format("sample   (the first {} bytes are held-out text)\n{}\n", r.prompt.size(),
+    text += fmt::format("sample   (the first {} bytes are validation text)\n{}\n", r.prompt.size(),
                         shown(r.prompt + r.sample));
   text += fmt::format("memory   peak {} live, {} reserved; peaks by category:\n", format_bytes(r.peak_live_bytes),
                       format_bytes(r.peak_reserved_bytes));

@@ -28,7 +28,7 @@ constexpr std::size_t traced_events = std::size_t{1} << 19;                // of
 
 using Json = nlohmann::ordered_json;
 
-/// Returns `prompt_tokens` tokens from the middle of the (first) held-out text, from the start of a line.
+/// Returns `prompt_tokens` tokens from the middle of the (first) validation text, from the start of a line.
 std::vector<std::int64_t> prompt_from(const Corpus& corpus, std::int64_t context) {
   const Text& text = corpus.texts.front().validation_tokens;
   const std::int64_t middle = text.size() / 2;
@@ -111,7 +111,7 @@ bool interrupted_anywhere(const Trainer& trainer) {
   return interrupted > 0;
 }
 
-/// Validation at a line: a part of the held-out text, but all of a text of its own.
+/// Validation at a line: a part of the validation text, but all of a text of its own.
 std::int64_t interim_batches(const Trainer& trainer) {
   constexpr std::int64_t usual = 4;
   return trainer.corpus().own_validation ? trainer.validation_batches() : usual;
@@ -133,9 +133,9 @@ void save_between(const Trainer& trainer, const RunOptions& options, Progress& p
   }
 }
 
-/// Takes the steps and prints the due lines. `held_out` receives the last held-out loss.
+/// Takes the steps and prints the due lines. `validation` receives the last validation loss.
 void take_steps(Trainer& trainer, const RunOptions& options, Progress& progress, MetricsFile& metrics,
-                TrainResult& result, HeldOutLoss& held_out) {
+                TrainResult& result, ValidationLoss& validation) {
   const std::int64_t first = trainer.steps_done(), steps = trainer.options().steps;
   const bool stops = options.stop_after > 0 && options.stop_after < steps;
   const std::int64_t last = stops ? options.stop_after : steps;
@@ -164,17 +164,17 @@ void take_steps(Trainer& trainer, const RunOptions& options, Progress& progress,
                          record.step == steps || result.interrupted;
     if (reports) {
       const Stopwatch scoring;
-      held_out = trainer.validate(interim_batches(trainer));
+      validation = trainer.validate(interim_batches(trainer));
       judgement = stops ? 0
                         : scoring.seconds() * static_cast<double>(judged_batches(trainer)) /
                               static_cast<double>(std::min(interim_batches(trainer), trainer.validation_batches()));
-      result.validations.emplace_back(record.step, held_out.loss);
-      diverged = !std::isfinite(held_out.loss);
+      result.validations.emplace_back(record.step, validation.loss);
+      diverged = !std::isfinite(validation.loss);
     }
     const double done = static_cast<double>(record.step - first);
     const double eta = watch.seconds() / done * static_cast<double>(last - record.step) + judgement;
     take_statistics(trainer, result);
-    if (reports) metrics.add(record, held_out.loss, result.peak_live_bytes);
+    if (reports) metrics.add(record, validation.loss, result.peak_live_bytes);
     if (reports && !options.quiet) progress.line(describe_step(trainer, result, eta));
     if (reports && options.reported) {
       result.seconds = watch.seconds();
@@ -185,26 +185,27 @@ void take_steps(Trainer& trainer, const RunOptions& options, Progress& progress,
     }
     if (!reports) progress.status(describe_status(record, steps, eta));
     if (diverged)  // the weights have diverged: the next step would fail
-      throw ValueError(fmt::format("[train] step {} diverged: held-out loss {} after it", record.step, held_out.loss));
+      throw ValueError(
+          fmt::format("[train] step {} diverged: validation loss {} after it", record.step, validation.loss));
   }
 }
 
 /// Returns mean losses after 1, 2, 3 to 4, 5 to 8, ... tokens of context.
-std::vector<PositionLoss> in_octaves(const HeldOutLoss& held_out) {
+std::vector<PositionLoss> in_octaves(const ValidationLoss& validation) {
   std::vector<PositionLoss> result;
-  const std::int64_t length = std::ssize(held_out.by_position);
+  const std::int64_t length = std::ssize(validation.by_position);
   for (std::int64_t first = 1, last = 1; first <= length; first = last + 1, last = std::min(2 * last, length)) {
     double nats = 0, share = 0;
     for (auto i = static_cast<std::size_t>(first - 1); i < static_cast<std::size_t>(last); ++i) {
-      nats += held_out.by_position[i] * held_out.shares[i];
-      share += held_out.shares[i];
+      nats += validation.by_position[i] * validation.shares[i];
+      share += validation.shares[i];
     }
     result.push_back({first, last, nats / share});
   }
   return result;
 }
 
-/// Computes the held-out loss and writes a sample. Returns false if the user stops it.
+/// Computes the validation loss and writes a sample. Returns false if the user stops it.
 bool judge(Trainer& trainer, std::int64_t sample, Progress& progress, TrainResult& result) {
   const std::int64_t batches = judged_batches(trainer), all = trainer.scored_batches(batches);
   const Stopwatch watch;
@@ -215,18 +216,19 @@ bool judge(Trainer& trainer, std::int64_t sample, Progress& progress, TrainResul
                                 all, scored > 0 ? "  ETA " + format_duration(watch.seconds() / scored * left) : ""));
   };
   show();
-  const HeldOutLoss held_out = trainer.loss_by_position(batches, [&] {
+  const ValidationLoss validation = trainer.loss_by_position(batches, [&] {
     ++scored;
     show();
     return interrupted_anywhere(trainer);
   });
-  if (held_out.bytes == 0) return false;
-  if (!std::isfinite(held_out.loss))
-    throw ValueError(fmt::format("[train] the held-out loss is {} after step {}", held_out.loss, trainer.steps_done()));
-  result.validation_loss = held_out.loss;
-  result.by_position = in_octaves(held_out);
-  result.by_text = held_out.by_text;
-  result.validation_bytes = held_out.bytes;
+  if (validation.bytes == 0) return false;
+  if (!std::isfinite(validation.loss))
+    throw ValueError(
+        fmt::format("[train] the validation loss is {} after step {}", validation.loss, trainer.steps_done()));
+  result.validation_loss = validation.loss;
+  result.by_position = in_octaves(validation);
+  result.by_text = validation.by_text;
+  result.validation_bytes = validation.bytes;
   if (!leads(trainer)) return true;
   const std::vector<std::int64_t> prompt = prompt_from(trainer.corpus(), trainer.model().config().context);
   result.prompt = trainer.corpus().tokenizer->decode(prompt);
@@ -273,7 +275,7 @@ void train(Trainer& trainer, std::ostream& out, RunOptions options, TrainResult&
     }
     return !failure;
   };
-  HeldOutLoss last{.loss = std::nan("")};
+  ValidationLoss last{.loss = std::nan("")};
   const bool trained = succeeds([&] { take_steps(trainer, options, progress, metrics, result, last); });
   if (needs_a_name && result.interrupted) options.save = unused_name();
   // If a file cannot be written, the others and the printed report still are. The first error is rethrown at the end.

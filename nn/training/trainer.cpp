@@ -30,7 +30,7 @@ std::unique_ptr<Optimizer> optimizer_for(NamedTensors parameters, const TrainerO
   constexpr double momentum = 0.9;
   const AdamWOptions adamw{
       .learning_rate = o.learning_rate, .beta2 = 0.95, .weight_decay = o.weight_decay, .decay_matrices_only = true};
-  const auto is_vector = [](const std::string&, const Tensor& parameter) { return parameter.rank() < 2; };
+  const auto is_vector = [](const std::string&, const Tensor& parameter) { return parameter.dim() < 2; };
   const auto is_table = [](const std::string& name, const Tensor&) {
     return name == "embedding.weight" || name == "positions.weight" || name == "head.weight";
   };
@@ -155,7 +155,7 @@ Trainer::Trainer(std::unique_ptr<LanguageModel> model, Corpus corpus, TrainerOpt
   if (options.graph) step_.record();
   if (options.ranks == nullptr) return;
   std::vector<std::int64_t> lengths{model_->config().context};
-  for (const WindowPlan::Batch& batch : windows_.held_out(1)) lengths.push_back(batch.length);
+  for (const WindowPlan::Batch& batch : windows_.validation(1)) lengths.push_back(batch.length);
   for (const std::int64_t length : lengths)
     if (share(length).positions.count < length && options.chunk > 0)
       throw ValueError("[train] chunks need whole sequences, but a ring divides them: use one of the two");
@@ -184,7 +184,7 @@ std::uint64_t Trainer::checkpoint_bytes() const {
   std::uint64_t averages = 0;
   if (average_)
     for (const Tensor& parameter : model_->parameters())
-      averages += static_cast<std::uint64_t>(parameter.count()) * size_of(compute_dtype(parameter.dtype()));
+      averages += static_cast<std::uint64_t>(parameter.numel()) * size_of(compute_dtype(parameter.dtype()));
   return bytes_of(model_->named_tensors()) + optimizer_bytes() + averages;
 }
 
@@ -356,13 +356,14 @@ Tensor Trainer::loss_of(const TextWindows& batch) {
                       {.chunk = options_.chunk, .store_every = options_.store_every});
 }
 
-HeldOutLoss Trainer::for_held_out(std::int64_t batches, const HeldOutVisitor& add, const std::function<bool()>& stop) {
+ValidationLoss Trainer::for_validation(std::int64_t batches, const ValidationVisitor& add,
+                                       const std::function<bool()>& stop) {
   const NoGradGuard no_grad;
   const auto averages = averaged();
-  HeldOutSums sums(corpus_);
+  ValidationSums sums(corpus_);
   const AsBefore after{*model_};
   model_->eval();
-  for (const auto& [text, places, length] : windows_.held_out(batches)) {
+  for (const auto& [text, places, length] : windows_.validation(batches)) {
     pool().begin_phase();
     add(share_of(places, length), length, sums.nats(text));
     sums.add_bytes(text, windows_.target_bytes(places, length));
@@ -374,14 +375,14 @@ HeldOutLoss Trainer::for_held_out(std::int64_t batches, const HeldOutVisitor& ad
   return sums.mean();
 }
 
-HeldOutLoss Trainer::validate(std::int64_t batches) {
-  return for_held_out(batches, [&](const TextWindows& batch, std::int64_t, std::vector<double>& nats) {
+ValidationLoss Trainer::validate(std::int64_t batches) {
+  return for_validation(batches, [&](const TextWindows& batch, std::int64_t, std::vector<double>& nats) {
     nats.resize(1);
     nats[0] += loss_of(batch).item();
   });
 }
 
-HeldOutLoss Trainer::loss_by_position(std::int64_t batches, const std::function<bool()>& stop) {
+ValidationLoss Trainer::loss_by_position(std::int64_t batches, const std::function<bool()>& stop) {
   const auto add = [&](const TextWindows& batch, std::int64_t length, std::vector<double>& nats) {
     nats.resize(static_cast<std::size_t>(length));
     const kernels::PositionMap positions = share(length).positions;
@@ -398,7 +399,7 @@ HeldOutLoss Trainer::loss_by_position(std::int64_t batches, const std::function<
         nats[static_cast<std::size_t>(positions.position(begin + i % steps))] += losses[static_cast<std::size_t>(i)];
     }
   };
-  return for_held_out(batches, add, stop);
+  return for_validation(batches, add, stop);
 }
 
 }  // namespace poolgrad::nn

@@ -23,9 +23,9 @@
 #include "nn/text/ngram.h"
 #include "nn/text/windows.h"
 #include "nn/training/checkpoint.h"
-#include "nn/training/held_out.h"
 #include "nn/training/ranks.h"
 #include "nn/training/step.h"
+#include "nn/training/validation.h"
 
 namespace poolgrad::nn {
 
@@ -71,19 +71,19 @@ class Trainer {
   StepRecord step();
   /// While the result lives, the averages replace the model's parameters. Returns nullptr without averages.
   std::unique_ptr<Substitution> averaged() const;
-  /// Scores the batches of WindowPlan::held_out(), without dropout and with the averages, if any.
-  HeldOutLoss validate(std::int64_t batches);
+  /// Scores the batches of WindowPlan::validation(), without dropout and with the averages, if any.
+  ValidationLoss validate(std::int64_t batches);
   /// The same with the loss by position. Calls `stop` after each batch; if it returns true, which must be so on all
   /// ranks, returns a loss of 0 bytes.
-  HeldOutLoss loss_by_position(std::int64_t batches, const std::function<bool()>& stop = {});
+  ValidationLoss loss_by_position(std::int64_t batches, const std::function<bool()>& stop = {});
   /// Continues the prompt by so many tokens: sample_text() without dropout and with the averages, if any.
   std::string sample(std::span<const std::int64_t> prompt, std::int64_t tokens);
   /// Returns the tokens of a step.
   std::int64_t step_tokens() const { return options_.batch * options_.accumulate * model_->config().context; }
-  /// Returns the number of batches of held-out text.
-  std::int64_t validation_batches() const { return windows_.held_out_batches(); }
+  /// Returns the number of batches of validation text.
+  std::int64_t validation_batches() const { return windows_.validation_batches(); }
   /// Returns how many batches are scored if `batches` are asked for: each text has at least one.
-  std::int64_t scored_batches(std::int64_t batches) const { return std::ssize(windows_.held_out(batches)); }
+  std::int64_t scored_batches(std::int64_t batches) const { return std::ssize(windows_.validation(batches)); }
 
   /// Writes a checkpoint. Its metadata are the caller's, "optimizer", "schedule", "ema", and the fingerprints of the
   /// text ("text") and of a tokenizer ("merges"), with the weights of texts ("text_weights"), if any. Rank 0 writes all
@@ -118,10 +118,11 @@ class Trainer {
   std::unique_ptr<Optimizer> optimizer_of(int rank) const;
   /// Returns the state of all ranks, on rank 0.
   OptimizerState whole_optimizer_state() const;
-  /// Calls add(batch, length, nats) for held-out batches, without gradients and dropout. It adds to `nats`, the sums of
-  /// the text.
-  using HeldOutVisitor = std::function<void(const TextWindows&, std::int64_t length, std::vector<double>& nats)>;
-  HeldOutLoss for_held_out(std::int64_t batches, const HeldOutVisitor& add, const std::function<bool()>& stop = {});
+  /// Calls add(batch, length, nats) for validation batches, without gradients and dropout. It adds to `nats`, the sums
+  /// of the text.
+  using ValidationVisitor = std::function<void(const TextWindows&, std::int64_t length, std::vector<double>& nats)>;
+  ValidationLoss for_validation(std::int64_t batches, const ValidationVisitor& add,
+                                const std::function<bool()>& stop = {});
   /// Returns the sum over the batch, in nats.
   Tensor loss_of(const TextWindows& batch);
 
@@ -141,7 +142,7 @@ class Trainer {
   mutable std::string fingerprint_;  // of the corpus; empty until asked for, since it takes a second for half a GiB
 };
 
-/// The held-out loss, in nats per byte, of tokens with a context of `first` to `last` tokens.
+/// The validation loss, in nats per byte, of tokens with a context of `first` to `last` tokens.
 struct PositionLoss {
   std::int64_t first = 0, last = 0;
   double loss = 0;
@@ -171,7 +172,7 @@ struct RunOptions {
 /// The results of a run. Memory is counted since the last reset of the pool's peaks.
 struct TrainResult {
   std::vector<StepRecord> steps;
-  std::vector<std::pair<std::int64_t, double>> validations;  // step, nats per byte on a part of the held-out text
+  std::vector<std::pair<std::int64_t, double>> validations;  // step, nats per byte on a part of the validation text
   double validation_loss = 0;             // on all of it, or on evenly spread windows for a short run
   std::int64_t validation_bytes = 0;      // scored
   std::vector<double> by_text;            // of the same, for several texts

@@ -156,7 +156,7 @@ TEST(AttendErrors, LeakNoMemoryAndTheNextCallWorks) {
     EXPECT_THROW(attend(x, x, zeros({1, 5, 2, 8})), ShapeError);
   }
   EXPECT_EQ(live(), before);
-  EXPECT_TRUE(all_close(attend(x, x, x).out, ones(plain)));
+  EXPECT_TRUE(allclose(attend(x, x, x).out, ones(plain)));
 }
 
 }  // namespace

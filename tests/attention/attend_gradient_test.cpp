@@ -150,7 +150,7 @@ TEST(AttendGradient, SecondDerivativesIgnoreUnseenRows) {
     for (const bool recorded : {false, true}) {
       const std::vector<Tensor> got = gradients(bad, recorded);
       for (std::size_t i = 0; i < want.size(); ++i)
-        EXPECT_TRUE(all_close(got[i], want[i], 1e-12, 1e-13))
+        EXPECT_TRUE(allclose(got[i], want[i], 1e-12, 1e-13))
             << evil << (recorded ? ", recorded" : "") << ", operand " << i;
     }
   }
@@ -176,7 +176,7 @@ TEST(AttendGradient, AddsUpWhenOneTensorIsQueryKeyAndValue) {
   const Tensor x = call.q.detach().set_requires_grad();
   const Attended result = attend(x, x, x, Pattern::causal());
   (sum(result.out * call.grad_out) + sum(result.lse * call.grad_lse)).backward();
-  EXPECT_TRUE(all_close(x.grad(), apart.dq + apart.dk + apart.dv, 1e-12, 1e-13));
+  EXPECT_TRUE(allclose(x.grad(), apart.dq + apart.dk + apart.dv, 1e-12, 1e-13));
 }
 
 /// With D = 0 every score is its bias; with Dv = 0 too, lse is the only result with elements.

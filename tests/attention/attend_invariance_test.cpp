@@ -77,13 +77,13 @@ TEST(AttendInvariance, RemovingUnseenKeysChangesNothing) {
     return Result{out, lse, first[0], first[1], first[2], second};
   };
   const Result want = run(k, v, {}), got = run(without(k), without(v), {.gap_begin = kept, .gap = gone});
-  EXPECT_TRUE(all_close(got.out, want.out, 1e-13, 1e-13));
-  EXPECT_TRUE(all_close(got.lse, want.lse, 1e-13, 1e-13));
-  EXPECT_TRUE(all_close(got.dq, want.dq, 1e-12, 1e-13));
-  EXPECT_TRUE(all_close(got.dk, without(want.dk), 1e-12, 1e-13));
-  EXPECT_TRUE(all_close(got.dv, without(want.dv), 1e-12, 1e-13));
-  EXPECT_TRUE(all_close(got.squares, without(want.squares), 1e-11, 1e-12)) << "by the definition";
-  EXPECT_FALSE(all_close(run(without(k), without(v), {}).out, want.out, 1e-3, 1e-3)) << "positions matter";
+  EXPECT_TRUE(allclose(got.out, want.out, 1e-13, 1e-13));
+  EXPECT_TRUE(allclose(got.lse, want.lse, 1e-13, 1e-13));
+  EXPECT_TRUE(allclose(got.dq, want.dq, 1e-12, 1e-13));
+  EXPECT_TRUE(allclose(got.dk, without(want.dk), 1e-12, 1e-13));
+  EXPECT_TRUE(allclose(got.dv, without(want.dv), 1e-12, 1e-13));
+  EXPECT_TRUE(allclose(got.squares, without(want.squares), 1e-11, 1e-12)) << "by the definition";
+  EXPECT_FALSE(allclose(run(without(k), without(v), {}).out, want.out, 1e-3, 1e-3)) << "positions matter";
 }
 
 TEST(AttendInvariance, ARepeatedCallHitsTheProgramCache) {
@@ -104,7 +104,7 @@ TEST(AttendInvariance, ConstantValuesGiveAConstantResult) {
     Call call = make_call({1, length, length, heads, 2, 8, 3});
     const Tensor values = attend(call.q, call.k, full({1, length, 2, 3}, 2.5, {.dtype = DType::f64}), one.pattern).out;
     const auto out = values.to_vector<double>();
-    for (std::int64_t n = 0; n < values.count(); ++n) {
+    for (std::int64_t n = 0; n < values.numel(); ++n) {
       const std::int64_t h = n / 3 % heads, i = n / 3 / heads;
       ASSERT_NEAR(out[static_cast<std::size_t>(n)], sees_something(one, h, heads, i, length) ? 2.5 : 0.0, 1e-13)
           << one.name << ", head " << h << ", query " << i;
@@ -194,8 +194,8 @@ TEST(AttendInvariance, QueriesInPiecesGiveTheResultOfOneCall) {
     const Attended whole = run(0, length, length);
     for (const auto& [begin, end] : {std::pair<std::int64_t, std::int64_t>{0, 1}, {1, 30}, {30, 99}, {130, 131}}) {
       const Attended piece = run(begin, end, end);  // no query sees a key beyond the end
-      EXPECT_TRUE(all_close(piece.out, slice(whole.out, 1, begin, end), 1e-12, 1e-13)) << one.name << " at " << begin;
-      EXPECT_TRUE(all_close(piece.lse, slice(whole.lse, 2, begin, end), 1e-12, 1e-13)) << one.name << " at " << begin;
+      EXPECT_TRUE(allclose(piece.out, slice(whole.out, 1, begin, end), 1e-12, 1e-13)) << one.name << " at " << begin;
+      EXPECT_TRUE(allclose(piece.lse, slice(whole.lse, 2, begin, end), 1e-12, 1e-13)) << one.name << " at " << begin;
     }
   }
 }
@@ -212,7 +212,7 @@ TEST(AttendInvariance, AQueryWithoutKeysGivesZeroAndTakesNoGradient) {
     EXPECT_EQ(norm(slice(got.dk, 1, 7)).item(), 0.0);
     EXPECT_EQ(norm(slice(got.dv, 1, 7)).item(), 0.0);
     EXPECT_GT(norm(slice(got.dq, 1, 0, 7)).item(), 0.0);
-    for (const auto& [name, x] : parts(got)) EXPECT_FALSE(x.defined() && any(is_nan(x)).item()) << name;
+    for (const auto& [name, x] : parts(got)) EXPECT_FALSE(x.defined() && any(isnan(x)).item()) << name;
     for (std::int64_t h = 0; h < 4; ++h) {
       const double lse = slice(select(select(got.lse, 0, 1), 0, h), 0, 20, 21).item();
       EXPECT_EQ(lse, sinks ? static_cast<double>(h - 1) : -infinity);

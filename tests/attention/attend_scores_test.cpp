@@ -29,7 +29,7 @@ TEST(AttendScores, SumTheBroadcastBiasGradientInPiecesOfAnyLength) {
   Call whole = call;
   whole.options.bias = contiguous(expand(call.options.bias, {2, 2, 2048, 2300}));
   const auto got = attended(call, pattern), want = attended(whole, pattern);
-  EXPECT_TRUE(all_close(got.dbias, sum(want.dbias, {0, 2}, true), 1e-11, 1e-12));
+  EXPECT_TRUE(allclose(got.dbias, sum(want.dbias, {0, 2}, true), 1e-11, 1e-12));
   EXPECT_TRUE(bit_equal(got.dq, want.dq));
 }
 
@@ -52,7 +52,7 @@ TEST(Alibi, SlopesAreThoseOfThePaper) {
   EXPECT_EQ(alibi_slopes(8, {.dtype = DType::f64}).to_vector<double>(),
             (std::vector<double>{0.5, 0.25, 0.125, 0.0625, 0.03125, 0.015625, 0.0078125, 0.00390625}));
   const Tensor six = alibi_slopes(6, {.dtype = DType::f64});
-  EXPECT_TRUE(all_close(six, from_data<double>({0.25, 0.0625, 0.015625, 0.00390625, 0.5, 0.125}, {6}), 1e-15));
+  EXPECT_TRUE(allclose(six, from_data<double>({0.25, 0.0625, 0.015625, 0.00390625, 0.5, 0.125}, {6}), 1e-15));
 }
 
 }  // namespace

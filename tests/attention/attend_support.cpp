@@ -6,7 +6,7 @@
 #include "allocator/error.h"
 #include "autograd/engine/engine.h"
 #include "autograd/operators.h"
-#include "kernels/definition/attention_dropout.h"
+#include "kernels/functors/attention_dropout.h"
 #include "tensor/compare.h"
 #include "tests/attention/oracle_rounding.h"
 

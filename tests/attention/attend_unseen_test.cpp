@@ -86,7 +86,7 @@ TEST(AttendUnseenByDefinition, TheLastKeyHasNoEffectOnSecondDerivativesOfEarlier
     poison(call.k, n - 1, h, random);
     poison(call.v, n - 1, h, random);
   }
-  EXPECT_TRUE(all_close(second(), clean, 1e-12, 1e-12));
+  EXPECT_TRUE(allclose(second(), clean, 1e-12, 1e-12));
 }
 
 }  // namespace

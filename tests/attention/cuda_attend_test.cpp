@@ -189,7 +189,7 @@ TEST(CudaAttendTwice, HasTheSecondDerivativesOfTheCpu) {
   };
   const std::vector<Tensor> there = run(gpu), here = run(cpu);
   for (std::size_t i = 0; i < here.size(); ++i)
-    EXPECT_TRUE(all_close(there[i], here[i], 1e-10, 1e-11)) << "operand " << i;
+    EXPECT_TRUE(allclose(there[i], here[i], 1e-10, 1e-11)) << "operand " << i;
 }
 
 TEST(CudaAttendByMma, DiffersFromThePortableKernelsInRounding) {

@@ -191,7 +191,7 @@ struct SmallMemory {
     const std::vector<Tensor> found = std::move(gradients);
     EXPECT_EQ(run(cpu, rows), Phase::done);
     for (std::size_t i = 0; i < found.size(); ++i)
-      EXPECT_TRUE(all_close(found[i], gradients[i], 1e-4, 1e-4)) << "operand " << i << ", " << rows << " rows";
+      EXPECT_TRUE(allclose(found[i], gradients[i], 1e-4, 1e-4)) << "operand " << i << ", " << rows << " rows";
     pool.set_budget(0);
   }
 };
@@ -211,7 +211,7 @@ struct CallOnGpu {
   }
   void run() { found = attend(q, k, v, pattern); }
   void expect_definition() const {
-    EXPECT_TRUE(all_close(to(found.out, cpu), attend(to(q, cpu), to(k, cpu), to(v, cpu), pattern).out, 1e-5, 1e-5));
+    EXPECT_TRUE(allclose(to(found.out, cpu), attend(to(q, cpu), to(k, cpu), to(v, cpu), pattern).out, 1e-5, 1e-5));
   }
 };
 

@@ -22,7 +22,7 @@ struct Array {
 
   Array() = default;
   explicit Array(const Tensor& x) : data(x.to_vector<double>()) {
-    for (int d = 0; d < x.rank(); ++d) shape[4 - x.rank() + d] = x.size(d);
+    for (int d = 0; d < x.dim(); ++d) shape[4 - x.dim() + d] = x.size(d);
     set_strides();
   }
   Array(std::int64_t a, std::int64_t b, std::int64_t c, std::int64_t d)

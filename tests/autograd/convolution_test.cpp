@@ -73,7 +73,7 @@ TEST(Convolution, AgreesWithPlainLoops) {
     const Shape shape{below(4), kernel[1] * options.groups, 5 + below(4), 7 + below(3)};
     const Tensor x = randn(shape, exact, generator), w = randn(kernel, exact, generator),
                  b = randn(kernel[0], exact, generator);
-    EXPECT_TRUE(all_close(conv2d(x, w, b, options), convolution_in_loops(x, w, b, options), 1e-12, 1e-12))
+    EXPECT_TRUE(allclose(conv2d(x, w, b, options), convolution_in_loops(x, w, b, options), 1e-12, 1e-12))
         << "seed " << seed << ", round " << round << ": " << describe(x) << ", " << describe(w);
     const Tensor turned = transpose(transpose(x, 2, 3).copy(), 2, 3);
     EXPECT_TRUE(bit_equal(conv2d(turned, w, b, options), conv2d(x, w, b, options)));
@@ -97,7 +97,7 @@ TEST(Convolution, IsCausalWithLeftPadding) {
   later[{0, 0, 6}] += 100.0;
   const Tensor before = causal(x), after = causal(later);
   EXPECT_TRUE(bit_equal(before[{ellipsis, slice(0, 6)}], after[{ellipsis, slice(0, 6)}]));
-  EXPECT_FALSE(all_close(before[{ellipsis, 6}], after[{ellipsis, 6}]));
+  EXPECT_FALSE(allclose(before[{ellipsis, 6}], after[{ellipsis, 6}]));
 }
 
 TEST(Convolution, GivesEachImageOfABatchItsOwnResult) {  // 512 K window elements each: nine images take two chunks
@@ -134,7 +134,7 @@ TEST(Convolution, HoldsOneChunkOfWindowsAndFreesIt) {
   allocator_for(cpu).reset_peaks();
   {
     const Tensor y = conv2d(x, w, {}, {.padding = 1});
-    EXPECT_EQ(alive() - before, static_cast<std::uint64_t>(4 * y.count()));
+    EXPECT_EQ(alive() - before, static_cast<std::uint64_t>(4 * y.numel()));
     sum(y).backward();
   }
   const std::uint64_t peak = pool.statistics().category_bytes[workspace].peak;

@@ -80,7 +80,7 @@ TEST(Einsum, AgreesWithNestedLoopsOverAllLetters) {
     story.output = present.substr(0, below(present.size() + 1));
     std::vector<Tensor> operands;
     for (const std::string& term : story.terms) operands.push_back(randn(story.shape_of(term), precise, generator));
-    EXPECT_TRUE(all_close(einsum(story.text(), operands), story.told(operands), 1e-12, 1e-12))
+    EXPECT_TRUE(allclose(einsum(story.text(), operands), story.told(operands), 1e-12, 1e-12))
         << story.text() << ", seed " << seed << ", round " << round;
   }
 }
@@ -89,8 +89,8 @@ TEST(Einsum, InfersTheImplicitResult) {
   Generator generator(1);
   const Tensor a = randn({2, 3}, precise, generator), b = randn({3, 4}, precise, generator),
                s = randn({3, 3}, precise, generator);
-  EXPECT_TRUE(all_close(einsum("ij,jk", {a, b}), matmul(a, b)));
-  EXPECT_TRUE(all_close(einsum("ji, kj", {transpose(a, 0, 1), s}), matmul(a, transpose(s, 0, 1))));
+  EXPECT_TRUE(allclose(einsum("ij,jk", {a, b}), matmul(a, b)));
+  EXPECT_TRUE(allclose(einsum("ji, kj", {transpose(a, 0, 1), s}), matmul(a, transpose(s, 0, 1))));
   EXPECT_TRUE(bit_equal(einsum("ba", {a}), transpose(a, 0, 1)));
   EXPECT_TRUE(bit_equal(einsum("aB", {a}), transpose(a, 0, 1))) << "upper case comes first";
   EXPECT_NEAR(einsum("ii", {s}).item(), sum(diag(s)).item(), 1e-14);
@@ -100,21 +100,21 @@ TEST(Einsum, InfersTheImplicitResult) {
 TEST(Einsum, BroadcastsTheEllipsisDimensions) {
   Generator generator(2);
   const Tensor a = randn({5, 1, 2, 3}, precise, generator), b = randn({4, 3, 2}, precise, generator);
-  EXPECT_TRUE(all_close(einsum("...ij,...jk->...ik", {a, b}), matmul(a, b)));
-  EXPECT_TRUE(all_close(einsum("...ij,...jk", {a, b}), matmul(a, b)));
-  EXPECT_TRUE(all_close(einsum("i...j,jk->...ik", {a, b[0]}), matmul(permute(a, {1, 2, 0, 3}), b[0])));
+  EXPECT_TRUE(allclose(einsum("...ij,...jk->...ik", {a, b}), matmul(a, b)));
+  EXPECT_TRUE(allclose(einsum("...ij,...jk", {a, b}), matmul(a, b)));
+  EXPECT_TRUE(allclose(einsum("i...j,jk->...ik", {a, b[0]}), matmul(permute(a, {1, 2, 0, 3}), b[0])));
   const Tensor batches = b[{slice(), 0, 0, new_axis, new_axis}], row = b[{0, slice(), 0}];
-  EXPECT_TRUE(all_close(einsum("...,...->...", {a, batches}), a * batches));
-  EXPECT_TRUE(all_close(einsum("...i->...", {a}), sum(a, -1)));
-  EXPECT_TRUE(all_close(einsum("ij,...j->...i", {a[{0, 0}], row}), matmul(a[{0, 0}], row)));
+  EXPECT_TRUE(allclose(einsum("...,...->...", {a, batches}), a * batches));
+  EXPECT_TRUE(allclose(einsum("...i->...", {a}), sum(a, -1)));
+  EXPECT_TRUE(allclose(einsum("ij,...j->...i", {a[{0, 0}], row}), matmul(a[{0, 0}], row)));
 }
 
 TEST(Einsum, AcceptsSevenBatchDimensions) {
   Generator generator(3);
   const Tensor a = randn({1, 2, 1, 2, 1, 2, 1, 3}, precise, generator);
   const Tensor b = randn({1, 2, 3, 2, 1, 1, 1, 3}, precise, generator), c = randn(a.shape(), precise, generator);
-  EXPECT_TRUE(all_close(einsum("...d,...d->...", {a, b}), sum(a * b, -1)));
-  EXPECT_TRUE(all_close(einsum("abcdefgh,abcdefgh->abcdefg", {a, c}), sum(a * c, -1)));
+  EXPECT_TRUE(allclose(einsum("...d,...d->...", {a, b}), sum(a * b, -1)));
+  EXPECT_TRUE(allclose(einsum("abcdefgh,abcdefgh->abcdefg", {a, c}), sum(a * c, -1)));
 }
 
 TEST(Einsum, MultipliesAndSumsIntegers) {

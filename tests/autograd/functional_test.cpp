@@ -58,7 +58,7 @@ TEST(Jvp, IsTheDirectionalDerivative) {
   const std::vector<Tensor> expected = directional_difference(mixed, x, v), plain = mixed(x);
   for (std::size_t i = 0; i < 2; ++i) {
     EXPECT_TRUE(bit_equal(y[i], plain[i]));
-    EXPECT_TRUE(all_close(slope[i], expected[i], 1e-8, 1e-9)) << to_string(slope[i]) << to_string(expected[i]);
+    EXPECT_TRUE(allclose(slope[i], expected[i], 1e-8, 1e-9)) << to_string(slope[i]) << to_string(expected[i]);
     EXPECT_FALSE(slope[i].requires_grad());
   }
 }
@@ -73,8 +73,8 @@ TEST(Vjp, IsTheTransposeOfJvp) {
 TEST(Jvp, HasItsClosedFormLikeVjp) {
   const Tensor x = numbers({0.5, -1, 2}), v = numbers({1, 10, -3});
   const auto cube = [](const Tensor& t) { return t * t * t; };
-  EXPECT_TRUE(all_close(jvp(cube, x, v).second, 3.0 * x * x * v, 1e-14, 0));
-  EXPECT_TRUE(all_close(vjp(cube, x, v).second, 3.0 * x * x * v, 1e-14, 0));
+  EXPECT_TRUE(allclose(jvp(cube, x, v).second, 3.0 * x * x * v, 1e-14, 0));
+  EXPECT_TRUE(allclose(vjp(cube, x, v).second, 3.0 * x * x * v, 1e-14, 0));
   EXPECT_TRUE(bit_equal(vjp(cube, x, v).first, cube(x)));
 }
 
@@ -89,7 +89,7 @@ TEST(Jacobian, HasARowForEveryOutputElement) {
     std::vector<Tensor> v{zeros({2, 3}, {.dtype = DType::f64}), zeros({3}, {.dtype = DType::f64})};
     v[0].alias({.shape = {}, .strides = {}, .offset = k}).fill(1);
     const Tensor column = directional_difference(mixed, x, v)[0];
-    EXPECT_TRUE(all_close(select(reshape(j[0][0], {2, 6}), 1, k), column, 1e-8, 1e-9)) << k;
+    EXPECT_TRUE(allclose(select(reshape(j[0][0], {2, 6}), 1, k), column, 1e-8, 1e-9)) << k;
   }
 }
 
@@ -122,7 +122,7 @@ TEST(Jacobian, AcceptsHalfTypesAndViews) {
   EXPECT_THAT(slope.to_vector<double>(), ElementsAre(1, 0, 0, 4));
   const Tensor matrix = randn({3, 2}, {.dtype = DType::f64}), turned = transpose(matrix, 0, 1);
   const auto f = [](const Tensor& x) { return exp(sum(x * x, Dims{0})); };
-  EXPECT_TRUE(all_close(jacobian(f, turned), jacobian(f, turned.copy()), 1e-14, 0));
+  EXPECT_TRUE(allclose(jacobian(f, turned), jacobian(f, turned.copy()), 1e-14, 0));
 }
 
 /// x^T A x / 2 + sum(cos x), whose Hessian is (A + A^T) / 2 - diag(cos x).
@@ -143,10 +143,10 @@ struct Bowl {
 TEST(Hessian, HasItsClosedForm) {
   const Bowl bowl;
   const Tensor x = numbers({0.2, -1.5, 3}), v = numbers({1, -2, 0.5});
-  EXPECT_TRUE(all_close(hessian(bowl, x), bowl.curvature(x), 1e-13, 1e-14));
+  EXPECT_TRUE(allclose(hessian(bowl, x), bowl.curvature(x), 1e-13, 1e-14));
   const auto [value, product] = hessian_vector_product(bowl, x, v);
   EXPECT_TRUE(bit_equal(value, bowl(x)));
-  EXPECT_TRUE(all_close(product, matmul(bowl.curvature(x), v), 1e-13, 1e-14));
+  EXPECT_TRUE(allclose(product, matmul(bowl.curvature(x), v), 1e-13, 1e-14));
 }
 
 TEST(Hessian, HasABlockForEachPairOfInputs) {
@@ -154,14 +154,14 @@ TEST(Hessian, HasABlockForEachPairOfInputs) {
   const std::vector<Tensor> x{numbers({0.1, -0.5}), numbers({2, 3})};
   const std::vector<std::vector<Tensor>> h = hessian(f, x);
   const Tensor eye = numbers({1, 0, 0, 1}, {2, 2}), mixed_part = eye * (2.0 * exp(x[0]) * x[1]);
-  EXPECT_TRUE(all_close(h[0][0], eye * (exp(x[0]) * x[1] * x[1]), 1e-14, 0));
-  EXPECT_TRUE(all_close(h[0][1], mixed_part, 1e-14, 0));
-  EXPECT_TRUE(all_close(h[1][0], mixed_part, 1e-14, 0));
-  EXPECT_TRUE(all_close(h[1][1], eye * (2.0 * exp(x[0])), 1e-14, 0));
+  EXPECT_TRUE(allclose(h[0][0], eye * (exp(x[0]) * x[1] * x[1]), 1e-14, 0));
+  EXPECT_TRUE(allclose(h[0][1], mixed_part, 1e-14, 0));
+  EXPECT_TRUE(allclose(h[1][0], mixed_part, 1e-14, 0));
+  EXPECT_TRUE(allclose(h[1][1], eye * (2.0 * exp(x[0])), 1e-14, 0));
   const std::vector<Tensor> v{numbers({1, 2}), numbers({-1, 0.5})};
   const std::vector<Tensor> product = hessian_vector_product(f, x, v).second;
   for (std::size_t i = 0; i < 2; ++i)
-    EXPECT_TRUE(all_close(product[i], matmul(h[i][0], v[0]) + matmul(h[i][1], v[1]), 1e-14, 0)) << i;
+    EXPECT_TRUE(allclose(product[i], matmul(h[i][0], v[0]) + matmul(h[i][1], v[1]), 1e-14, 0)) << i;
 }
 
 TEST(Hessian, IsZeroForALinearFunction) {

@@ -76,10 +76,10 @@ TEST(GoldenOperators, MatchResultsAndGradientsOfAnotherFramework) {
     const Tensor output = find_operator(example.name).run(inputs)[0];
     const std::vector<Tensor> gradients = grad({output}, wanted, {example.weight.tensor()});
 
-    EXPECT_TRUE(all_close(output, example.output.tensor(), 1e-12, 1e-13)) << example.name;
+    EXPECT_TRUE(allclose(output, example.output.tensor(), 1e-12, 1e-13)) << example.name;
     ASSERT_EQ(gradients.size(), example.gradients.size()) << example.name;
     for (std::size_t i = 0; i < gradients.size(); ++i)
-      EXPECT_TRUE(all_close(gradients[i], example.gradients[i].tensor(), 1e-12, 1e-13))
+      EXPECT_TRUE(allclose(gradients[i], example.gradients[i].tensor(), 1e-12, 1e-13))
           << example.name << ", gradient " << i;
   }
 }

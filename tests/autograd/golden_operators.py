@@ -82,10 +82,10 @@ def main():
     x = torch.randn(2, 3, 5)
     emit("sum of columns", lambda v: v.sum(0), x)
     emit("mean of rows", lambda v: v.mean(-1, keepdim=True), x)
-    emit("variance", lambda v: v.var(-1), x)
+    emit("var", lambda v: v.var(-1), x)
     emit("prod", torch.prod, torch.tensor([1.5, 0.0, -2.0, 3.0]))
     emit("max", torch.amax, torch.tensor([1.0, 3.0, 3.0, 2.0]))  # a tie
-    emit("log_sum_exp", lambda v: v.logsumexp(-1), x)
+    emit("logsumexp", lambda v: v.logsumexp(-1), x)
     emit("cumsum of columns", lambda v: v.cumsum(0), x)
     emit("norm", torch.norm, x)
     emit("softmax", lambda v: v.softmax(-1), x)

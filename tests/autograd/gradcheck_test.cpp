@@ -33,7 +33,7 @@ Tensor absolute(const Tensor& x) {
   if (wants_gradient({x}))
     record("absolute", {x}, {out}, [x](const BackwardCall& call) -> Gradients {
       Tensor dx = call.gradient().copy();
-      for (std::int64_t i = 0; i < x.count(); ++i)
+      for (std::int64_t i = 0; i < x.numel(); ++i)
         if (x.data<double>()[i] < 0) dx.data<double>()[i] *= -1;
       return {dx};
     });
@@ -333,8 +333,8 @@ TEST(Gradcheck, LowPrecisionUsesAStepOfTheType) {
   Generator generator(28);
   for (const DType dtype : {DType::f32, DType::bf16, DType::f16})
     for (int round = 0; round < 5; ++round) {
-      const Tensor a = uniform({3, 4}, -1.5, 1.5, {.dtype = dtype}, generator).set_requires_grad();
-      const Tensor b = uniform({3, 4}, 1, 30, {.dtype = dtype}, generator).set_requires_grad();
+      const Tensor a = rand({3, 4}, -1.5, 1.5, {.dtype = dtype}, generator).set_requires_grad();
+      const Tensor b = rand({3, 4}, 1, 30, {.dtype = dtype}, generator).set_requires_grad();
       const auto check = [&](double factor) {
         return gradcheck([=](const Tensors& inputs) { return scaled_backward(inputs, factor); }, {a, b},
                          {.allow_low_precision = true});
@@ -354,7 +354,7 @@ Tensor scaled_mean(const Tensor& x, double factor) {
   kernels::reduce({}, kernels::ReduceOp::mean, out.view(), x.view());
   if (wants_gradient({x}))
     record("scaled_mean", {x}, {out}, [factor, like = x.detach()](const BackwardCall& call) -> Gradients {
-      const double each = factor * call.gradient().item() / static_cast<double>(like.count());
+      const double each = factor * call.gradient().item() / static_cast<double>(like.numel());
       return {full(like.shape(), each, like.options())};
     });
   return out;
@@ -363,7 +363,7 @@ Tensor scaled_mean(const Tensor& x, double factor) {
 TEST(Gradcheck, LowPrecisionTellsASmallGradientFromZero) {
   Generator generator(29);
   for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
-    const Tensor x = uniform({100}, -1, 1, {.dtype = dtype}, generator).set_requires_grad();
+    const Tensor x = rand({100}, -1, 1, {.dtype = dtype}, generator).set_requires_grad();
     const auto check = [&](double factor) {
       return gradcheck([=](const Tensors& inputs) { return Tensors{scaled_mean(inputs[0], factor)}; }, {x},
                        {.allow_low_precision = true});
@@ -401,7 +401,7 @@ TEST(Gradcheck, LowPrecisionTellsRightFromWrongUnderRounding) {
     for (std::uint64_t seed = 1; seed <= 5; ++seed)
       for (const Operator& op : operators) {
         Generator generator(seed);
-        Tensors points{uniform({4, 5}, -op.wide, op.wide, {.dtype = dtype}, generator).set_requires_grad(),
+        Tensors points{rand({4, 5}, -op.wide, op.wide, {.dtype = dtype}, generator).set_requires_grad(),
                        randn({4, 5}, {.dtype = dtype}, generator).set_requires_grad()};
         points.resize(op.inputs);
         const auto check = [&](double factor) {
@@ -538,7 +538,7 @@ TEST(Gradcheck, DetectsABackwardThatIgnoresStrides) {
       [](const Tensors& inputs) {
         return Tensors{with_backward(inputs[0], [](const BackwardCall& call) -> Gradients {
           Tensor dx = Tensor::empty_like(call.gradient());
-          std::copy_n(call.gradient().data<double>(), dx.count(), dx.data<double>());  // ignores the strides
+          std::copy_n(call.gradient().data<double>(), dx.numel(), dx.data<double>());  // ignores the strides
           return {dx};
         })};
       },

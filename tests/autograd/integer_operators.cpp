@@ -166,10 +166,10 @@ const std::vector<IntegerOperators>& integer_operators() {
        [](const T& x, const T& y) -> Tensors {
          return {clamp(x, 0.0, 2.0), clamp(x, y[0], y), clamp(x, T(), y[1])};
        }},
-      {{"is_nan", "is_finite"},
+      {{"isnan", "isfinite"},
        everything,
        [](const T& x, const T&) -> Tensors {
-         return {is_nan(x), is_finite(x)};
+         return {isnan(x), isfinite(x)};
        }},
       {{"sum"},
        everything,

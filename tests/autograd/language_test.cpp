@@ -46,7 +46,7 @@ TEST(IntegerArgument, NamesOneDimensionOrOneSize) {
   EXPECT_EQ(numbers_of(max(x, 1)), (Doubles{2, 5}));
   EXPECT_EQ(numbers_of(prod(x, 0)), (Doubles{0, 4, 10}));
   EXPECT_EQ(numbers_of(any(x > 4.0, 1)), (Doubles{0, 1}));
-  EXPECT_EQ(numbers_of(variance(x, -1)), (Doubles{1, 1}));
+  EXPECT_EQ(numbers_of(var(x, -1)), (Doubles{1, 1}));
   EXPECT_EQ(sum(x, {}).item(), 15.0) << "no dimensions are all";
   EXPECT_EQ(zeros(5).shape(), Shape{5});
   EXPECT_EQ(reshape(x, -1).shape(), Shape{6});
@@ -59,12 +59,12 @@ template <class... Numbers>
 concept Reduces = requires(const Tensor& x, Numbers... numbers) {
   sum(x, numbers...);
   mean(x, numbers...);
-  variance(x, numbers...);
+  var(x, numbers...);
   stddev(x, numbers...);
   prod(x, numbers...);
   max(x, numbers...);
   min(x, numbers...);
-  log_sum_exp(x, numbers...);
+  logsumexp(x, numbers...);
   any(x, numbers...);
   all(x, numbers...);
   argmax(x, numbers...);
@@ -76,12 +76,12 @@ concept AnyReduces = requires(const Tensor& x, Numbers... numbers) {
   sum(x, numbers...);
 }
 || requires(const Tensor& x, Numbers... numbers) { mean(x, numbers...); }
-|| requires(const Tensor& x, Numbers... numbers) { variance(x, numbers...); }
+|| requires(const Tensor& x, Numbers... numbers) { var(x, numbers...); }
 || requires(const Tensor& x, Numbers... numbers) { stddev(x, numbers...); }
 || requires(const Tensor& x, Numbers... numbers) { prod(x, numbers...); }
 || requires(const Tensor& x, Numbers... numbers) { max(x, numbers...); }
 || requires(const Tensor& x, Numbers... numbers) { min(x, numbers...); }
-|| requires(const Tensor& x, Numbers... numbers) { log_sum_exp(x, numbers...); }
+|| requires(const Tensor& x, Numbers... numbers) { logsumexp(x, numbers...); }
 || requires(const Tensor& x, Numbers... numbers) { any(x, numbers...); }
 || requires(const Tensor& x, Numbers... numbers) { all(x, numbers...); }
 || requires(const Tensor& x, Numbers... numbers) { argmax(x, numbers...); }

@@ -79,7 +79,7 @@ inline Tensor spread(const Tensor& x, const Shape& shape) {
 /// The sum of all elements, 0-dimensional.
 inline Tensor total(const Tensor& x) {
   Tensor out = Tensor::empty({}, x.options());
-  Geometry ones{Shape::filled(x.rank(), 1), Strides::filled(x.rank(), 0), 0};
+  Geometry ones{Shape::filled(x.dim(), 1), Strides::filled(x.dim(), 0), 0};
   kernels::reduce(current_stream(x.device()), kernels::ReduceOp::sum, out.alias(ones).view(), x.view());
   if (wants_gradient({x}))
     record("total", {x}, {out},

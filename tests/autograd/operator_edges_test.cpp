@@ -111,7 +111,7 @@ TEST(FullyMaskedRows, GiveNoNan) {
     EXPECT_EQ(z.to_vector<double>(), Doubles(6, -infinity));
     for (const double g : grad({sum(z)}, {x}, {}, {.create_graph = create_graph})[0].to_vector<double>())
       EXPECT_FALSE(std::isnan(g));
-    const Tensor lse = log_sum_exp(x);
+    const Tensor lse = logsumexp(x, -1);
     EXPECT_EQ(lse.to_vector<double>(), Doubles(2, -infinity));
     EXPECT_EQ(grad({sum(lse)}, {x}, {}, {.create_graph = create_graph})[0].to_vector<double>(), Doubles(6, 0.0));
   }
@@ -172,7 +172,7 @@ TEST(Variance, SurvivesSquaresBeyondF16) {
     const Tensor signs = repeat(f64({1, -1}), 40'000, 0), x = to(signs * spread, DType::f16).set_requires_grad();
     const double deviation = stddev(x, {}, false, 0.0).item();
     EXPECT_EQ(deviation, spread);
-    EXPECT_EQ(variance(x, {}, false, 0.0).item(), spread < 256 ? spread * spread : infinity);
+    EXPECT_EQ(var(x, {}, false, 0.0).item(), spread < 256 ? spread * spread : infinity);
     for (const double slope : grad({stddev(slice(x, 0, 39'998, 40'002), {}, false, 0.0)}, {x})[0].to_vector<double>())
       ASSERT_TRUE(std::abs(slope) == 0.25 || slope == 0) << slope;
   }
@@ -180,8 +180,8 @@ TEST(Variance, SurvivesSquaresBeyondF16) {
 
 TEST(Variance, IsNanWithoutDegreesOfFreedom) {
   for (const double correction : {2.0, 3.0}) {
-    EXPECT_EQ(variance(f64({1, 2}), {}, false, correction).item(), infinity);
-    EXPECT_TRUE(std::isnan(variance(f64({1, 1}), {}, false, correction).item()));
+    EXPECT_EQ(var(f64({1, 2}), {}, false, correction).item(), infinity);
+    EXPECT_TRUE(std::isnan(var(f64({1, 1}), {}, false, correction).item()));
   }
 }
 
@@ -191,7 +191,7 @@ TEST(LogSumExp, IsInfinityForAnInfiniteElement) {
   for (const DType dtype : {DType::f64, DType::f32, DType::f16, DType::bf16})
     for (const std::int64_t more : {0, 40}) {
       const Tensor x = to(pad(rows, 1, 0, more), dtype);
-      const Doubles sums = log_sum_exp(x).to_vector<double>();
+      const Doubles sums = logsumexp(x, -1).to_vector<double>();
       EXPECT_EQ(sums[0], infinity) << to_string(dtype) << more;
       EXPECT_EQ(sums[1], infinity) << to_string(dtype) << more;
       EXPECT_TRUE(std::isnan(sums[2])) << to_string(dtype) << more;
@@ -317,11 +317,11 @@ TEST(LinearCrossEntropy, IsCrossEntropyOfALinearLayerOverManyChunks) {
 
   const Tensor fused = linear_cross_entropy(x, weight, targets, options);
   const Tensor plain = cross_entropy(linear(x, weight), targets, options);
-  EXPECT_TRUE(all_close(fused, plain, 1e-12));
+  EXPECT_TRUE(allclose(fused, plain, 1e-12));
   const auto found = grad({fused}, {x, weight}, {scalar(0.5, {.dtype = DType::f64})});
   const auto expected = grad({plain}, {x, weight}, {scalar(0.5, {.dtype = DType::f64})});
-  EXPECT_TRUE(all_close(found[0], expected[0], 1e-10, 1e-14));
-  EXPECT_TRUE(all_close(found[1], expected[1], 1e-10, 1e-14));
+  EXPECT_TRUE(allclose(found[0], expected[0], 1e-10, 1e-14));
+  EXPECT_TRUE(allclose(found[1], expected[1], 1e-10, 1e-14));
 }
 
 TEST(Losses, DetectWritesToTheirTargets) {
@@ -412,9 +412,9 @@ TEST(GradientBuffers, AreNotReusedWhileAHookACallerOrAPathHoldsThem) {
     const auto all = grad({tanh(last)}, hold ? std::vector{x, middle, last} : std::vector{x}, {seed});
     EXPECT_TRUE(bit_equal(seed, exp(start.detach()))) << "the caller's";
     if (hold) {
-      EXPECT_TRUE(all_close(held, seed * (1.0 - square(tanh(last.detach()))), 1e-13)) << "the hook's";
+      EXPECT_TRUE(allclose(held, seed * (1.0 - square(tanh(last.detach()))), 1e-13)) << "the hook's";
       EXPECT_TRUE(bit_equal(all[2], held));
-      EXPECT_TRUE(all_close(all[1], grad({tanh(rope(middle))}, {middle}, {seed})[0], 1e-14));
+      EXPECT_TRUE(allclose(all[1], grad({tanh(rope(middle))}, {middle}, {seed})[0], 1e-14));
     }
     return all[0];
   };

@@ -25,7 +25,7 @@ inline Tensors leaves_of(const Tensors& inputs) {
 
 /// Numbers that every floating dtype holds exactly: -2, -1.75, ..., 2 in a fixed shuffle.
 inline Tensor weights_like(const Tensor& output) {
-  std::vector<double> values(static_cast<std::size_t>(output.count()));
+  std::vector<double> values(static_cast<std::size_t>(output.numel()));
   for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<double>(i * 11 % 17) * 0.25 - 2.0;
   return to(to(from_data<double>(values, output.shape()), output.dtype()), output.device());
 }
@@ -59,7 +59,7 @@ inline Tensors converted(const Tensors& inputs, DType dtype) {
 inline double scale_of(const Tensors& tensors) {
   double largest = 1e-30;
   for (const Tensor& tensor : tensors) {
-    if (tensors.size() == 1 && tensor.count() == 1) largest = 1.0;
+    if (tensors.size() == 1 && tensor.numel() == 1) largest = 1.0;
     for (const double value : tensor.to_vector<double>()) largest = std::max(largest, std::abs(value));
   }
   return largest;

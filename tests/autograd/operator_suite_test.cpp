@@ -23,7 +23,7 @@ std::vector<OperatorCase> OperatorTest::some_cases() const {
   const std::vector<OperatorCase>& all = entry().cases;
   if (suite.all_cases) return all;
   const auto has_elements = [](const OperatorCase& example) {
-    return std::ranges::all_of(example.inputs, [](const Tensor& input) { return input.count() > 0; });
+    return std::ranges::all_of(example.inputs, [](const Tensor& input) { return input.numel() > 0; });
   };
   std::vector<OperatorCase> some;
   std::ranges::copy_if(all, std::back_inserter(some), has_elements);
@@ -160,16 +160,16 @@ TEST_P(OperatorTest, IsRecomputedByItsRecipeBitForBit) {
 
 /// The same numbers in another memory order.
 Tensor backwards_in_memory(const Tensor& x) {
-  if (x.rank() < 2) return x;
+  if (x.dim() < 2) return x;
   const Tensor swapped = transpose(x, 0, -1).copy();
   return transpose(swapped, 0, -1);
 }
 
 /// Every second element of a wider tensor.
 Tensor with_gaps(const Tensor& x) {
-  if (x.rank() == 0) return x;
+  if (x.dim() == 0) return x;
   Shape wide = x.shape();
-  wide[x.rank() - 1] *= 2;
+  wide[x.dim() - 1] *= 2;
   Tensor view = slice(Tensor::empty(wide, x.options()).fill(1.0), -1, 1, std::numeric_limits<std::int64_t>::max(), 2);
   return view.copy_from(x);
 }
@@ -184,9 +184,9 @@ TEST_P(OperatorTest, AcceptsInputsOfAnyLayout) {
       const Results found = run(entry(), inputs);
       ASSERT_EQ(found.outputs.size(), expected.outputs.size());
       for (std::size_t i = 0; i < found.outputs.size(); ++i)
-        EXPECT_TRUE(all_close(found.outputs[i], expected.outputs[i], 1e-12, 1e-12)) << where(example);
+        EXPECT_TRUE(allclose(found.outputs[i], expected.outputs[i], 1e-12, 1e-12)) << where(example);
       for (std::size_t i = 0; i < found.gradients.size(); ++i)
-        EXPECT_TRUE(all_close(found.gradients[i], expected.gradients[i], 1e-12, 1e-12)) << where(example);
+        EXPECT_TRUE(allclose(found.gradients[i], expected.gradients[i], 1e-12, 1e-12)) << where(example);
     }
   }
 }

@@ -51,7 +51,7 @@ class Numbers {
  public:
   explicit Numbers(std::uint64_t seed) : generator_(seed) {}
   Tensor normal(const Shape& shape) { return randn(shape, f64, generator_); }
-  Tensor between(double low, double high, const Shape& shape) { return uniform(shape, low, high, f64, generator_); }
+  Tensor between(double low, double high, const Shape& shape) { return rand(shape, low, high, f64, generator_); }
   Tensor indices(std::int64_t limit, const Shape& shape) {
     return randint(0, limit, shape, {.dtype = DType::i64}, generator_);
   }

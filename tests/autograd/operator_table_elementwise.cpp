@@ -119,8 +119,8 @@ void add_unary(std::vector<Operator>& table) {
   add(unary("divided", "div", [](const Tensor& x) { return x / 3.0; }, anywhere, {0, 1, -1, 1e4}));
   add(unary("divisor", "reciprocal", [](const Tensor& x) { return 3.0 / x; }, positive, {1, -1, 10}));
   add(unary("clone", clone, anywhere, {0, 1, -1, 3e4}));
-  add(unary("contiguous", "clone",
-            [](const Tensor& x) { return x.rank() ? contiguous(transpose(x, 0, -1)) : clone(x); }, anywhere, {0, 1}));
+  add(unary("contiguous", "clone", [](const Tensor& x) { return x.dim() ? contiguous(transpose(x, 0, -1)) : clone(x); },
+            anywhere, {0, 1}));
 
   // f64 -> f32 -> f64 is the identity except for f32's rounding. A wide step hides the rounding from differences.
   Operator cast =
@@ -166,7 +166,7 @@ void add_binary(std::vector<Operator>& table) {
       special({0, 1, -1, 3e4}, {1, 0, -2, -3e4}));
   add(binary("atan2", poolgrad::atan2, anywhere, anywhere), special({0, 1, -1, 100}, {1, 0, 2, -3}));
   table.back().rounding = 4.0;
-  const auto rest = [&](const std::string& name, Tensor (*function)(Argument, const Tensor&)) {
+  const auto rest = [&](const std::string& name, Tensor (*function)(TensorArg, const Tensor&)) {
     add(binary(
             name, [function](const Tensor& a, const Tensor& b) { return function(a, b); }, anywhere, positive),
         special({0.5, 7, -7, 7}, {1, 2, 2, -2}));

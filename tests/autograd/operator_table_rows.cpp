@@ -63,8 +63,8 @@ void add_windows(std::vector<Operator>& table) {
     table.push_back({.name = std::move(name),
                      .records = {"conv2d"},
                      .run = [options](const auto& in) -> Tensors {
-                       return {in[0].rank() == 4 ? conv2d(in[0], in[1], in[2], options)
-                                                 : conv1d(in[0], in[1], in[2], options)};
+                       return {in[0].dim() == 4 ? conv2d(in[0], in[1], in[2], options)
+                                                : conv1d(in[0], in[1], in[2], options)};
                      },
                      .cases = {std::move(example)},
                      .rounding = 4.0});
@@ -99,7 +99,7 @@ void add_reductions(std::vector<Operator>& table) {
   add(one_input(
       "mean", {"mean"}, [](const Tensor& x) { return mean(x); }, some));
   add(one_input("mean of rows", {"mean"}, [](const Tensor& x) { return mean(x, {-1}, true); }, {{3, 4}, {2, 3, 5}}));
-  add(one_input("variance", {"variance", "mean", "sub"}, [](const Tensor& x) { return variance(x, {-1}); },
+  add(one_input("var", {"var", "mean", "sub"}, [](const Tensor& x) { return var(x, {-1}); },
                 {{3, 4}, {2, 3, 5}, {37}}));
   add(one_input("prod", {"prod", "mul"}, [](const Tensor& x) { return prod(x); }, {{2, 3}, {5}, {}, {1, 2, 2}, {0}}),
       8);
@@ -114,10 +114,10 @@ void add_reductions(std::vector<Operator>& table) {
           "min", {"min"}, [](const Tensor& x) { return min(x); }, some),
       1);
   add(one_input("min of columns", {"min"}, [](const Tensor& x) { return min(x, {0}, true); }, {{3, 4}, {2, 3, 5}}), 1);
-  add(one_input("log_sum_exp", {"log_sum_exp", "softmax"}, [](const Tensor& x) { return log_sum_exp(x); },
+  add(one_input("logsumexp", {"logsumexp", "softmax"}, [](const Tensor& x) { return logsumexp(x, -1); },
                 {{3, 4}, {2, 3, 37}, {5}}));
-  add(one_input("log_sum_exp of columns", {"log_sum_exp", "permute"},
-                [](const Tensor& x) { return log_sum_exp(x, 0, true); }, {{3, 4}, {2, 3, 5}}));
+  add(one_input("logsumexp of columns", {"logsumexp", "permute"}, [](const Tensor& x) { return logsumexp(x, 0, true); },
+                {{3, 4}, {2, 3, 5}}));
   add(one_input("cumsum", {"cumsum"}, [](const Tensor& x) { return cumsum(x, -1); }, {{3, 4}, {37}, {2, 0}}));
   add(one_input("cumsum of columns", {"cumsum", "permute"}, [](const Tensor& x) { return cumsum(x, 0); },
                 {{3, 4}, {2, 3, 5}}));
@@ -128,7 +128,7 @@ void add_reductions(std::vector<Operator>& table) {
   add(one_input("cumprod of columns", {"cumprod", "permute"}, [](const Tensor& x) { return cumprod(x, 0); },
                 {{3, 4}, {2, 3, 2}}),
       8);
-  add(one_input("logcumsumexp", {"logcumsumexp", "log_sum_exp"}, [](const Tensor& x) { return logcumsumexp(x, -1); },
+  add(one_input("logcumsumexp", {"logcumsumexp", "logsumexp"}, [](const Tensor& x) { return logcumsumexp(x, -1); },
                 {{3, 4}, {7}, {1}, {2, 0}}),
       8);
   table.back().cases.push_back({"far apart", {Numbers::values({-100, 0, 100, 99, -100})}});

@@ -10,7 +10,7 @@ void add_views(std::vector<Operator>& table) {
   add(one_input("reshape", {"reshape"}, [](const Tensor& x) { return reshape(x, {-1, 2}); }, {{3, 4}, {2}, {6, 0, 2}}));
   table.back().cases.pop_back();  // -1 is ambiguous for an empty tensor
   add(one_input("reshape of a transpose", {"reshape", "transpose", "clone"},
-                [](const Tensor& x) { return reshape(transpose(x, 0, 1), {x.count()}); }, {{3, 4}, {1, 5}, {0, 3}}));
+                [](const Tensor& x) { return reshape(transpose(x, 0, 1), {x.numel()}); }, {{3, 4}, {1, 5}, {0, 3}}));
   add(one_input("flatten", {"reshape"}, [](const Tensor& x) { return flatten(x, 1, -1); }, {{2, 3, 4}, {2, 0, 3}}));
   add(one_input("transpose", {"transpose"}, [](const Tensor& x) { return transpose(x, 0, -1); },
                 {{3, 4}, {2, 3, 4}, {5}, {0, 3}}));

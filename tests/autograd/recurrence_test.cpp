@@ -131,8 +131,8 @@ TEST(GatedDeltaRule, IsItsDefinitionPositionByPosition) {
     for (const bool delta : {true, false}) {
       const Operands x = drawn(c.batch, c.length, c.heads, c.k, c.v, generator);
       const RecurrentResult expected = by_loops(x, delta), got = x.run({.delta = delta, .chunk = c.chunk});
-      EXPECT_TRUE(all_close(got.out, expected.out, 1e-12, 1e-12)) << c.text() << " delta " << delta << " seed " << seed;
-      EXPECT_TRUE(all_close(got.state, expected.state, 1e-12, 1e-12)) << c.text() << " seed " << seed;
+      EXPECT_TRUE(allclose(got.out, expected.out, 1e-12, 1e-12)) << c.text() << " delta " << delta << " seed " << seed;
+      EXPECT_TRUE(allclose(got.state, expected.state, 1e-12, 1e-12)) << c.text() << " seed " << seed;
     }
 }
 
@@ -146,7 +146,7 @@ TEST(GatedDeltaRule, HasTheGradientsOfItsDefinition) {
       const std::vector<Tensor> expected = gradients(by_steps(x, delta), x.all(), seed),
                                 got = gradients(x.run({.delta = delta, .chunk = c.chunk}), x.all(), seed);
       for (std::size_t i = 0; i < got.size(); ++i)
-        EXPECT_TRUE(all_close(got[i], expected[i], 1e-12, 1e-12))
+        EXPECT_TRUE(allclose(got[i], expected[i], 1e-12, 1e-12))
             << names[i] << ": " << c.text() << " delta " << delta << " seed " << seed;
     }
 }
@@ -176,12 +176,12 @@ TEST(GatedDeltaRule, ComputesHalfTypesInF32) {
     const RecurrentResult got = x.run({}), expected = by_loops(x, true);
     EXPECT_EQ(got.out.dtype(), dtype);
     EXPECT_EQ(got.state.dtype(), DType::f32);
-    EXPECT_TRUE(all_close(to(got.out, DType::f64), expected.out, unit, 2e-5)) << to_string(dtype) << " seed " << seed;
-    EXPECT_TRUE(all_close(to(got.state, DType::f64), expected.state, 1e-5, 1e-5)) << to_string(dtype);
+    EXPECT_TRUE(allclose(to(got.out, DType::f64), expected.out, unit, 2e-5)) << to_string(dtype) << " seed " << seed;
+    EXPECT_TRUE(allclose(to(got.state, DType::f64), expected.state, 1e-5, 1e-5)) << to_string(dtype);
     const std::vector<Tensor> by_kernel = gradients(got, x.all(), seed),
                               by_definition = gradients(by_steps(wide, true), wide.all(), seed);
     for (std::size_t i = 0; i < by_kernel.size(); ++i)
-      EXPECT_TRUE(all_close(to(by_kernel[i], DType::f64), by_definition[i], 4 * unit, 64 * unit + 1e-4))
+      EXPECT_TRUE(allclose(to(by_kernel[i], DType::f64), by_definition[i], 4 * unit, 64 * unit + 1e-4))
           << i << " " << to_string(dtype) << " seed " << seed;
   }
 }
@@ -197,8 +197,8 @@ TEST(GatedDeltaRule, ContinuesFromTheStateOfAnyPrefix) {
                               slice(x.beta, 1, begin, end), slice(x.gate, 1, begin, end), state, {.chunk = 16});
     };
     const RecurrentResult first = part(0, cut, x.state), second = part(cut, 50, first.state);
-    EXPECT_TRUE(all_close(cat({first.out, second.out}, 1), whole.out, 1e-12, 1e-12)) << cut << " seed " << seed;
-    EXPECT_TRUE(all_close(second.state, whole.state, 1e-12, 1e-12)) << cut << " seed " << seed;
+    EXPECT_TRUE(allclose(cat({first.out, second.out}, 1), whole.out, 1e-12, 1e-12)) << cut << " seed " << seed;
+    EXPECT_TRUE(allclose(second.state, whole.state, 1e-12, 1e-12)) << cut << " seed " << seed;
   }
 }
 
@@ -299,7 +299,7 @@ TEST(ShortConvolution, IsTheSumOfPlainLoops) {
                      in[static_cast<std::size_t>((b * length + t - 3 + i) * 3 + c)];
           sums.push_back(total);
         }
-    EXPECT_TRUE(all_close(short_convolution(x, w), from_data(sums, {2, length, 3}), 1e-14, 1e-14))
+    EXPECT_TRUE(allclose(short_convolution(x, w), from_data(sums, {2, length, 3}), 1e-14, 1e-14))
         << length << " seed " << seed;
   }
 }

@@ -126,7 +126,7 @@ class CountingPolicy : public SavedTensorPolicy {
  public:
   std::unique_ptr<PackedTensor> pack(const Tensor& tensor, const SavedUse& use) override {
     uses.push_back(use);
-    bytes += tensor.count() * static_cast<std::int64_t>(size_of(tensor.dtype()));
+    bytes += tensor.numel() * static_cast<std::int64_t>(size_of(tensor.dtype()));
     ++tensors;
     return nullptr;
   }

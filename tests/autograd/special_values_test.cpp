@@ -74,11 +74,11 @@ TEST(SpecialValues, ScansIgnoreLaterElements) {
 
 TEST(SpecialValues, RowsOfZeroWeightHaveNoGradientInReductions) {
   using Function = std::function<Tensor(const Tensor&)>;
-  const std::pair<const char*, Function> functions[] = {{"log_sum_exp", [](const Tensor& x) { return log_sum_exp(x); }},
+  const std::pair<const char*, Function> functions[] = {{"logsumexp", [](const Tensor& x) { return logsumexp(x, -1); }},
                                                         {"sum", [](const Tensor& x) { return sum(x, -1); }},
                                                         {"mean", [](const Tensor& x) { return mean(x, -1); }},
                                                         {"prod", [](const Tensor& x) { return prod(x, -1); }},
-                                                        {"variance", [](const Tensor& x) { return variance(x, -1); }},
+                                                        {"var", [](const Tensor& x) { return var(x, -1); }},
                                                         {"stddev", [](const Tensor& x) { return stddev(x, -1); }},
                                                         {"max", [](const Tensor& x) { return max(x, -1); }},
                                                         {"min", [](const Tensor& x) { return min(x, -1); }},
@@ -104,7 +104,7 @@ TEST(SpecialValues, RowsOfZeroWeightHaveNoGradientInReductions) {
 }
 
 TEST(SpecialValues, LogSumExpSplitsItsGradientAmongInfinities) {
-  const auto function = [](const Tensor& x) { return log_sum_exp(x); };
+  const auto function = [](const Tensor& x) { return logsumexp(x, -1); };
   expect_gradient(function, {1, inf, -inf}, {2}, {0, 2, 0}, "one infinity");
   expect_gradient(function, {inf, 1, inf}, {1}, {0.5, 0, 0.5}, "two");
   expect_gradient(function, {-inf, -inf}, {1}, {0, 0}, "none at all");
@@ -288,7 +288,7 @@ TEST(SpecialValues, GradientsOfNormalizedRowsDoNotDependOnTheirScale) {
 TEST(SpecialValues, ZeroWeightsKeepTheirSecondDerivatives) {
   // d2 <w, lse(x)> / dw dx is softmax(x), at w = 0 too.
   const Tensor x = leaf({1, 2}), w = leaf({0});
-  const Tensor first = grad({log_sum_exp(x)}, {x}, {reshape(w, {})}, {.create_graph = true})[0];
+  const Tensor first = grad({logsumexp(x, -1)}, {x}, {reshape(w, {})}, {.create_graph = true})[0];
   const double e = std::exp(1.0);
   expect_values(values_of(grad({sum(first * leaf({1, 0}).detach())}, {w})[0]), {1 / (1 + e)}, 1e-14, "softmax");
 }

@@ -112,7 +112,7 @@ TEST(TestingAssertions, AssertionsEndTheTestAndExpectationsDoNot) {
 
 TEST(TestingAssertions, LeaveADanglingElseToTheCaller) {
   bool otherwise = false;
-  if (a_leaf().count() == 0)
+  if (a_leaf().numel() == 0)
     EXPECT_TENSOR_NEAR(a_leaf(), zeros({2}));
   else
     otherwise = true;
@@ -175,7 +175,7 @@ TEST(Property, ShrinksANumberToTheSmallestFailure) {
 /// Reads its input as if it were dense, a typical mistake in new kernels.
 Tensor doubled_as_if_dense(const Tensor& x) {
   Tensor out = Tensor::empty(x.shape(), x.options());
-  for (std::int64_t i = 0; i < x.count(); ++i) out.data<double>()[i] = 2.0 * x.data<double>()[i];
+  for (std::int64_t i = 0; i < x.numel(); ++i) out.data<double>()[i] = 2.0 * x.data<double>()[i];
   return out;
 }
 
@@ -290,7 +290,7 @@ TEST(Draw, PutsNanBetweenTheElementsOfASlice) {
   EXPECT_EQ(x.strides()[0], 2);
   EXPECT_TRUE(std::isnan(whole_storage(x).to_vector<double>()[0]));
   EXPECT_TRUE(std::isnan(whole_storage(x).to_vector<double>()[2]));
-  EXPECT_EQ(draw.tensor({}, {.layouts = {LayoutKind::sliced}}).rank(), 0) << "what does not apply is left out";
+  EXPECT_EQ(draw.tensor({}, {.layouts = {LayoutKind::sliced}}).dim(), 0) << "what does not apply is left out";
 }
 
 TEST(Draw, RejectsEmptyRanges) {

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <numeric>
 
-#include "kernels/definition/attention_term.h"
+#include "kernels/functors/attention_term.h"
 
 namespace poolgrad::emulation {
 

@@ -50,7 +50,7 @@ TraceBuilder two_steps() {
   TraceBuilder trace;
   trace.map(0, lab_page).allocate(0, 4096, Category::parameter);
   for (int step = 0; step < 2; ++step) trace.step().allocate(8192, 1000, Category::activation).free(8192, 1000);
-  trace.rung(4, lab_page, 1500).fail(std::uint64_t{1} << 40);
+  trace.stage(4, lab_page, 1500).fail(std::uint64_t{1} << 40);
   trace.remains(0, 4096, BlockState::live, 1).remains(4096, lab_page - 4096, BlockState::free);
   return trace;
 }
@@ -106,7 +106,7 @@ TEST(PageData, MarksReclaimStagesAndFailures) {
   TraceBuilder trace = two_steps();
   const Json marks = data_of(*trace)["marks"];
   ASSERT_EQ(marks.size(), 2u);
-  EXPECT_EQ(marks[0]["title"], "rung: commit");
+  EXPECT_EQ(marks[0]["title"], "stage: commit");
   EXPECT_THAT(marks[0]["rows"].dump(), HasSubstr(R"(["yield","2.00 MiB"],["took","1.50 us"])"));
   EXPECT_EQ(marks[1]["kind"], "oom");
   EXPECT_THAT(marks[1]["rows"].dump(), HasSubstr("1.00 TiB"));
@@ -143,7 +143,7 @@ TEST(PageData, CountsRoundingAsWaste) {
 
 TEST(PageData, OmitsTheSmallestBlocksAndNotesIt) {
   TraceBuilder trace;
-  for (std::uint64_t i = 0; i < 50; ++i) trace.allocate(8192 * i, 64 + i).rung(4, 1, 1);
+  for (std::uint64_t i = 0; i < 50; ++i) trace.allocate(8192 * i, 64 + i).stage(4, 1, 1);
   const Json data = data_of(*trace, {.blocks = 10, .samples = 20, .marks = 5});
   EXPECT_EQ(unpack(data["blocks"]["size"]).size(), 10u);
   EXPECT_EQ(data["omitted_blocks"], 40);
@@ -152,7 +152,7 @@ TEST(PageData, OmitsTheSmallestBlocksAndNotesIt) {
   const std::string notes = data["notes"].dump();
   EXPECT_THAT(notes, HasSubstr("10 blocks with the most bytes x events, of 50"));
   EXPECT_THAT(notes, HasSubstr("the fullest moment of every 5.0 events"));
-  EXPECT_THAT(notes, HasSubstr("The last 45 rungs"));
+  EXPECT_THAT(notes, HasSubstr("The last 45 stages"));
 }
 
 TEST(PageData, ShowsOnlyNumbersExactInJavaScript) {

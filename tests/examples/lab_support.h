@@ -33,9 +33,9 @@ class TraceBuilder {
   TraceBuilder& complete_free(std::uint64_t at, std::uint64_t size) { return add(TraceKind::free_completed, at, size); }
   TraceBuilder& free(std::uint64_t at, std::uint64_t size) { return request_free(at, size).complete_free(at, size); }
   TraceBuilder& step() { return add(TraceKind::step, -lab_base, trace_.events.size()); }
-  TraceBuilder& rung(std::uint8_t id, std::uint64_t bytes, std::uint64_t nanoseconds) {
-    add(TraceKind::rung, nanoseconds - lab_base, bytes);
-    trace_.events.back().rung = id;
+  TraceBuilder& stage(std::uint8_t id, std::uint64_t bytes, std::uint64_t nanoseconds) {
+    add(TraceKind::stage, nanoseconds - lab_base, bytes);
+    trace_.events.back().stage = id;
     return *this;
   }
   TraceBuilder& fail(std::uint64_t bytes) { return add(TraceKind::out_of_memory, -lab_base, bytes); }

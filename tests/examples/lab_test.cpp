@@ -293,14 +293,14 @@ TEST_F(Lab, ExportsPartsOfATrace) {
 
 TEST_F(Lab, DemoOomShowsEveryReclaimStage) {
   const json answer = answer_of({"demo-oom"});
-  std::set<std::string> rungs;
+  std::set<std::string> stages;
   for (const json& act : answer["acts"]) {
     EXPECT_LE(act["reserved"], answer["budget"]) << act["title"];
-    for (const json& rung : act["rungs"]) rungs.insert(rung["rung"].get<std::string>());
+    for (const json& stage : act["stages"]) stages.insert(stage["stage"].get<std::string>());
   }
-  for (const char* rung : {"commit", "drain magazines", "take from other streams", "stitch", "derived caches",
-                           "offload", "rematerialise", "callback"})
-    EXPECT_TRUE(rungs.contains(rung)) << rung;
+  for (const char* stage : {"commit", "drain magazines", "take from other streams", "stitch", "derived caches",
+                            "offload", "rematerialise", "callback"})
+    EXPECT_TRUE(stages.contains(stage)) << stage;
   EXPECT_THAT(answer["report"].get<std::string>(), HasSubstr("out of memory"));
   EXPECT_EQ(answer["proof"]["live"], 0);
   EXPECT_EQ(answer["proof"]["largest_block"], answer["budget"]);

@@ -23,7 +23,7 @@ using attention::Exchange;
 using attention::Layout;
 using attention::Message;
 using attention::Pattern;
-using attention::RingOutline;
+using attention::RingCostModel;
 using attention::RingShare;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -194,7 +194,7 @@ constexpr Link links[] = {{1e12, 1e-7}, {50e9, 5e-6}, {1e9, 1e-4}};  // limited 
 
 Seconds forecast(const Pattern& pattern, Layout layout, int ranks, const RingShare& share, Exchange exchange,
                  Link link) {
-  const RingOutline ring(pattern, layout, ranks, share.heads, ranks * share.tokens);
+  const RingCostModel ring(pattern, layout, ranks, share.heads, ranks * share.tokens);
   const Cluster cluster{{}, link, false};  // no overlap of gradients, as on the CPU
   return {forward_time(ring, share, exchange, cluster).total, backward_time(ring, share, exchange, cluster).total};
 }
@@ -245,7 +245,7 @@ TEST(RingTime, IsNeverBelowThatOfARealRing) {
 
 TEST(RingTime, HidesMessagesBehindLongerComputation) {
   const RingShare& share = sizes[0];
-  const RingOutline ring(Pattern::dense(), Layout::contiguous, 8, share.heads, 8 * share.tokens);
+  const RingCostModel ring(Pattern::dense(), Layout::contiguous, 8, share.heads, 8 * share.tokens);
   const auto waiting = [&](double bytes_per_second, bool overlaps) {
     const Cluster cluster{{}, {bytes_per_second, 0}, overlaps};
     return std::pair{forward_time(ring, share, Exchange::ring, cluster).waiting(),

@@ -182,7 +182,7 @@ TEST_P(TrainLayers, StepwiseLogitsEqualThoseOfOnePass) {
   auto state = model->new_state();
   std::vector<Tensor> steps{model->logits(slice(tokens, 1, 0, 5), &state)};
   for (std::int64_t t = 5; t < 60; ++t) steps.push_back(model->logits(slice(tokens, 1, t, t + 1), &state));
-  EXPECT_TRUE(all_close(cat(steps, 1), whole, 1e-10, 1e-11));
+  EXPECT_TRUE(allclose(cat(steps, 1), whole, 1e-10, 1e-11));
 }
 
 INSTANTIATE_TEST_SUITE_P(Mixed, TrainLayers, ::testing::Values("window"));

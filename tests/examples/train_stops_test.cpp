@@ -183,7 +183,7 @@ TEST_F(TrainStops, FailsWhenTheLastUpdateDiverges) {
   options_.steps = 1;
   options_.save = folder_.file("none.safetensors");
   const std::string error = refusal<ValueError>(options_);
-  EXPECT_THAT(error, ::testing::MatchesRegex("\\[train\\] step 1 diverged: held-out loss -?nan after it"));
+  EXPECT_THAT(error, ::testing::MatchesRegex("\\[train\\] step 1 diverged: validation loss -?nan after it"));
   EXPECT_THAT(out_.str(), HasSubstr("failed   after step 1: " + error));
   EXPECT_FALSE(std::filesystem::exists(options_.save)) << "no checkpoint of a model that is lost";
 }

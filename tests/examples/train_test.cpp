@@ -221,11 +221,11 @@ TEST_F(Train, AResumedRunMayChangeItsStepsAndRate) {
 
 TEST_F(Train, ResumingAFinishedRunReportsNoSpeed) {
   options_.save = folder_.file("over.safetensors");
-  const double held_out = run().validation_loss;
+  const double validation = run().validation_loss;
   TrainOptions over;
   over.text = options_.text;
   over.resume = options_.save;
-  EXPECT_EQ(run(over).validation_loss, held_out);
+  EXPECT_EQ(run(over).validation_loss, validation);
   EXPECT_THAT(out_.str(), AllOf(HasSubstr("held out "), Not(HasSubstr("tok/s"))));
   for (over.stop_after = 19; over.stop_after <= 20; ++over.stop_after)
     EXPECT_EQ(refusal<ValueError>(over), "[train] --stop-after " + std::to_string(over.stop_after) +
@@ -330,7 +330,7 @@ FirstStep first_step_by_hand(Trainer& trainer, const TrainOptions& o, double rat
     std::vector<double>& values = result.parameters[name] = parameter.to_vector<double>();
     for (std::size_t i = 0; i < values.size(); ++i) {
       const double g = gradient[i] * scale;
-      values[i] -= rate * ((parameter.rank() > 1 ? 0.1 * values[i] : 0.0) + g / (std::abs(g) + 1e-8));
+      values[i] -= rate * ((parameter.dim() > 1 ? 0.1 * values[i] : 0.0) + g / (std::abs(g) + 1e-8));
       result.first_moments[name].push_back(0.1 * g);
       result.second_moments[name].push_back(0.05 * g * g);
     }
@@ -454,7 +454,7 @@ TEST_F(Train, PrintsOnlyTheReportToStandardOutput) {
 TEST_F(Train, PrintsALinePerIntervalUnlessQuiet) {
   run();
   for (const char* part : {"step  1/20  loss 5.5", "step  5/20", "step 20/20", "|g|", "tok/s", "reserved", "ETA 0:00",
-                           "held out", "trigram", "sample", "parameter"})
+                           "validation", "trigram", "sample", "parameter"})
     EXPECT_THAT(out_.str(), HasSubstr(part));
   EXPECT_EQ(out_.str().find("step  6/20"), std::string::npos);
   options_.quiet = true;

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "allocator/error.h"
-#include "kernels/definition/elementwise.h"
 #include "kernels/elementwise.h"
+#include "kernels/functors/elementwise.h"
 #include "tests/kernels/elementwise_reference.h"
 #include "tests/kernels/test_array.h"
 

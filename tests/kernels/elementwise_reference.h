@@ -6,8 +6,8 @@
 #include <numbers>
 #include <vector>
 
-#include "kernels/definition/host_device.h"
 #include "kernels/elementwise.h"
+#include "kernels/functors/host_device.h"
 
 namespace poolgrad::kernels::testing {
 
@@ -103,8 +103,8 @@ inline const std::vector<UnaryDefinition>& unary_definitions() {
       {UnaryOp::ceil, [](R x, R, R) { return std::ceil(x); }, zero, -3, 3, true},
       {UnaryOp::round, [](R x, R, R) { return std::nearbyint(x); }, zero, -3, 3, true},
       {UnaryOp::logical_not, [](R x, R, R) { return R(x == 0); }, zero, -3, 3, true},
-      {UnaryOp::is_nan, [](R x, R, R) { return R(std::isnan(x)); }, zero, -3, 3, true},
-      {UnaryOp::is_finite, [](R x, R, R) { return R(std::isfinite(x)); }, zero, -3, 3, true},
+      {UnaryOp::isnan, [](R x, R, R) { return R(std::isnan(x)); }, zero, -3, 3, true},
+      {UnaryOp::isfinite, [](R x, R, R) { return R(std::isfinite(x)); }, zero, -3, 3, true},
       {UnaryOp::leaky_relu, [](R x, R a, R) { return x > 0 ? x : a * x; },
        [](R x, R a, R) { return x > 0 ? R(1) : a; }},
       {UnaryOp::clamp, [](R x, R a, R b) { return std::min(std::max(x, a), b); },

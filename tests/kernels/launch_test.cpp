@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "allocator/error.h"
-#include "kernels/definition/elementwise.h"
 #include "kernels/dispatch.h"
+#include "kernels/functors/elementwise.h"
 #include "kernels/parallel.h"
 #include "tests/kernels/elementwise_reference.h"
 

@@ -7,7 +7,7 @@
 #include <numbers>
 
 #include "kernels/cpu/simd/philox.h"
-#include "kernels/definition/random.h"
+#include "kernels/functors/random.h"
 #include "tests/kernels/test_array.h"
 
 namespace poolgrad::kernels {

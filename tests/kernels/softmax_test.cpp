@@ -51,7 +51,7 @@ TEST(Softmax, AgreesWithTheDefinition) {
       x.random(random, -9, 9);
       softmax({}, out, x);
       log_softmax({}, log_out, x);
-      log_sum_exp({}, lse, x);
+      logsumexp({}, lse, x);
       const std::vector<double> expected_lse = log_sums(x, n);
       const auto lse_at = [&](std::int64_t i) { return expected_lse[static_cast<std::size_t>(i / n)]; };
       const double subnormal = dtype == DType::f16 ? 3e-8 : 0;
@@ -97,7 +97,7 @@ TEST(Softmax, GivesFullyMaskedRowsZeros) {
     x.fill([](std::int64_t i) { return i / 33 == 1 || i % 2 ? -infinity : 1.0; });
     softmax({}, out, x);
     log_softmax({}, log_out, x);
-    log_sum_exp({}, lse, x);
+    logsumexp({}, lse, x);
     expect_elements(
         out, [](std::int64_t i) { return i / 33 == 1 || i % 2 ? 0.0 : 1.0 / 17; }, tolerance(dtype));
     for (std::int64_t i = 0; i < 33; ++i) EXPECT_EQ(log_out[33 + i], -infinity);
@@ -116,7 +116,7 @@ TEST(Softmax, KeepsNaNWithinItsRow) {
     x.fill([](std::int64_t i) { return i == 57 ? nan : -infinity; });
     x.set(0, 1);
     softmax({}, out, x);
-    log_sum_exp({}, lse, x);
+    logsumexp({}, lse, x);
     for (std::int64_t i = 0; i < 40; ++i) {
       EXPECT_EQ(out[i], i == 0);
       EXPECT_TRUE(std::isnan(out[40 + i]));
@@ -129,7 +129,7 @@ TEST(Softmax, HugeLogitsDoNotOverflow) {
   TestArray x(DType::f32, {1, 20}), out(DType::f32, {1, 20}), lse(DType::f32, {1});
   x.fill([](std::int64_t i) { return i % 2 ? 1e30 : -1e30; });
   softmax({}, out, x);
-  log_sum_exp({}, lse, x);
+  logsumexp({}, lse, x);
   expect_elements(out, [](std::int64_t i) { return i % 2 ? 0.1 : 0.0; });
   EXPECT_NEAR(lse[0], 1e30, 1e24);
 }
@@ -147,7 +147,7 @@ TEST(Softmax, FindsTheLargestElementAtAnyPosition) {
             out, [&](std::int64_t i) { return i % n == at ? 1.0 : 0.0; }, 0, 1e-40);
         log_softmax({}, out, x);
         expect_elements(out, [&](std::int64_t i) { return i % n == at ? 0.0 : -largest; });
-        log_sum_exp({}, lse, x);
+        logsumexp({}, lse, x);
         expect_elements(lse, [&](std::int64_t) { return largest; });
       }
 }

@@ -86,7 +86,7 @@ TEST(CallSites, NameTheLineOfEveryKindOfOperator) {
 TEST(CallSites, NameTheOutermostCallOfAFunctionPointer) {
   const Tensor a = ones({8, 9});
   Tensor y;
-  const auto apply = [&](Tensor (*function)(Argument)) { y = function(a); };
+  const auto apply = [&](Tensor (*function)(TensorArg)) { y = function(a); };
   const unsigned called = __LINE__ - 1;
   EXPECT_THAT(places([&] { apply(exp); }), ElementsAre(here(called, "poolgrad::exp")));
   const CallSite site;

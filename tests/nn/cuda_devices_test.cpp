@@ -43,7 +43,7 @@ TEST(CudaDevices, CopiesHaveTheSameBitsInEveryDtypeAndLayout) {
       EXPECT_TRUE(bit_equal(turned(gaps).copy_from(turned(there)), here)) << to_string(from);
     }
   const Tensor empty = zeros({0, 3}, {DType::f32, first});
-  EXPECT_EQ(to(empty, second).count(), 0);
+  EXPECT_EQ(to(empty, second).numel(), 0);
   EXPECT_EQ(to(zeros({3}, {DType::f32, Device{DeviceType::sim, 5}}), second).to_vector<float>(),
             std::vector<float>(3, 0.0f));
 }
@@ -233,7 +233,7 @@ TEST(CudaErrors, ASmallerBatchTrainsAfterRunningOutOfMemory) {
         << rows << " rows: all but the parameter and its gradient is given back";
     if (phase == Phase::done) {
       EXPECT_EQ(run(here, rows), Phase::done);
-      EXPECT_TRUE(all_close(there.grad(), here.grad(), 1e-5, 1e-5));
+      EXPECT_TRUE(allclose(there.grad(), here.grad(), 1e-5, 1e-5));
       break;
     }
   }

@@ -163,7 +163,7 @@ TEST(Graph, ReplaysDrawTheRandomNumbersOfEagerSteps) {
     Graph graph(gpu);
     const Tensor x = full({3, count}, 2.0, {DType::f32, gpu});
     const auto draw = [&](Generator& from) {
-      return std::vector{randn({7, count}, {DType::f32, gpu}, from), uniform({count}, -1, 1, {DType::f64, gpu}, from),
+      return std::vector{randn({7, count}, {DType::f32, gpu}, from), rand({count}, -1, 1, {DType::f64, gpu}, from),
                          dropout(x, 0.25, from), dropout(x, 0.5, from, SequencePart{1, count + 2})};
     };
     std::vector<Tensor> found;

@@ -88,7 +88,7 @@ void expect_a_step_of_the_cpu(const Options& options) {
   own.step(0.5), other.step(0.5);
   const auto expect_near = [](const NamedTensors& found, const NamedTensors& expected) {
     for (std::size_t i = 0; i < expected.size(); ++i)
-      EXPECT_TRUE(all_close(to(found[i].second.detach(), cpu), expected[i].second.detach(), 1e-12, 1e-12))
+      EXPECT_TRUE(allclose(to(found[i].second.detach(), cpu), expected[i].second.detach(), 1e-12, 1e-12))
           << expected[i].first;
   };
   expect_near(there.parameters, here.parameters);

@@ -72,7 +72,7 @@ TEST(LanguageModel, PerPositionLossesAgreeInPiecesAndChunks) {
   const Tensor found = model.losses(tokens, targets);
   EXPECT_FALSE(found.requires_grad());
   const Tensor expected = cross_entropy(model.logits(tokens), targets, {.reduction = Reduction::none});
-  EXPECT_TRUE(all_close(found, expected, 1e-12, 1e-12)) << "pieces of 341 positions";
+  EXPECT_TRUE(allclose(found, expected, 1e-12, 1e-12)) << "pieces of 341 positions";
   EXPECT_EQ(model.losses(slice(tokens, 1, 0, 0), slice(targets, 1, 0, 0)).shape(), (Shape{3, 0}));
 }
 

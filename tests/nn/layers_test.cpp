@@ -32,13 +32,13 @@ const Tensor& parameter(const NamedTensors& tensors, const std::string& name) {
 double deviation(const Tensor& x) {
   double sum = 0;
   for (const double value : x.to_vector<double>()) sum += value * value;
-  return std::sqrt(sum / static_cast<double>(x.count()));
+  return std::sqrt(sum / static_cast<double>(x.numel()));
 }
 
 TEST(Linear, MultipliesByItsWeightAndAddsItsBias) {
   Linear layer(2, 3);
   layer.load({{"weight", from_data<float>({1, 2, 3, 4, 5, 6}, {3, 2})}, {"bias", from_data<float>({10, 20, 30}, {3})}});
-  EXPECT_TRUE(all_close(layer(from_data<float>({1, -1}, {1, 2})), from_data<float>({9, 19, 29}, {1, 3})));
+  EXPECT_TRUE(allclose(layer(from_data<float>({1, -1}, {1, 2})), from_data<float>({9, 19, 29}, {1, 3})));
   EXPECT_FALSE(Linear(2, 3, {.bias = false}).bias().defined());
 }
 
@@ -55,14 +55,14 @@ TEST(Linear, ServesHalfActivationsWithFullParameters) {
   EXPECT_EQ(y.dtype(), DType::bf16);
   sum(y).backward();
   EXPECT_EQ(layer.weight().grad().dtype(), DType::f32);
-  EXPECT_TRUE(all_close(layer.weight().grad(), full({2, 4}, 3.0)));
+  EXPECT_TRUE(allclose(layer.weight().grad(), full({2, 4}, 3.0)));
 }
 
 TEST(Embedding, LooksUpRows) {
   Embedding layer(4, 2);
   layer.load({{"weight", from_data<float>({0, 1, 10, 11, 20, 21, 30, 31}, {4, 2})}});
   const Tensor rows = layer(from_data<std::int64_t>({3, 1}, {1, 2}));
-  EXPECT_TRUE(all_close(rows, from_data<float>({30, 31, 10, 11}, {1, 2, 2})));
+  EXPECT_TRUE(allclose(rows, from_data<float>({30, 31, 10, 11}, {1, 2, 2})));
   EXPECT_NEAR(deviation(Embedding(256, 64, 0.5).weight()), 0.5, 0.01);
 }
 
@@ -71,8 +71,8 @@ TEST(Norms, StartAsPlainNormalization) {
   LayerNorm layer_norm(4, true, 0.0, f64);
   RMSNorm rms_norm(4, 0.0, f64);
   const double s = std::sqrt(1.25), r = std::sqrt(7.5);
-  EXPECT_TRUE(all_close(layer_norm(x), from_data<double>({-1.5 / s, -0.5 / s, 0.5 / s, 1.5 / s}, {1, 4}), 1e-12));
-  EXPECT_TRUE(all_close(rms_norm(x), from_data<double>({1 / r, 2 / r, 3 / r, 4 / r}, {1, 4}), 1e-12));
+  EXPECT_TRUE(allclose(layer_norm(x), from_data<double>({-1.5 / s, -0.5 / s, 0.5 / s, 1.5 / s}, {1, 4}), 1e-12));
+  EXPECT_TRUE(allclose(rms_norm(x), from_data<double>({1 / r, 2 / r, 3 / r, 4 / r}, {1, 4}), 1e-12));
   EXPECT_EQ(layer_norm.named_parameters().size(), 2u);
   EXPECT_EQ(LayerNorm(4, false).named_parameters().size(), 1u);
   EXPECT_EQ(rms_norm.named_parameters().size(), 1u);
@@ -110,7 +110,7 @@ TEST(FeedForward, ComputesEachKindFromItsParts) {
       const Tensor gate = dense("gate", x);
       hidden = gate * sigmoid(gate) * up;
     }
-    EXPECT_TRUE(all_close(layer(x), dense("down", hidden), 1e-10, 1e-12)) << static_cast<int>(kind);
+    EXPECT_TRUE(allclose(layer(x), dense("down", hidden), 1e-10, 1e-12)) << static_cast<int>(kind);
   }
 }
 

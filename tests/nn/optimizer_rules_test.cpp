@@ -29,7 +29,7 @@ void expect_steps(Optimizer& optimizer, Tensor parameter, const std::vector<Tens
   for (int s = 0; s < 3; ++s) {
     parameter.set_grad(gradient(s, 4.0));
     optimizer.step(0.25);
-    EXPECT_TRUE(all_close(parameter.detach(), expected[static_cast<std::size_t>(s)], 1e-13, 0))
+    EXPECT_TRUE(allclose(parameter.detach(), expected[static_cast<std::size_t>(s)], 1e-13, 0))
         << "step " << s << ": " << to_string(parameter, {.precision = 17});
   }
   EXPECT_EQ(optimizer.steps(), 3);
@@ -148,7 +148,7 @@ TEST(Adafactor, KeepsARowAndAColumnOfTheLastTwoDimensions) {
       p.set_grad((slope * (1 + 0.5 * s) + sign * (0.1 * s)) * 8.0);
       optimizer.step(0.125);
     }
-    EXPECT_TRUE(all_close(p.detach(), from_data(expected, shape), 1e-12, 1e-13)) << to_string(p, {.precision = 17});
+    EXPECT_TRUE(allclose(p.detach(), from_data(expected, shape), 1e-12, 1e-13)) << to_string(p, {.precision = 17});
     return optimizer.state();
   };
   const NamedTensors flat = expect({2, 3}, {-0.9440865978045191, 0.21096335781469766, 0.1941239526061307,
@@ -211,7 +211,7 @@ void expect_muon(const Shape& shape, bool nesterov, const std::vector<double>& e
     p.set_grad((slope * (1 + 0.5 * s) + sign * (0.1 * s)) * 8.0);
     optimizer.step(0.125);
   }
-  EXPECT_TRUE(all_close(p.detach(), from_data(expected, shape), 1e-12, 1e-13)) << to_string(p, {.precision = 17});
+  EXPECT_TRUE(allclose(p.detach(), from_data(expected, shape), 1e-12, 1e-13)) << to_string(p, {.precision = 17});
 }
 
 TEST(Muon, FollowsItsDefinition) {
@@ -323,7 +323,7 @@ TEST(Muon, KeepsAMomentumForMatricesAndMomentsForTheRest) {
   Tensor(matrix).set_grad(zeros({2, 3}));
   Tensor(empty).set_grad(zeros({0, 3}));
   muon.step();
-  EXPECT_TRUE(all_close(matrix.detach(), full({2, 3}, 1 - 1e-3 * 0.01))) << "a gradient of 0 only decays";
+  EXPECT_TRUE(allclose(matrix.detach(), full({2, 3}, 1 - 1e-3 * 0.01))) << "a gradient of 0 only decays";
 }
 
 TEST(NewtonSchulz, BringsSingularValuesNearOne) {
@@ -366,14 +366,14 @@ TEST(NewtonSchulz, IsInvariantToScale) {
     }
   }
   const Tensor tiny = full({3, 3}, 5e-324, {.dtype = DType::f64});  // the least positive number
-  EXPECT_TRUE(all_close(newton_schulz(tiny), newton_schulz(ones({3, 3}, {.dtype = DType::f64})), 1e-14, 1e-14));
+  EXPECT_TRUE(allclose(newton_schulz(tiny), newton_schulz(ones({3, 3}, {.dtype = DType::f64})), 1e-14, 1e-14));
 }
 
 TEST(NewtonSchulz, MatchesF64ForHalfTypes) {
   for (const DType dtype : {DType::f16, DType::bf16}) {
     const Tensor x = full({2, 2}, 60000, {.dtype = dtype});
     const double tolerance = 5 * 6 * (dtype == DType::f16 ? 0x1p-11 : 0x1p-8);  // six roundings in each of five rounds
-    EXPECT_TRUE(all_close(to(newton_schulz(x), DType::f64), newton_schulz(to(x, DType::f64)), tolerance, 0));
+    EXPECT_TRUE(allclose(to(newton_schulz(x), DType::f64), newton_schulz(to(x, DType::f64)), tolerance, 0));
   }
 }
 

@@ -77,7 +77,7 @@ TEST(ParameterGroups, WithoutADecayKeepTheMatrixRule) {
   for (Tensor* each : {&flat, &other}) each->set_grad(zeros({4}));
   optimizer.step();
   EXPECT_TRUE(bit_equal(flat.detach(), ones({4})));
-  EXPECT_TRUE(all_close(other.detach(), full({4}, 0.975)));
+  EXPECT_TRUE(allclose(other.detach(), full({4}, 0.975)));
 }
 
 TEST(ParameterGroups, RefuseInvalidOptions) {
@@ -259,7 +259,7 @@ TEST(Optimizer, CanDecayMatricesOnly) {
   matrix.set_grad(zeros({2, 2}));
   optimizer.step();
   EXPECT_TRUE(bit_equal(flat.detach(), ones({4})));
-  EXPECT_TRUE(all_close(matrix.detach(), full({2, 2}, 0.95)));
+  EXPECT_TRUE(allclose(matrix.detach(), full({2, 2}, 0.95)));
 }
 
 TEST(Optimizer, KeepsStateInTheComputeDtypeAndTagsIt) {
@@ -274,7 +274,7 @@ TEST(Optimizer, KeepsStateInTheComputeDtypeAndTagsIt) {
   EXPECT_EQ(optimizer.state()[1].second.dtype(), DType::f32);
   p.set_grad(vector({1, 1, 1}, DType::bf16));
   optimizer.step();
-  EXPECT_TRUE(all_close(p.detach(), vector({0.5, -2.5, 0.0}, DType::bf16), 1e-6, 1e-6));
+  EXPECT_TRUE(allclose(p.detach(), vector({0.5, -2.5, 0.0}, DType::bf16), 1e-6, 1e-6));
 }
 
 TEST(Optimizer, AStepInvalidatesSavedParameters) {

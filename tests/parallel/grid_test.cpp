@@ -131,7 +131,7 @@ TEST(Owners, HaveAtMostTheirSharePlusTheLargestParameter) {
   const std::vector<int> owners = nn::owners_of(parameters, 3);
   std::vector<std::int64_t> elements(3);
   for (std::size_t i = 0; i < owners.size(); ++i)
-    elements.at(static_cast<std::size_t>(owners[i])) += parameters[i].count();
+    elements.at(static_cast<std::size_t>(owners[i])) += parameters[i].numel();
   EXPECT_EQ(elements[0] + elements[1] + elements[2], 230);
   for (const std::int64_t own : elements) EXPECT_LE(own, 230 / 3 + 100);
   EXPECT_EQ(owners[3], 0) << "the largest goes first";

@@ -20,7 +20,7 @@ enum class Moment {
   optimizer_step,         // before updated parameters are sent
   writing,   // rank 0: half of the checkpoint's first bytes are written; others: before states are gathered
   renaming,  // rank 0: all of it is written beside the old one; others: they have sent theirs
-  report,    // before the held-out text is read
+  report,    // before the validation text is read
   end
 };
 inline constexpr Moment all_moments[] = {Moment::start,

@@ -101,7 +101,7 @@ TEST_F(MpiRing, EqualsOneDeviceUpToRounding) {
       Communicator& c = *world_.communicator();
       for (int distance = 1; distance < c.size(); ++distance) {
         Tensor other = Tensor::empty_like(got.dsinks);
-        const auto bytes = other.count() * 8;
+        const auto bytes = other.numel() * 8;
         c.start({}, beyond(c, distance), {got.dsinks.view().data, bytes}, beyond(c, -distance),
                 {other.view().data, bytes})
             ->wait();
@@ -154,7 +154,7 @@ TEST_F(MpiRing, SendsTheMessagesOfTheOutline) {
   for (const Pattern& pattern : {causal, Pattern::window(40, 0), Pattern::dilated({16, 64, 256}, {1, 2, 4}) & causal})
     for (const Layout layout : layouts)
       for (const Exchange exchange : {Exchange::ring, Exchange::all_gather}) {
-        const RingOutline outline(pattern, layout, ranks(), 4, 32 * ranks());
+        const RingCostModel outline(pattern, layout, ranks(), 4, 32 * ranks());
         const auto statistics = std::make_shared<RingStatistics>();
         std::vector<Tensor> own;
         for (const Tensor& x : {in.q, in.k, in.v}) own.push_back(take_shard(x, layout, rank(), ranks()));
@@ -180,7 +180,7 @@ TEST_F(MpiRing, ModulesTakeTheCommunicator) {
   const auto mine = [&](const Tensor& x) { return take_shard(x, Layout::striped, rank(), ranks()); };
   Tensor out;
   world_.run([&] { out = part.forward(mine(in.q), mine(in.k), mine(in.v)); });
-  EXPECT_TRUE(all_close(out, mine(whole.forward(in.q, in.k, in.v)), 1e-12, 1e-12));
+  EXPECT_TRUE(allclose(out, mine(whole.forward(in.q, in.k, in.v)), 1e-12, 1e-12));
 }
 
 TEST_F(MpiRing, AFailedRankEndsTheOthersWithItsReason) {

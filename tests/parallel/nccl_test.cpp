@@ -45,7 +45,7 @@ void on_ranks(int ranks, const Body& body, const NcclOptions& options = {}) {
 }
 
 Message message_of(const Tensor& x) {
-  return {x.view().data, x.count() * static_cast<std::int64_t>(size_of(x.dtype()))};
+  return {x.view().data, x.numel() * static_cast<std::int64_t>(size_of(x.dtype()))};
 }
 
 /// Sends host messages through a device, so that the contract tests NCCL's exchanges.

@@ -165,8 +165,8 @@ TEST(TrainingOnRanks, ShardedOptimizerHoldsOnlyOwnedState) {
   std::int64_t largest = 0;
   std::vector<std::uint64_t> want(4), got(4);
   for (std::size_t i = 0; i < owners.size(); ++i) {
-    want[static_cast<std::size_t>(owners[i])] += 8u * static_cast<std::uint64_t>(parameters[i].count());  // two moments
-    largest = std::max(largest, parameters[i].count());
+    want[static_cast<std::size_t>(owners[i])] += 8u * static_cast<std::uint64_t>(parameters[i].numel());  // two moments
+    largest = std::max(largest, parameters[i].numel());
   }
   on_ranks(run, {1, 4}, Layout::zigzag, [&](RankOfRun& rank) {
     got[static_cast<std::size_t>(rank.ranks->rank())] = rank.trainer.optimizer_bytes();

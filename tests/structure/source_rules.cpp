@@ -167,7 +167,7 @@ std::vector<std::string> cuda_conditional_violations(const std::vector<SourceFil
   static const std::regex on_compiler(R"(^\s*#\s*(if|ifdef|ifndef|elif)\b.*(CUDA(?!_ARCH)|NVCC))");
   std::vector<std::string> violations;
   for (const SourceFile& file : files)
-    if (file.path != "kernels/definition/host_device.h" && !file.path.starts_with("allocator/memory/cuda_driver."))
+    if (file.path != "kernels/functors/host_device.h" && !file.path.starts_with("allocator/memory/cuda_driver."))
       find_in_lines(file, file.path.starts_with("kernels/cuda/") ? on_compiler : any, "is conditional on CUDA",
                     violations);
   return violations;

@@ -136,7 +136,7 @@ TEST(SourceRules, CatchCudaConditionals) {
       cuda_conditional_violations({{"nn/a.h", text},
                                    {"kernels/cuda/a.cuh", text},
                                    {"kernels/cuda/b.cuh", "#if defined(__CUDA_ARCH__)\n"},
-                                   {"kernels/definition/host_device.h", text},
+                                   {"kernels/functors/host_device.h", text},
                                    {"allocator/memory/cuda_driver.cpp", text}}),
       ElementsAre("nn/a.h: line 2 is conditional on CUDA", "kernels/cuda/a.cuh: line 2 is conditional on CUDA"));
   EXPECT_THAT(cuda_conditional_violations({{"nn/a.h", "#  ifdef POOLGRAD_WITH_CUDA\n"}}), SizeIs(1));

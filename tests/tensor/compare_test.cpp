@@ -15,29 +15,29 @@ using testing_support::error_of;
 const double infinity = INFINITY, not_a_number = NAN;
 
 TEST(AllClose, BoundsTheDifferenceByBothTolerances) {
-  EXPECT_TRUE(all_close(from_data({100.001}, {1}), from_data({100.0}, {1}), 1e-5, 1e-8));
-  EXPECT_FALSE(all_close(from_data({100.1}, {1}), from_data({100.0}, {1}), 1e-5, 1e-8));
-  EXPECT_TRUE(all_close(from_data({1e-9}, {1}), from_data({0.0}, {1}), 0, 1e-8));
-  EXPECT_TRUE(all_close(zeros({0}), zeros({0})));
-  EXPECT_FALSE(all_close(zeros({2, 1}), zeros({2}))) << "no broadcasting";
+  EXPECT_TRUE(allclose(from_data({100.001}, {1}), from_data({100.0}, {1}), 1e-5, 1e-8));
+  EXPECT_FALSE(allclose(from_data({100.1}, {1}), from_data({100.0}, {1}), 1e-5, 1e-8));
+  EXPECT_TRUE(allclose(from_data({1e-9}, {1}), from_data({0.0}, {1}), 0, 1e-8));
+  EXPECT_TRUE(allclose(zeros({0}), zeros({0})));
+  EXPECT_FALSE(allclose(zeros({2, 1}), zeros({2}))) << "no broadcasting";
 }
 
 TEST(AllClose, TreatsInfinityAndNanExactly) {
-  EXPECT_TRUE(all_close(from_data({infinity, -infinity}, {2}), from_data({infinity, -infinity}, {2})));
-  EXPECT_FALSE(all_close(from_data({infinity}, {1}), from_data({-infinity}, {1})));
-  EXPECT_FALSE(all_close(from_data({1e300}, {1}), from_data({infinity}, {1})));
-  EXPECT_FALSE(all_close(from_data({not_a_number}, {1}), from_data({not_a_number}, {1})));
-  EXPECT_TRUE(all_close(from_data({not_a_number}, {1}), from_data({not_a_number}, {1}), 0, 0, true));
-  EXPECT_FALSE(all_close(from_data({not_a_number}, {1}), from_data({0.0}, {1}), 1, 1, true));
-  EXPECT_FALSE(all_close(from_data({not_a_number, 0.0}, {2}), from_data({not_a_number, 1.0}, {2}), 0, 0, true));
+  EXPECT_TRUE(allclose(from_data({infinity, -infinity}, {2}), from_data({infinity, -infinity}, {2})));
+  EXPECT_FALSE(allclose(from_data({infinity}, {1}), from_data({-infinity}, {1})));
+  EXPECT_FALSE(allclose(from_data({1e300}, {1}), from_data({infinity}, {1})));
+  EXPECT_FALSE(allclose(from_data({not_a_number}, {1}), from_data({not_a_number}, {1})));
+  EXPECT_TRUE(allclose(from_data({not_a_number}, {1}), from_data({not_a_number}, {1}), 0, 0, true));
+  EXPECT_FALSE(allclose(from_data({not_a_number}, {1}), from_data({0.0}, {1}), 1, 1, true));
+  EXPECT_FALSE(allclose(from_data({not_a_number, 0.0}, {2}), from_data({not_a_number, 1.0}, {2}), 0, 0, true));
 }
 
 TEST(AllClose, ComparesMixedDtypesAndLargeIntegersExactly) {
-  EXPECT_TRUE(all_close(from_data({1.0f, 2.0f}, {2}), from_data({1, 2}, {2}), 0, 0));
-  EXPECT_FALSE(all_close(from_data({0.1f}, {1}), from_data({0.1}, {1}), 0, 0));
+  EXPECT_TRUE(allclose(from_data({1.0f, 2.0f}, {2}), from_data({1, 2}, {2}), 0, 0));
+  EXPECT_FALSE(allclose(from_data({0.1f}, {1}), from_data({0.1}, {1}), 0, 0));
   const std::int64_t big = std::int64_t{1} << 60;
-  EXPECT_FALSE(all_close(from_data({big}, {1}), from_data({big + 1}, {1}), 0, 0.5));
-  EXPECT_TRUE(all_close(from_data({true}, {1}), from_data<std::uint8_t>({1}, {1}), 0, 0));
+  EXPECT_FALSE(allclose(from_data({big}, {1}), from_data({big + 1}, {1}), 0, 0.5));
+  EXPECT_TRUE(allclose(from_data({true}, {1}), from_data<std::uint8_t>({1}, {1}), 0, 0));
 }
 
 TEST(BitEqual, LooksAtEveryBit) {

@@ -141,7 +141,7 @@ TEST_F(Npy, RejectsSizesBeyondTheFileBeforeAllocating) {
 
 TEST_F(Npy, RejectsMalformedHeaders) {
   const std::string good = "{'descr': '<f8', 'fortran_order': False, 'shape': (1,), }";
-  EXPECT_EQ(load(npy_file(good, "12345678")).count(), 1);
+  EXPECT_EQ(load(npy_file(good, "12345678")).numel(), 1);
   for (const char* header :
        {"", "{", "}", "{}", "[]", "{'descr': '<f8'}", "{'descr': '<f8', 'fortran_order': False}",
         "{'descr': '<f8', 'fortran_order': False, 'shape': (1)}", "{'descr': '<f8', 'fortran_order': 0, 'shape': (1,)}",
@@ -186,7 +186,7 @@ TEST_F(Npy, SurvivesFlippedBitsAndBytes) {
         whole, 500, 4,
         [&](const std::string& bytes, const std::string& what) {
           const Tensor x = load(bytes);
-          ASSERT_LE(static_cast<std::size_t>(x.count()) * size_of(x.dtype()), bytes.size()) << what;
+          ASSERT_LE(static_cast<std::size_t>(x.numel()) * size_of(x.dtype()), bytes.size()) << what;
         },
         count);
   EXPECT_GT(count.accepted, 100) << "changes of the data alone";

@@ -24,8 +24,8 @@ TEST(Tensor, EmptyHasTheShapeAndOptionsAskedFor) {
     EXPECT_EQ(x.strides(), (Strides{3, 1}));
     EXPECT_EQ(x.dtype(), dtype);
     EXPECT_EQ(x.device(), cpu);
-    EXPECT_EQ(x.count(), 6);
-    EXPECT_EQ(x.rank(), 2);
+    EXPECT_EQ(x.numel(), 6);
+    EXPECT_EQ(x.dim(), 2);
     EXPECT_EQ(x.size(-1), 3);
     EXPECT_TRUE(x.is_contiguous());
     EXPECT_EQ(x.storage()->bytes(), 6 * size_of(dtype));
@@ -35,8 +35,8 @@ TEST(Tensor, EmptyHasTheShapeAndOptionsAskedFor) {
 }
 
 TEST(Tensor, MayBeZeroDimensionalOrEmpty) {
-  EXPECT_EQ(Tensor::empty({}).count(), 1);
-  EXPECT_EQ(Tensor::empty({3, 0}).count(), 0);
+  EXPECT_EQ(Tensor::empty({}).numel(), 1);
+  EXPECT_EQ(Tensor::empty({3, 0}).numel(), 0);
   EXPECT_TRUE(Tensor::empty({3, 0}).to_vector<float>().empty());
   EXPECT_EQ(scalar(2.5).item(), 2.5);
 }
@@ -47,7 +47,7 @@ TEST(Tensor, UndefinedTensorsAreReported) {
   EXPECT_FALSE(undefined.is_sole_owner());
   EXPECT_EQ(describe(undefined), "undefined");
   EXPECT_EQ(error_of<Error>([&] { undefined.shape(); }), "[shape] the tensor is undefined");
-  EXPECT_EQ(error_of<Error>([&] { undefined.count(); }), "[count] the tensor is undefined");
+  EXPECT_EQ(error_of<Error>([&] { undefined.numel(); }), "[count] the tensor is undefined");
   EXPECT_EQ(error_of<Error>([&] { undefined.data<float>(); }), "[data] the tensor is undefined");
   EXPECT_EQ(error_of<Error>([&] { undefined.backward(); }), "[backward] the tensor is undefined");
   EXPECT_EQ(error_of<Error>([&] { zeros({2}).copy_from(undefined); }),
@@ -59,7 +59,7 @@ TEST(Tensor, RejectsImpossibleSizes) {
   EXPECT_EQ(error_of<ShapeError>([] { Tensor::empty({std::int64_t{1} << 61}); }),
             "[empty] more than 2^63 - 1 bytes: (2305843009213693952,) f32");
   EXPECT_THROW(Tensor::empty({std::int64_t{1} << 60}), OutOfMemoryError);
-  EXPECT_EQ(zeros({2}).count(), 2) << "the library goes on";
+  EXPECT_EQ(zeros({2}).numel(), 2) << "the library goes on";
 }
 
 TEST(Tensor, CopiedHandlesAreTheSameTensor) {

@@ -14,7 +14,7 @@
 #include "kernels/attention.h"
 #include "kernels/cpu/simd/philox.h"
 #include "kernels/cpu/simd/simd.h"
-#include "kernels/definition/attention_dropout.h"
+#include "kernels/functors/attention_dropout.h"
 #include "kernels/schedule/program.h"
 
 namespace poolgrad::kernels::attention {

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "kernels/cpu/simd/simd.h"
-#include "kernels/definition/philox.h"
+#include "kernels/functors/philox.h"
 #include "kernels/random.h"
 
 #if defined(__x86_64__)

@@ -10,8 +10,8 @@
 #include <type_traits>
 
 #include "kernels/cpu/simd/simd.h"
-#include "kernels/definition/math.h"
-#include "kernels/definition/trigonometry.h"
+#include "kernels/functors/math.h"
+#include "kernels/functors/trigonometry.h"
 
 #if defined(__AVX__)
 #include <immintrin.h>

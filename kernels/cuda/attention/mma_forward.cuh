@@ -56,13 +56,13 @@ struct QueryTile {
 
   /// Turns products into scores pair by pair and applies all score rules.
   template <class S, std::size_t Fragments>
-  __device__ void score_pairs(FragmentC (&scores)[Fragments], const Shared<float>& aside,
+  __device__ void score_pairs(FragmentC (&scores)[Fragments], const Shared<float>& scratch,
                               const VisitedRows& keys) const {
     const AttentionProgram& program = call.program;
     const AttentionRun& run = program.run[keys.run];
     const Columns seen[2] = {columns_seen(program, keys, tile, at.row(0)),
                              columns_seen(program, keys, tile, at.row(1))};
-    for_each_score(scores, aside, at, [&](int, int half, int column, float& score) {
+    for_each_score(scores, scratch, at, [&](int, int half, int column, float& score) {
       const Columns row = {half ? seen[1].begin : seen[0].begin, half ? seen[1].end : seen[0].end};
       const std::int64_t step = keys.first + column;
       const Visit visit{program, run, scheduled(), tile.position + at.row(half) * tile.step};
@@ -93,8 +93,8 @@ struct QueryTile {
 
   /// Writes out and lse. Returns false for results that are not finite; the caller then repeats the tile pair by pair.
   template <class S, std::size_t Fragments>
-  __device__ bool end(const RowState (&state)[2], FragmentC (&results)[Fragments], bool with_care) const {
-    if (!with_care && any_is_not_finite(results, tile.count, at)) return false;
+  __device__ bool end(const RowState (&state)[2], FragmentC (&results)[Fragments], bool nan_safe) const {
+    if (!nan_safe && any_is_not_finite(results, tile.count, at)) return false;
     POOLGRAD_UNROLL
     for (int half = 0; half < 2; ++half) {
       const float total = warp_reduce<reductions::Sum>(state[half].sum, lanes_of_fragment_row);
@@ -205,7 +205,7 @@ __global__ __launch_bounds__(mma_threads, (forward_blocks<S, Depth>)) void atten
     const __grid_constant__ ForwardCall<float> call, const std::int64_t items) {
   using Tile = TileOf<S, Depth, By::warps>;
   constexpr int buffers = forward_buffers<S>, own_tiles = splits<S> ? 0 : 1;
-  POOLGRAD_SHARED(float, aside, set_aside_count);
+  POOLGRAD_SHARED(float, scratch, scratch_floats);
   POOLGRAD_SHARED(float, terms, buffers* mma_rows);         // per column
   POOLGRAD_SHARED(std::uint32_t, dropped_of, mma_threads);  // per thread, for its scores
   POOLGRAD_DYNAMIC_SHARED(Chunk, staged);
@@ -273,24 +273,24 @@ __global__ __launch_bounds__(mma_threads, (forward_blocks<S, Depth>)) void atten
         if (!works) continue;
         multiply_staged(scores, staged, own, keys_in(buffer), at);
       }
-      const bool only_scaled = only_scales(rules, keys) && !turn.with_care();
+      const bool only_scaled = only_scales(rules, keys) && !turn.nan_safe();
       float unit = 1, factor[2];
       if (only_scaled)
         unit = scale_and_cut(scores, rules, program, keys, tile, terms, buffer * mma_rows, at);
       else
-        own_tile.score_pairs<S>(scores, aside, keys);
-      const std::uint64_t counted = turn.with_care() ? counted_of(scores) : 0;
+        own_tile.score_pairs<S>(scores, scratch, keys);
+      const std::uint64_t counted = turn.nan_safe() ? counted_of(scores) : 0;
       weigh(scores, unit, only_scaled, state, factor);
       rescale(results, factor);
       if (rules.drops) keep(scores, dropped_of[thread_of_block()], rules.kept);
-      if (turn.with_care()) {
+      if (turn.nan_safe()) {
         mark_uncounted(scores, counted);
-        add_weighted_pairs<S, Depth>(results, scores, aside, call.v, keys.of(program, call.v, item.batch, kv_head));
+        add_weighted_pairs<S, Depth>(results, scores, scratch, call.v, keys.of(program, call.v, item.batch, kv_head));
       } else {
         add_weighted_staged<S, Depth>(results, scores, staged, values_in(buffer), at);
       }
     }
-    if (!own_tile.end<S>(state, results, turn.with_care())) turn.again();
+    if (!own_tile.end<S>(state, results, turn.nan_safe())) turn.again();
   }
 }
 

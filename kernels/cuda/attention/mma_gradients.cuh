@@ -76,11 +76,11 @@ struct GradientTile {
   /// Turns scores into gradients of scores or into weights. For dk and dv at once, `products` become the weights. The
   /// data of tell() start at index `first`.
   template <class S>
-  __device__ void weigh(Scores& scores, Scores& products, const VisitedRows& now, int first, bool with_care) const {
-    if (only_scales(call.rules, now) && !call.dbias && !with_care)
+  __device__ void weigh(Scores& scores, Scores& products, const VisitedRows& now, int first, bool nan_safe) const {
+    if (only_scales(call.rules, now) && !call.dbias && !nan_safe)
       weigh_scaled(scores, products, now, first);
     else
-      weigh_pairs<S>(scores, products, now, first, with_care);
+      weigh_pairs<S>(scores, products, now, first, nan_safe);
   }
 
  private:
@@ -111,13 +111,13 @@ struct GradientTile {
 
   template <class S>
   __device__ void weigh_pairs(Scores& scores, Scores& products, const VisitedRows& now, int first,
-                              bool with_care) const {
+                              bool nan_safe) const {
     constexpr float nothing = -std::numeric_limits<float>::infinity();
     const ScoreRules<float>& rules = call.rules;
     const AttentionProgram& program = call.program;
     const AttentionRun& run = program.run[now.run];
     const Columns seen[2] = {columns_seen(program, now, tile, at.row(0)), columns_seen(program, now, tile, at.row(1))};
-    set_aside(shared.products_aside, products);
+    put_in_scratch(shared.products_aside, products);
     for_each_score(scores, shared.scores_aside, at, [&](int e, int half, int column, float& score) {
       const Columns row = {half ? seen[1].begin : seen[0].begin, half ? seen[1].end : seen[0].end};
       const std::int64_t step = now.first + column, own_row = tile.row + at.row(half) * tile.stride;
@@ -146,7 +146,7 @@ struct GradientTile {
         } else if (whole != nothing) {
           result_out = weight * kept + 0.0f;
           const float gradient = weight * (product * kept - shared.delta_of[query]);
-          if (call.dbias && !with_care)
+          if (call.dbias && !nan_safe)
             call.dbias[item.batch * call.dbias_strides[0] + head * call.dbias_strides[1] +
                        pair.query * call.dbias_strides[2] + pair.key * call.dbias_strides[3]] += gradient;
           result = gradient * slope * rules.scale + 0.0f;
@@ -155,7 +155,7 @@ struct GradientTile {
       score = result;
       if constexpr (of == Of::both) shared.products_aside[e * mma_threads + static_cast<int>(threadIdx.x)] = result_out;
     });
-    if constexpr (of == Of::both) take_from_aside(products, shared.products_aside);
+    if constexpr (of == Of::both) take_from_scratch(products, shared.products_aside);
   }
 };
 
@@ -176,8 +176,8 @@ __global__ __launch_bounds__(mma_threads, 2) void sum_by_fragments(const __grid_
   constexpr bool keeps = !splits<S> && by == By::warps && Depth == 64;
   using Tile = TileOf<S, Depth, by>;
   constexpr int own_tiles = splits<S> ? 0 : 2;
-  POOLGRAD_SHARED(float, scores_aside, set_aside_count);
-  POOLGRAD_SHARED(float, products_aside, set_aside_count);
+  POOLGRAD_SHARED(float, scores_aside, scratch_floats);
+  POOLGRAD_SHARED(float, products_aside, scratch_floats);
   POOLGRAD_SHARED(float, lse_of, buffers* mma_rows);
   POOLGRAD_SHARED(float, exponent_of, buffers* mma_rows);
   POOLGRAD_SHARED(float, delta_of, buffers* mma_rows);
@@ -265,9 +265,9 @@ __global__ __launch_bounds__(mma_threads, 2) void sum_by_fragments(const __grid_
         } else {
           multiply_staged(scores, staged, own, last_in(buffer), at);
         }
-        own_tile.template weigh<S>(scores, products, now, first, turn.with_care());
+        own_tile.template weigh<S>(scores, products, now, first, turn.nan_safe());
         if (!call.result.data) continue;
-        if (turn.with_care()) {
+        if (turn.nan_safe()) {
           const Operand& weighed = own_tile.of_weights() ? call.visited_out : call.visited;
           add_weighted_pairs<S, Depth>(results, scores, scores_aside, weighed,
                                        now.of(program, weighed, item.batch, own_tile.visited_head()));
@@ -276,7 +276,7 @@ __global__ __launch_bounds__(mma_threads, 2) void sum_by_fragments(const __grid_
         }
       }
     }
-    if (!turn.with_care() && any_is_not_finite(results, tile.count, at))
+    if (!turn.nan_safe() && any_is_not_finite(results, tile.count, at))
       turn.again();
     else if (call.result.data)
       store_results<S>(call.result, item.batch, own_tile.by_keys() ? own_tile.kv_head() : item.head, tile, results,

@@ -24,7 +24,7 @@ namespace poolgrad::kernels::cuda {
 
 inline constexpr int rows_of_warp = 16;
 inline constexpr int score_fragments = mma_rows / 8, scores_of_lane = score_fragments * elements_of_c;
-inline constexpr int set_aside_count = scores_of_lane * mma_threads;
+inline constexpr int scratch_floats = scores_of_lane * mma_threads;
 inline constexpr int lanes_of_fragment_row = 4;
 inline constexpr float log2_e = 1.44269504088896340736f;
 
@@ -35,7 +35,7 @@ class Turns {
   __device__ explicit Turns(std::int64_t items) : state_(4 * std::int64_t{blockIdx.x}), end_(4 * items) {}
   __device__ bool are_left() const { return state_ < end_; }
   __device__ std::int64_t item() const { return state_ / 4; }
-  __device__ bool with_care() const { return state_ & 2; }
+  __device__ bool nan_safe() const { return state_ & 2; }
   __device__ void again() { state_ |= 1; }
   __device__ void next() { state_ = state_ & 1 ? state_ + 1 : (state_ / 4 + gridDim.x) * 4; }
 
@@ -275,7 +275,7 @@ __device__ float scale_and_cut(FragmentC (&products)[Fragments], const ScoreRule
   return unit;
 }
 
-/// Number of 64-column parts of the scores. set_aside() handles one part at a time.
+/// Number of 64-column parts of the scores. put_in_scratch() handles one part at a time.
 template <std::size_t Fragments>
 inline constexpr int parts_of_scores = static_cast<int>(Fragments) / score_fragments;
 /// Calls f(part) with a constant part index.
@@ -294,45 +294,45 @@ __device__ inline float in_base_2(float score) {
   return size <= most || size == infinity ? score * log2_e : std::numeric_limits<float>::quiet_NaN();
 }
 
-/// Copies element e of the thread's `part`-th 64 columns of scores to aside[e * mma_threads + threadIdx.x]. There a
+/// Copies element e of the thread's `part`-th 64 columns of scores to scratch[e * mma_threads + threadIdx.x]. There a
 /// runtime index can select it.
 template <std::size_t Fragments>
-__device__ void set_aside(const Shared<float>& aside, const FragmentC (&scores)[Fragments], int part = 0) {
+__device__ void put_in_scratch(const Shared<float>& scratch, const FragmentC (&scores)[Fragments], int part = 0) {
   for_each_part<Fragments>([&](int p) {
     if (p != part) return;
     POOLGRAD_UNROLL
     for (int e = 0; e < scores_of_lane; ++e)
-      aside[e * mma_threads + static_cast<int>(threadIdx.x)] =
+      scratch[e * mma_threads + static_cast<int>(threadIdx.x)] =
           scores[p * score_fragments + e / elements_of_c].value[e % elements_of_c];
   });
 }
 template <std::size_t Fragments>
-__device__ void take_from_aside(FragmentC (&scores)[Fragments], const Shared<float>& aside, int part = 0) {
+__device__ void take_from_scratch(FragmentC (&scores)[Fragments], const Shared<float>& scratch, int part = 0) {
   for_each_part<Fragments>([&](int p) {
     if (p != part) return;
     POOLGRAD_UNROLL
     for (int e = 0; e < scores_of_lane; ++e)
       scores[p * score_fragments + e / elements_of_c].value[e % elements_of_c] =
-          aside[e * mma_threads + static_cast<int>(threadIdx.x)];
+          scratch[e * mma_threads + static_cast<int>(threadIdx.x)];
   });
 }
 /// Calls f(element, row half, column, value&) for all scores of a thread. The loop is not unrolled because the per-pair
 /// rules are much code. The scores go through shared memory, one slot per thread.
 template <std::size_t Fragments, class F>
-__device__ void for_each_score(FragmentC (&scores)[Fragments], const Shared<float>& aside, const LaneOfTile& at,
+__device__ void for_each_score(FragmentC (&scores)[Fragments], const Shared<float>& scratch, const LaneOfTile& at,
                                const F& f) {
   const int own = static_cast<int>(threadIdx.x);
   POOLGRAD_ROLLED
   for (int part = 0; part < parts_of_scores<Fragments>; ++part) {
-    set_aside(aside, scores, part);
+    put_in_scratch(scratch, scores, part);
     POOLGRAD_ROLLED
     for (int e = 0; e < scores_of_lane; ++e) {
-      float value = aside[e * mma_threads + own];
+      float value = scratch[e * mma_threads + own];
       f(e, e / 2 % 2, part * mma_rows + at.column(e / elements_of_c, e % elements_of_c), value);
-      aside[e * mma_threads + own] = value;
+      scratch[e * mma_threads + own] = value;
     }
     __syncwarp();  // reconverges the lanes before the next product
-    take_from_aside(scores, aside, part);
+    take_from_scratch(scores, scratch, part);
   }
 }
 
@@ -350,12 +350,12 @@ __device__ float rounded_weight(float weight) {
 /// to the neighboring lanes.
 template <class S, int Depth, std::size_t Fragments>
 __device__ void add_weighted_pairs(FragmentsC<Depth>& results, const FragmentC (&weights)[Fragments],
-                                   const Shared<float>& aside, const Operand& x, const TileRows& visited) {
+                                   const Shared<float>& scratch, const Operand& x, const TileRows& visited) {
   const int own = thread_of_block();
   const int quad = own % lanes_of_fragment_row, first_thread = own - quad;
   POOLGRAD_ROLLED
   for (int part = 0; part < parts_of_scores<Fragments>; ++part) {
-    set_aside(aside, weights, part);
+    put_in_scratch(scratch, weights, part);
     __syncwarp();
     POOLGRAD_ROLLED
     for (int j = 0; j < mma_rows && part * mma_rows + j < visited.count; ++j) {
@@ -364,7 +364,7 @@ __device__ void add_weighted_pairs(FragmentsC<Depth>& results, const FragmentC (
       POOLGRAD_UNROLL
       for (int half = 0; half < 2; ++half) {
         const int element = j / 8 * elements_of_c + 2 * half + j % 2, thread = first_thread + j % 8 / 2;
-        float weight = aside[element * mma_threads + thread];
+        float weight = scratch[element * mma_threads + thread];
         if (!counts(weight)) continue;
         weight = rounded_weight<S>(weight);
         POOLGRAD_UNROLL

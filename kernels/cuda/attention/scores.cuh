@@ -5,8 +5,8 @@
 #include <limits>
 
 #include "kernels/cuda/attention/tile.cuh"
-#include "kernels/definition/attention_dropout.h"
-#include "kernels/definition/math.h"
+#include "kernels/functors/attention_dropout.h"
+#include "kernels/functors/math.h"
 
 namespace poolgrad::kernels::cuda {
 

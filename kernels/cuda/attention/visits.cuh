@@ -148,12 +148,12 @@ struct ToldRows : VisitedRows {
 /// Like Visits, but one thread finds the groups and shares them through shared memory. This saves the other threads
 /// instructions and registers. A barrier must precede each read.
 template <int Rows>
-class ToldVisits {
+class TileBroadcast {
  public:
   using State = typename Visits<Rows>::State;
   static constexpr int slots = 3;  // the current group, the next, and the one being written
 
-  __device__ ToldVisits(const Shared<State>& state, const Shared<ToldRows>& told) : state_(state), told_(told) {}
+  __device__ TileBroadcast(const Shared<State>& state, const Shared<ToldRows>& told) : state_(state), told_(told) {}
 
   /// Writes the first two groups to slots 0 and 1. A barrier must follow.
   __device__ void begin(const AttentionProgram& program, const Progression& tile, std::int64_t number) const {

@@ -25,8 +25,8 @@ __global__ __launch_bounds__(mma_threads, blocks_of_warpgroup<Depth>) void atten
   constexpr int rows = keys_of_visit<Depth>, words = rows / mma_rows;
   using Tile = WarpgroupTile<Depth, rows>;
   using OwnTile = WarpgroupTile<Depth>;
-  using Told = ToldVisits<rows>;
-  POOLGRAD_SHARED(float, aside, set_aside_count);
+  using Told = TileBroadcast<rows>;
+  POOLGRAD_SHARED(float, scratch, scratch_floats);
   POOLGRAD_SHARED(float, terms, rows);                              // per column
   POOLGRAD_SHARED(std::uint32_t, dropped_of, words * mma_threads);  // per thread, for its scores
   POOLGRAD_SHARED(typename Told::State, visits_so_far, 1);
@@ -79,13 +79,13 @@ __global__ __launch_bounds__(mma_threads, blocks_of_warpgroup<Depth>) void atten
       if (rules.drops) own_tile.draw<rows>(dropped_of, visits.at(slot));
       wait_for_products<0>(scores);
       const ToldRows now = visits.at(slot);
-      const bool only_scaled = only_scales(rules, now) && !turn.with_care();
+      const bool only_scaled = only_scales(rules, now) && !turn.nan_safe();
       float unit = 1, factor[2];
       if (only_scaled)
         unit = scale_and_cut(scores, rules, program, now, tile, terms, 0, at);
       else
-        own_tile.score_pairs<S>(scores, aside, now);
-      const std::uint64_t counted = turn.with_care() ? counted_of(scores) : 0;
+        own_tile.score_pairs<S>(scores, scratch, now);
+      const std::uint64_t counted = turn.nan_safe() ? counted_of(scores) : 0;
       weigh(scores, unit, only_scaled, state, factor);
       rescale(results, factor);
       if (rules.drops) {
@@ -95,9 +95,9 @@ __global__ __launch_bounds__(mma_threads, blocks_of_warpgroup<Depth>) void atten
       }
       wait_for_staged<By::warpgroup, 1>();  // values have arrived, and the product of scores is done
       if (const ToldRows next = visits.at(after); next.period > 0) tell_terms<rows>(terms, 0, program, next);
-      if (turn.with_care()) {
+      if (turn.nan_safe()) {
         mark_uncounted(scores, counted);
-        add_weighted_pairs<S, Depth>(results, scores, aside, call.v,
+        add_weighted_pairs<S, Depth>(results, scores, scratch, call.v,
                                      visits.at(slot).of(call.v, item.batch, own_tile.kv_head()));
       } else {
         begin_add_weighted<S>(results, scores, staged, values);
@@ -105,7 +105,7 @@ __global__ __launch_bounds__(mma_threads, blocks_of_warpgroup<Depth>) void atten
       }
       slot = after;
     }
-    if (!own_tile.end<S>(state, results, turn.with_care())) turn.again();
+    if (!own_tile.end<S>(state, results, turn.nan_safe())) turn.again();
   }
 }
 

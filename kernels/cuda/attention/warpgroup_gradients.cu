@@ -20,10 +20,10 @@ __global__ __launch_bounds__(mma_threads, 2) void sum_by_warpgroup(const __grid_
                                                                    const std::int64_t items) {
   if constexpr (!multiplies_in_warpgroups) return;
   using Tile = WarpgroupTile<Depth>;
-  using Told = ToldVisits<mma_rows>;
+  using Told = TileBroadcast<mma_rows>;
   constexpr bool both = of == Of::both, of_weights = of == Of::weights;
-  POOLGRAD_SHARED(float, scores_aside, set_aside_count);
-  POOLGRAD_SHARED(float, products_aside, set_aside_count);
+  POOLGRAD_SHARED(float, scores_aside, scratch_floats);
+  POOLGRAD_SHARED(float, products_aside, scratch_floats);
   POOLGRAD_SHARED(float, lse_of, 2 * mma_rows);
   POOLGRAD_SHARED(float, exponent_of, 2 * mma_rows);
   POOLGRAD_SHARED(float, delta_of, 2 * mma_rows);
@@ -92,8 +92,8 @@ __global__ __launch_bounds__(mma_threads, 2) void sum_by_warpgroup(const __grid_
         } else {
           wait_for_products<0>(scores);
         }
-        own_tile.template weigh<S>(scores, products, visits.at(slot), first, turn.with_care());
-        if (turn.with_care()) {
+        own_tile.template weigh<S>(scores, products, visits.at(slot), first, turn.nan_safe());
+        if (turn.nan_safe()) {
           const auto add = [&](auto& sums, const Scores& weights, const Operand& x) {
             add_weighted_pairs<S, Depth>(sums, weights, scores_aside, x,
                                          visits.at(slot).of(x, item.batch, own_tile.visited_head()));
@@ -109,8 +109,8 @@ __global__ __launch_bounds__(mma_threads, 2) void sum_by_warpgroup(const __grid_
         slot = after;
       }
     }
-    bool not_finite = !turn.with_care() && any_is_not_finite(results, tile.count, at);
-    if constexpr (both) not_finite |= !turn.with_care() && any_is_not_finite(results_out, tile.count, at);
+    bool not_finite = !turn.nan_safe() && any_is_not_finite(results, tile.count, at);
+    if constexpr (both) not_finite |= !turn.nan_safe() && any_is_not_finite(results_out, tile.count, at);
     if (not_finite) {
       turn.again();
       continue;

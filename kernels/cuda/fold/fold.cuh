@@ -18,7 +18,7 @@
 
 namespace poolgrad::kernels::cuda {
 
-/// A reduction of kernels/definition/reduction.h; a mean has a divisor. Reducing boolean results again does not change
+/// A reduction of kernels/functors/reduction.h; a mean has a divisor. Reducing boolean results again does not change
 /// them.
 template <class Op, class T>
 struct Reduced {

@@ -1,13 +1,13 @@
 // Sorts rows. A block sorts a run of 256 elements by counting, for each element, the ones before it. Sorted runs are
 // then merged pairwise; each element finds its place by binary search in the other run. No two elements are equal
-// (kernels/definition/order.h), so places are unique.
+// (kernels/functors/order.h), so places are unique.
 #include <algorithm>
 #include <utility>
 
 #include "kernels/cpu/workspace.h"
 #include "kernels/cuda/fold/fold.cuh"
 #include "kernels/cuda/kernels.h"
-#include "kernels/definition/order.h"
+#include "kernels/functors/order.h"
 #include "kernels/with_type.h"
 
 namespace poolgrad::kernels {

@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "kernels/definition/host_device.h"
+#include "kernels/functors/host_device.h"
 
 namespace poolgrad::kernels::cuda {
 

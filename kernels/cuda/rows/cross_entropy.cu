@@ -1,6 +1,6 @@
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/rows/rows.cuh"
-#include "kernels/definition/indexing.h"
+#include "kernels/functors/indexing.h"
 
 namespace poolgrad::kernels {
 namespace {

@@ -2,7 +2,7 @@
 #include "kernels/cuda/fold/fold.cuh"
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/rows/rows.cuh"
-#include "kernels/definition/norm.h"
+#include "kernels/functors/norm.h"
 
 namespace poolgrad::kernels {
 namespace cuda {

@@ -4,7 +4,7 @@
 
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/rows/rows.cuh"
-#include "kernels/definition/trigonometry.h"
+#include "kernels/functors/trigonometry.h"
 
 namespace poolgrad::kernels {
 namespace {

@@ -13,7 +13,7 @@
 #include "kernels/cpu/reduction_plan.h"
 #include "kernels/cuda/collectives.cuh"
 #include "kernels/cuda/elements.cuh"
-#include "kernels/definition/math.h"
+#include "kernels/functors/math.h"
 #include "kernels/with_type.h"
 
 namespace poolgrad::kernels::cuda {

@@ -103,10 +103,10 @@ void on_cuda::log_softmax(Stream stream, const View& out, const View& x) {
   });
 }
 
-void on_cuda::log_sum_exp(Stream stream, const View& out, const View& x) {
+void on_cuda::logsumexp(Stream stream, const View& out, const View& x) {
   with_floating_type(x.dtype, [&]<class S>(S) {
     cuda::for_each_row<S>(
-        "log_sum_exp", stream, x, {x.data}, {out.data},
+        "logsumexp", stream, x, {x.data}, {out.data},
         LogSumExpRow<S>{out.as<S>(), out.dtype == dtype_of<Compute<S>> ? out.as<Compute<S>>() : nullptr,
                         x.as<const S>()});
   });

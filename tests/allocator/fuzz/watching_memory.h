@@ -6,8 +6,8 @@
 #include <map>
 #include <string>
 
-#include "allocator/front/thread_cache.h"
 #include "allocator/memory/memory_adaptor.h"
+#include "allocator/thread_cache/thread_cache.h"
 #include "tests/allocator/fuzz/stream_clocks.h"
 
 namespace poolgrad::testing {
@@ -87,7 +87,7 @@ class WatchingMemory : public MemoryAdaptor {
   }
 
   EventId record_event(Stream stream) override {
-    const std::uint64_t handle = ThreadCaches::handle_of(stream);
+    const std::uint64_t handle = ThreadCacheTable::handle_of(stream);
     if (!clocks_.exists(handle)) complain("records an event on stream " + std::to_string(handle) + ", not there");
     const EventId event = inner().record_event(stream);
     clocks_.record(handle, event);
@@ -99,7 +99,7 @@ class WatchingMemory : public MemoryAdaptor {
     return finished;
   }
   void stream_wait(Stream stream, EventId event) override {
-    const std::uint64_t handle = ThreadCaches::handle_of(stream);
+    const std::uint64_t handle = ThreadCacheTable::handle_of(stream);
     if (!clocks_.exists(handle)) complain("lets stream " + std::to_string(handle) + " wait, which is not there");
     inner().stream_wait(stream, event);
     clocks_.wait(handle, event);

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "allocator/front/thread_cache.h"
+#include "allocator/thread_cache/thread_cache.h"
 #include "tests/allocator/fuzz/episode.h"
 
 namespace poolgrad::testing {
@@ -22,7 +22,7 @@ class MappedStreams : public MemoryAdaptor {
 
  private:
   Stream mapped(Stream stream) const {
-    return {stream.device, streams_[ThreadCaches::handle_of(stream) % streams_.size()]};
+    return {stream.device, streams_[ThreadCacheTable::handle_of(stream) % streams_.size()]};
   }
   std::vector<std::uint64_t> streams_;
 };

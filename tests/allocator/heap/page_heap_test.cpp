@@ -58,8 +58,8 @@ class PageHeapTest : public PoolTest {
     return *pool_;
   }
 
-  const RungStatistics& rung(RungId id) {
-    return (statistics_ = pool_->statistics()).rungs[static_cast<std::size_t>(id)];
+  const ReclaimStatistics& stage(ReclaimStageId id) {
+    return (statistics_ = pool_->statistics()).stages[static_cast<std::size_t>(id)];
   }
 
   // Allocates a comb of pages and frees every other one, `free` in all; returns the live ones.
@@ -204,7 +204,7 @@ std::vector<std::size_t> places(std::unique_ptr<DeviceMemory> memory, AllocatorC
     if (void* const* pointer = std::get_if<void*>(&result)) live.emplace_back(*pointer, bytes);
     addresses.push_back(live.empty() ? 0 : reinterpret_cast<std::uintptr_t>(live.back().first));
   }
-  EXPECT_GT(pool.statistics().rungs[static_cast<std::size_t>(RungId::stitch)].bytes, 0u);
+  EXPECT_GT(pool.statistics().stages[static_cast<std::size_t>(ReclaimStageId::stitch)].bytes, 0u);
   std::vector<std::size_t> offsets;
   const auto blocks = pool.snapshot();
   for (const std::uintptr_t address : addresses) {
@@ -238,7 +238,7 @@ TEST_P(PageHeapTest, MovesScatteredPagesIntoOneRun) {
   EXPECT_EQ(pool_->statistics().reserved_bytes.current, 12 * page);
   EXPECT_EQ(calls_.decommits, 0u);
   EXPECT_GT(calls_.moves, 0u);
-  EXPECT_GT(rung(RungId::stitch).bytes, 0u);
+  EXPECT_GT(stage(ReclaimStageId::stitch).bytes, 0u);
   expect_invariants(*pool_);
   if (pool_->device().is_cpu()) std::memset(large, 0xEE, 6 * page);
   EXPECT_TRUE(intact(kept));
@@ -253,8 +253,8 @@ TEST_P(PageHeapTest, MovesOnlyThePagesBeyondTheBudget) {
   const auto kept = comb(6);
   void* large = allocate(*pool_, 7 * page);
   EXPECT_EQ(pool_->statistics().reserved_bytes.current, 14 * page);
-  EXPECT_EQ(rung(RungId::release).bytes, 0u);
-  EXPECT_LE(rung(RungId::stitch).bytes, 5 * page);
+  EXPECT_EQ(stage(ReclaimStageId::release).bytes, 0u);
+  EXPECT_LE(stage(ReclaimStageId::stitch).bytes, 5 * page);
   EXPECT_TRUE(intact(kept));
   deallocate(*pool_, large, 7 * page);
 }
@@ -267,7 +267,7 @@ TEST_P(PageHeapTest, MovesIdlePagesBeforeItGrows) {
   const auto kept = comb(20);
   deallocate(*pool_, idle, 40 * page);
   void* large = allocate(*pool_, 70 * page);
-  EXPECT_EQ(rung(RungId::stitch).bytes, 60 * page);
+  EXPECT_EQ(stage(ReclaimStageId::stitch).bytes, 60 * page);
   EXPECT_EQ(pool_->statistics().reserved_bytes.current, (1 + 20 + 70) * page);
   EXPECT_EQ(calls_.decommits, 0u);
   expect_invariants(*pool_);

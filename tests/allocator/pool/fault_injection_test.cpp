@@ -237,7 +237,7 @@ class AnyExceptionTest : public PoolTest {
         if (step >= 3 && i % 8 == 6 && !live.empty()) {
           Live& block = live.back();
           const std::uint64_t next = (block.stream + 1) % 3;
-          attempt([&] { block.stream = pool.hand_on(block.pointer, stream(next)) ? next : block.stream; });
+          attempt([&] { block.stream = pool.transfer_to_stream(block.pointer, stream(next)) ? next : block.stream; });
           const std::size_t wanted = block.bytes + granularity;
           attempt([&] {
             const Stream own = stream(block.stream);

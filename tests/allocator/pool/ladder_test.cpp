@@ -1,4 +1,4 @@
-#include "allocator/pool/ladder.h"
+#include "allocator/pool/reclaim_policy.h"
 
 #include <algorithm>
 #include <array>
@@ -13,125 +13,130 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-constexpr std::array ids = {RungId::poll,   RungId::other_streams, RungId::magazines,     RungId::coalesce,
-                            RungId::commit, RungId::stitch,        RungId::release,       RungId::synchronise,
-                            RungId::borrow, RungId::wait,          RungId::derived_cache, RungId::offload};
+constexpr std::array ids = {ReclaimStageId::poll,     ReclaimStageId::other_streams, ReclaimStageId::magazines,
+                            ReclaimStageId::coalesce, ReclaimStageId::commit,        ReclaimStageId::stitch,
+                            ReclaimStageId::release,  ReclaimStageId::synchronise,   ReclaimStageId::borrow,
+                            ReclaimStageId::wait,     ReclaimStageId::derived_cache, ReclaimStageId::offload};
 
 // Names are "a", "b", ... in ascending order.
-Rung rung(const std::string& name, std::vector<std::string>& visited, std::size_t estimate, std::size_t yield) {
-  return {ids[static_cast<std::size_t>(name[0] - 'a')], name, [estimate](Need&) { return estimate; },
-          [&visited, name, yield](Need&) {
+ReclaimStage stage(const std::string& name, std::vector<std::string>& visited, std::size_t estimate,
+                   std::size_t yield) {
+  return {ids[static_cast<std::size_t>(name[0] - 'a')], name, [estimate](AllocationAttempt&) { return estimate; },
+          [&visited, name, yield](AllocationAttempt&) {
             visited.push_back(name);
             return yield;
           }};
 }
 
-std::vector<Yield> climb(
-    const std::vector<Rung>& rungs, Need& need, const EmergencyLadder::Search& search = [](Need&) {}) {
-  return EmergencyLadder::climb(rungs, need, search, [](const Rung&, std::size_t, std::uint64_t) {});
+std::vector<ReclaimResult> reclaim(
+    const std::vector<ReclaimStage>& stages, AllocationAttempt& attempt,
+    const ReclaimLoop::Search& search = [](AllocationAttempt&) {}) {
+  return ReclaimLoop::reclaim(stages, attempt, search, [](const ReclaimStage&, std::size_t, std::uint64_t) {});
 }
 
-TEST(EmergencyLadder, TriesStagesInOrderAndSkipsThoseWithoutYield) {
+TEST(ReclaimLoop, TriesStagesInOrderAndSkipsThoseWithoutYield) {
   std::vector<std::string> visited;
-  Need need;
-  const auto yields = climb({rung("a", visited, 1, 0), rung("b", visited, 0, 5), rung("c", visited, 1, 0)}, need,
-                            [](Need&) { FAIL() << "nothing was released"; });
+  AllocationAttempt attempt;
+  const auto yields = reclaim({stage("a", visited, 1, 0), stage("b", visited, 0, 5), stage("c", visited, 1, 0)},
+                              attempt, [](AllocationAttempt&) { FAIL() << "nothing was released"; });
   EXPECT_THAT(visited, ElementsAre("a", "c"));
   ASSERT_EQ(yields.size(), 3u);
-  EXPECT_EQ(yields[2].rung, "c");
+  EXPECT_EQ(yields[2].stage, "c");
   EXPECT_EQ(yields[0].runs, 1u);
   EXPECT_EQ(yields[1].runs, 0u);
-  EXPECT_EQ(need.block, nullptr);
+  EXPECT_EQ(attempt.block, nullptr);
 }
 
-TEST(EmergencyLadder, SearchesAgainAfterEachStageThatYields) {
+TEST(ReclaimLoop, SearchesAgainAfterEachStageThatYields) {
   std::vector<std::string> visited;
-  Need need;
+  AllocationAttempt attempt;
   Block block;
   int searches = 0;
-  const auto yields =
-      climb({rung("a", visited, 1, 10), rung("b", visited, 1, 20), rung("c", visited, 1, 30)}, need, [&](Need& n) {
-        if (++searches == 2) n.block = &block;
-      });
+  const auto yields = reclaim({stage("a", visited, 1, 10), stage("b", visited, 1, 20), stage("c", visited, 1, 30)},
+                              attempt, [&](AllocationAttempt& n) {
+                                if (++searches == 2) n.block = &block;
+                              });
   EXPECT_THAT(visited, ElementsAre("a", "a"));
   EXPECT_TRUE(yields.empty()) << "only a report of failure needs them";
-  EXPECT_EQ(need.block, &block);
+  EXPECT_EQ(attempt.block, &block);
 }
 
-TEST(EmergencyLadder, StartsOverWhenAStageYields) {
+TEST(ReclaimLoop, StartsOverWhenAStageYields) {
   std::vector<std::string> visited;
-  Need need;
-  Rung once = rung("c", visited, 1, 7);
-  once.estimate = [&](Need&) { return std::ranges::count(visited, "c") == 0 ? std::size_t{7} : 0; };
-  const auto yields = climb({rung("a", visited, 1, 0), rung("b", visited, 1, 0), once}, need);
+  AllocationAttempt attempt;
+  ReclaimStage once = stage("c", visited, 1, 7);
+  once.estimate = [&](AllocationAttempt&) { return std::ranges::count(visited, "c") == 0 ? std::size_t{7} : 0; };
+  const auto yields = reclaim({stage("a", visited, 1, 0), stage("b", visited, 1, 0), once}, attempt);
   EXPECT_THAT(visited, ElementsAre("a", "b", "c", "a", "b"));
   EXPECT_EQ(yields[2].bytes, 7u);
 }
 
-TEST(EmergencyLadder, EndsEvenIfEveryStageAlwaysYields) {
+TEST(ReclaimLoop, EndsEvenIfEveryStageAlwaysYields) {
   std::vector<std::string> visited;
-  std::vector<Rung> rungs;
-  for (char name = 'a'; name <= 'l'; ++name) rungs.push_back(rung(std::string(1, name), visited, 1, 1));
-  Need need;
-  climb(rungs, need);
+  std::vector<ReclaimStage> stages;
+  for (char name = 'a'; name <= 'l'; ++name) stages.push_back(stage(std::string(1, name), visited, 1, 1));
+  AllocationAttempt attempt;
+  reclaim(stages, attempt);
   EXPECT_EQ(visited.size(), 12u * 12u);
 }
 
-TEST(EmergencyLadder, SearchesOnceMoreAfterAnUntrustedStage) {
+TEST(ReclaimLoop, SearchesOnceMoreAfterAnUntrustedStage) {
   std::vector<std::string> visited;
-  Need need;
-  Rung stranger = rung("b", visited, 1, 0);
+  AllocationAttempt attempt;
+  ReclaimStage stranger = stage("b", visited, 1, 0);
   stranger.trusted = false;
   int searches = 0;
-  climb({rung("a", visited, 1, 0), stranger, rung("c", visited, 1, 0)}, need, [&](Need&) { ++searches; });
+  reclaim({stage("a", visited, 1, 0), stranger, stage("c", visited, 1, 0)}, attempt,
+          [&](AllocationAttempt&) { ++searches; });
   EXPECT_THAT(visited, ElementsAre("a", "b", "a", "c"));
   EXPECT_EQ(searches, 1);
 }
 
-TEST(EmergencyLadder, ReportsEachRun) {
+TEST(ReclaimLoop, ReportsEachRun) {
   std::vector<std::string> visited;
-  std::vector<std::pair<RungId, std::size_t>> runs;
-  Need need;
-  Rung waits = rung("b", visited, 1, 0);
+  std::vector<std::pair<ReclaimStageId, std::size_t>> runs;
+  AllocationAttempt attempt;
+  ReclaimStage waits = stage("b", visited, 1, 0);
   waits.yields = false;
-  EmergencyLadder::climb(
-      {rung("a", visited, 1, 3), waits}, need, [](Need&) {},
-      [&](const Rung& run, std::size_t bytes, std::uint64_t) { runs.emplace_back(run.id, bytes); });
-  EXPECT_THAT(runs, ElementsAre(std::pair(RungId::poll, 3u), std::pair(RungId::poll, 3u),
-                                std::pair(RungId::other_streams, 0u)));
+  ReclaimLoop::reclaim(
+      {stage("a", visited, 1, 3), waits}, attempt, [](AllocationAttempt&) {},
+      [&](const ReclaimStage& run, std::size_t bytes, std::uint64_t) { runs.emplace_back(run.id, bytes); });
+  EXPECT_THAT(runs, ElementsAre(std::pair(ReclaimStageId::poll, 3u), std::pair(ReclaimStageId::poll, 3u),
+                                std::pair(ReclaimStageId::other_streams, 0u)));
 }
 
-TEST(EmergencyLadder, RunsOnlyEarlierStagesInsideAStage) {
+TEST(ReclaimLoop, RunsOnlyEarlierStagesInsideAStage) {
   std::vector<std::string> visited;
   std::vector<std::string> inner;
-  Need need;
-  std::vector<Rung> rungs = {rung("a", visited, 1, 0), rung("b", visited, 1, 0), rung("c", visited, 1, 0)};
-  rungs.back().run = [&](Need&) -> std::size_t {
-    Need nested;
-    climb({rung("a", inner, 1, 0), rung("b", inner, 1, 0), rung("c", inner, 1, 0), rung("d", inner, 1, 0)}, nested);
+  AllocationAttempt attempt;
+  std::vector<ReclaimStage> stages = {stage("a", visited, 1, 0), stage("b", visited, 1, 0), stage("c", visited, 1, 0)};
+  stages.back().run = [&](AllocationAttempt&) -> std::size_t {
+    AllocationAttempt nested;
+    reclaim({stage("a", inner, 1, 0), stage("b", inner, 1, 0), stage("c", inner, 1, 0), stage("d", inner, 1, 0)},
+            nested);
     return 0;
   };
-  climb(rungs, need);
+  reclaim(stages, attempt);
   EXPECT_THAT(inner, ElementsAre("a", "b"));
-  climb({rung("l", visited, 1, 0)}, need);
+  reclaim({stage("l", visited, 1, 0)}, attempt);
   EXPECT_EQ(visited.back(), "l");
 }
 
-TEST(EmergencyLadder, NeverGoesFromOffloadingToRecomputing) {
+TEST(ReclaimLoop, NeverGoesFromOffloadingToRecomputing) {
   std::vector<std::string> inner;
-  for (const RungId id : {RungId::offload, RungId::rematerialise}) {
-    const EmergencyLadder::Running running(id);
-    Need nested;
-    Rung offload = rung("a", inner, 1, 0);
-    offload.id = RungId::offload;
-    climb({offload}, nested);
+  for (const ReclaimStageId id : {ReclaimStageId::offload, ReclaimStageId::rematerialise}) {
+    const ReclaimLoop::Running running(id);
+    AllocationAttempt nested;
+    ReclaimStage offload = stage("a", inner, 1, 0);
+    offload.id = ReclaimStageId::offload;
+    reclaim({offload}, nested);
   }
   EXPECT_THAT(inner, ElementsAre());
 }
 
 class Cache : public ReclaimClient {
  public:
-  Cache(CachingAllocator& pool, std::string name, double its_price, RungId kind = RungId::derived_cache)
+  Cache(CachingAllocator& pool, std::string name, double its_price, ReclaimStageId kind = ReclaimStageId::derived_cache)
       : price(its_price), pool_(pool), name_(std::move(name)), kind_(kind) {}
   ~Cache() override { drop(SIZE_MAX); }
 
@@ -143,7 +148,7 @@ class Cache : public ReclaimClient {
   bool claims_nothing = false;
 
   std::string name() const override { return name_; }
-  RungId kind() const override { return kind_; }
+  ReclaimStageId kind() const override { return kind_; }
   double price_per_byte() const override { return price; }
   std::size_t estimate() override {
     if (claims_nothing) return 0;
@@ -170,7 +175,7 @@ class Cache : public ReclaimClient {
 
   CachingAllocator& pool_;
   std::string name_;
-  RungId kind_;
+  ReclaimStageId kind_;
   std::size_t asked_ = 0;
   std::vector<std::pair<void*, std::size_t>> blocks_;
 };
@@ -218,7 +223,7 @@ TEST_P(ReclaimClientTest, IsAskedLastIfItsPriceIsNan) {
 TEST_P(ReclaimClientTest, IsEmptiedByTrimIfItIsADerivedCache) {
   CachingAllocator pool(memory(), {.budget = 8 * page});
   const auto derived = std::make_shared<Cache>(pool, "derived", 1.0);
-  const auto offloading = std::make_shared<Cache>(pool, "offloading", 1.0, RungId::offload);
+  const auto offloading = std::make_shared<Cache>(pool, "offloading", 1.0, ReclaimStageId::offload);
   for (const auto& client : {derived, offloading}) {
     pool.add_client(client);
     client->keep(page);
@@ -257,8 +262,8 @@ TEST_P(ReclaimClientTest, IsAskedCheapestFirstForTheNeededBytesOnly) {
 
 TEST_P(ReclaimClientTest, IsAskedByPriceOfAnyKindAfterCaches) {
   CachingAllocator pool(memory(), {.budget = 3 * page});
-  const auto recompute = std::make_shared<Cache>(pool, "recompute", 1.0, RungId::rematerialise);
-  const auto offload = std::make_shared<Cache>(pool, "offload", 2.0, RungId::offload);
+  const auto recompute = std::make_shared<Cache>(pool, "recompute", 1.0, ReclaimStageId::rematerialise);
+  const auto offload = std::make_shared<Cache>(pool, "offload", 2.0, ReclaimStageId::offload);
   const auto tables = std::make_shared<Cache>(pool, "tables", 3.0);
   const std::vector<std::shared_ptr<Cache>> all = {offload, recompute, tables};
   for (const auto& client : all) {
@@ -273,12 +278,12 @@ TEST_P(ReclaimClientTest, IsAskedByPriceOfAnyKindAfterCaches) {
   void* third = allocate(pool, page);
   EXPECT_THAT(asked(), ElementsAre(1u, 1u, 1u));
   for (void* block : {first, second, third}) deallocate(pool, block, page);
-  EXPECT_EQ(pool.statistics().rungs[static_cast<std::size_t>(RungId::rematerialise)].bytes, page);
+  EXPECT_EQ(pool.statistics().stages[static_cast<std::size_t>(ReclaimStageId::rematerialise)].bytes, page);
 }
 
 TEST_P(ReclaimClientTest, IsLeftAloneByRequestsOfLowPriority) {
   CachingAllocator pool(memory(), {.budget = page});
-  const auto client = std::make_shared<Cache>(pool, "client", 2.0, RungId::offload);
+  const auto client = std::make_shared<Cache>(pool, "client", 2.0, ReclaimStageId::offload);
   pool.add_client(client);
   client->keep(page);
   AllocationRequest request{.bytes = page, .alignment = 64, .stream = stream_of(pool)};
@@ -382,7 +387,7 @@ TEST_P(ReclaimClientTest, MayChangeItsPriceWhileOthersAreAsked) {
 TEST_P(ReclaimClientTest, MayLowerTheBudgetWhileItReclaims) {
   CachingAllocator pool(memory());
   const auto lower = std::make_shared<Cache>(pool, "lower", 0.0);
-  const auto upper = std::make_shared<Cache>(pool, "upper", 1.0, RungId::offload);
+  const auto upper = std::make_shared<Cache>(pool, "upper", 1.0, ReclaimStageId::offload);
   for (const auto& client : {lower, upper}) {
     pool.add_client(client);
     for (int i = 0; i < 4; ++i) client->keep(page);
@@ -432,7 +437,7 @@ TEST_P(ReclaimClientTest, AppearsInTheReport) {
 TEST_P(ReclaimClientTest, IsNotAskedForRequestsItCannotHelp) {
   CachingAllocator pool(memory(), {.budget = 4 * page});
   const std::array clients = {std::make_shared<Cache>(pool, "tables", 0.0),
-                              std::make_shared<Cache>(pool, "offloading", 1.0, RungId::offload)};
+                              std::make_shared<Cache>(pool, "offloading", 1.0, ReclaimStageId::offload)};
   for (const auto& client : clients) {
     pool.add_client(client);
     client->keep(page);
@@ -456,7 +461,7 @@ TEST_P(ReclaimClientTest, IsNotAskedForRequestsItCannotHelp) {
 TEST_P(ReclaimClientTest, IsAskedLastIfItsEstimateIsZero) {
   CachingAllocator pool(memory(), {.budget = 2 * page});
   const auto modest = std::make_shared<Cache>(pool, "modest", 0.0);
-  const auto open = std::make_shared<Cache>(pool, "open", 1.0, RungId::rematerialise);
+  const auto open = std::make_shared<Cache>(pool, "open", 1.0, ReclaimStageId::rematerialise);
   for (const auto& client : {modest, open}) {
     pool.add_client(client);
     client->keep(page);
@@ -508,7 +513,7 @@ TEST_P(ReclaimClientTest, IsRefusedIfNullOrWithoutPriceOrKind) {
     EXPECT_THAT(said(std::make_shared<Cache>(pool, "tables", price)),
                 HasSubstr("[add_client] the price of tables is " + std::to_string(price) + " nanoseconds a byte"));
   }
-  for (const RungId kind : {RungId::commit, RungId::callback}) {
+  for (const ReclaimStageId kind : {ReclaimStageId::commit, ReclaimStageId::callback}) {
     EXPECT_THAT(said(std::make_shared<Cache>(pool, "tables", 1.0, kind)),
                 HasSubstr("[add_client] the kind of tables is '" + std::string(to_string(kind)) + "'"));
   }
@@ -528,7 +533,7 @@ TEST_P(ReclaimClientTest, IsMeasuredAndNotBelieved) {
   deallocate(pool, other, page);
   liar->keep(page);
   other = allocate(pool, page);
-  EXPECT_EQ(pool.statistics().rungs[static_cast<std::size_t>(RungId::derived_cache)].bytes, page);
+  EXPECT_EQ(pool.statistics().stages[static_cast<std::size_t>(ReclaimStageId::derived_cache)].bytes, page);
   deallocate(pool, other, page);
   deallocate(pool, block, page);
 }

@@ -5,7 +5,7 @@
 #include <thread>
 
 #include "allocator/memory/simulated_memory.h"
-#include "allocator/pool/releaser.h"
+#include "allocator/pool/cache_trimmer.h"
 #include "tests/allocator/memory/test_memories.h"
 
 namespace poolgrad {
@@ -17,46 +17,47 @@ constexpr std::size_t page = std::size_t{2} << 20;
 
 struct Parts {
   explicit Parts(std::unique_ptr<DeviceMemory> memory, const AllocatorConfig& config = {})
-      : ground(std::move(memory), config),
-        arenas(ground.settings.granule, ground.settings.page, ground.memory->divisible()),
-        ledger(ground, arenas, [this](std::uint64_t stream, std::uint64_t) { new_tickets.push_back(stream); }),
-        pages(ground, arenas, ledger),
-        releaser(ground, arenas, ledger, pages) {}
+      : context(std::move(memory), config),
+        arenas(context.settings.granule, context.settings.page, context.memory->divisible()),
+        tracker(context, arenas, [this](std::uint64_t stream, std::uint64_t) { new_tickets.push_back(stream); }),
+        pages(context, arenas, tracker),
+        trimmer(context, arenas, tracker, pages) {}
 
-  Need need(std::size_t bytes, std::uint64_t stream = 0, Category category = Category::activation) const {
-    Need need;
-    need.requested = need.size = bytes;
-    need.alignment = 64;
-    need.stream = {ground.settings.device, stream};
-    need.tag = {category, 0};
-    return need;
+  AllocationAttempt attempt(std::size_t bytes, std::uint64_t stream = 0,
+                            Category category = Category::activation) const {
+    AllocationAttempt attempt;
+    attempt.requested = attempt.size = bytes;
+    attempt.alignment = 64;
+    attempt.stream = {context.settings.device, stream};
+    attempt.tag = {category, 0};
+    return attempt;
   }
-  Stream stream(std::uint64_t id) const { return {ground.settings.device, id}; }
+  Stream stream(std::uint64_t id) const { return {context.settings.device, id}; }
   /// A busy block on new pages.
   Block* commit(PoolLock& lock, std::size_t bytes, Category category = Category::activation) {
-    Need wanted = need(bytes, 0, category);
+    AllocationAttempt wanted = attempt(bytes, 0, category);
     EXPECT_EQ(pages.commit(lock, wanted), bytes);
     return wanted.block;
   }
   /// Does the last step of an allocation.
   Block* hand_out(Block* block) {
     Arena::mark_live(block);
-    ground.accounts.handed_out(*block);
+    context.accounts.handed_out(*block);
     return block;
   }
   /// Does the first step of a free.
-  Block* withdraw(Block* block) {
+  Block* record_free(Block* block) {
     Arena::clear_live(block);
-    ground.accounts.given_back(*block);
+    context.accounts.given_back(*block);
     return block;
   }
 
   std::vector<std::uint64_t> new_tickets;
-  Ground ground;
+  PoolContext context;
   Arenas arenas;
-  StreamLedger ledger;
-  PageSupply pages;
-  Releaser releaser;
+  StreamTracker tracker;
+  PageProvider pages;
+  CacheTrimmer trimmer;
 };
 
 std::unique_ptr<DeviceMemory> device(std::size_t pages) {
@@ -155,28 +156,28 @@ TEST(Accounts, FollowTheStatesOfABlock) {
   }
 }
 
-TEST(PageSupply, CommitsWithinTheBudgetAndCountsBeforeTheDeviceIsAsked) {
+TEST(PageProvider, CommitsWithinTheBudgetAndCountsBeforeTheDeviceIsAsked) {
   Parts parts(device(8), {.budget = 3 * page});
-  PoolLock lock(parts.ground.mutex);
+  PoolLock lock(parts.context.mutex);
   parts.commit(lock, 2 * page);
   EXPECT_EQ(parts.pages.unused_budget(), page);
-  Need more = parts.need(2 * page);
+  AllocationAttempt more = parts.attempt(2 * page);
   EXPECT_EQ(parts.pages.page_deficit(more), 2 * page);
   EXPECT_EQ(parts.pages.commit(lock, more), 0u);
   EXPECT_TRUE(more.refused);
   EXPECT_FALSE(more.device_full);
-  EXPECT_EQ(parts.ground.accounts.reserved_bytes.current, 2 * page);
-  EXPECT_EQ(parts.ground.memory->info().free, 6 * page);
+  EXPECT_EQ(parts.context.accounts.reserved_bytes.current, 2 * page);
+  EXPECT_EQ(parts.context.memory->info().free, 6 * page);
 }
 
-TEST(PageSupply, LeavesNothingReservedWhenTheDeviceRefuses) {
+TEST(PageProvider, LeavesNothingReservedWhenTheDeviceRefuses) {
   Parts parts(device(1), {.budget = 8 * page});
-  PoolLock lock(parts.ground.mutex);
-  Need need = parts.need(2 * page);
-  EXPECT_EQ(parts.pages.commit(lock, need), 0u);
-  EXPECT_TRUE(need.device_full);
-  EXPECT_EQ(parts.ground.accounts.reserved_bytes.current, 0u);
-  EXPECT_EQ(parts.ground.memory->info().free, page);
+  PoolLock lock(parts.context.mutex);
+  AllocationAttempt attempt = parts.attempt(2 * page);
+  EXPECT_EQ(parts.pages.commit(lock, attempt), 0u);
+  EXPECT_TRUE(attempt.device_full);
+  EXPECT_EQ(parts.context.accounts.reserved_bytes.current, 0u);
+  EXPECT_EQ(parts.context.memory->info().free, page);
   EXPECT_EQ(parts.arenas.free_bytes(), 0u);
 }
 
@@ -196,12 +197,12 @@ class FewAddresses : public MemoryAdaptor {
   std::size_t addresses_;
 };
 
-TEST(PageSupply, TakesSmallWindowsWhenAddressesAreScarce) {
+TEST(PageProvider, TakesSmallWindowsWhenAddressesAreScarce) {
   const std::size_t mib = std::size_t{1} << 20;
   auto few = std::make_unique<FewAddresses>(device(2048), 520 * mib);
   FewAddresses& memory = *few;
   Parts parts(std::move(few));
-  PoolLock lock(parts.ground.mutex);
+  PoolLock lock(parts.context.mutex);
   parts.commit(lock, page);
   EXPECT_EQ(memory.left(), 264 * mib) << "the device has more than there are addresses";
   parts.commit(lock, page, Category::parameter);
@@ -211,14 +212,14 @@ TEST(PageSupply, TakesSmallWindowsWhenAddressesAreScarce) {
   EXPECT_EQ(memory.left(), 4 * mib);
 }
 
-TEST(PageSupply, MovesFreePagesOfAFullDeviceWithinTheBudget) {
+TEST(PageProvider, MovesFreePagesOfAFullDeviceWithinTheBudget) {
   Parts parts(device(64));
-  PoolLock lock(parts.ground.mutex);
-  parts.ledger.put_back(parts.commit(lock, 8 * page));
-  Need need = parts.need(8 * page);
-  EXPECT_EQ(parts.pages.stitchable_bytes(need), 0u);
-  need.device_full = true;
-  EXPECT_EQ(parts.pages.stitchable_bytes(need), 8 * page);
+  PoolLock lock(parts.context.mutex);
+  parts.tracker.put_back(parts.commit(lock, 8 * page));
+  AllocationAttempt attempt = parts.attempt(8 * page);
+  EXPECT_EQ(parts.pages.stitchable_bytes(attempt), 0u);
+  attempt.device_full = true;
+  EXPECT_EQ(parts.pages.stitchable_bytes(attempt), 8 * page);
 }
 
 // A device of many pages and few addresses, whose windows are small.
@@ -242,96 +243,96 @@ class SmallWindows : public MemoryAdaptor {
   std::size_t addresses_;
 };
 
-TEST(PageSupply, ReturnsEmptyWindowsForALargeRequest) {
+TEST(PageProvider, ReturnsEmptyWindowsForALargeRequest) {
   Parts parts(std::make_unique<SmallWindows>(device(64), 8 * page, 16 * page), {.budget = 64 * page});
-  PoolLock lock(parts.ground.mutex);
-  for (Block* block : {parts.commit(lock, 8 * page), parts.commit(lock, 8 * page)}) parts.ledger.put_back(block);
-  EXPECT_EQ(parts.releaser.release(lock, SIZE_MAX), 16 * page);
+  PoolLock lock(parts.context.mutex);
+  for (Block* block : {parts.commit(lock, 8 * page), parts.commit(lock, 8 * page)}) parts.tracker.put_back(block);
+  EXPECT_EQ(parts.trimmer.release(lock, SIZE_MAX), 16 * page);
   parts.commit(lock, 16 * page);
 }
 
-TEST(PageSupply, LeavesNothingReservedWhenTheDeviceThrows) {
+TEST(PageProvider, LeavesNothingReservedWhenTheDeviceThrows) {
   auto failing = std::make_unique<FailingMemory>(device(8));
   FailingMemory& memory = *failing;
   Parts parts(std::move(failing));
   memory.fail_by([] { throw 1; });
-  PoolLock lock(parts.ground.mutex);
+  PoolLock lock(parts.context.mutex);
   for (const std::uint64_t call : {1u, 2u}) {  // reserve(), commit()
     memory.fail_call(memory.calls() + call);
-    Need need = parts.need(page);
-    EXPECT_THROW(parts.pages.commit(lock, need), int);
-    EXPECT_EQ(parts.ground.accounts.reserved_bytes.current, 0u);
+    AllocationAttempt attempt = parts.attempt(page);
+    EXPECT_THROW(parts.pages.commit(lock, attempt), int);
+    EXPECT_EQ(parts.context.accounts.reserved_bytes.current, 0u);
     EXPECT_EQ(parts.arenas.free_bytes(), 0u);
-    EXPECT_EQ(parts.ground.mutex.calls_under_way(), 0u);
+    EXPECT_EQ(parts.context.mutex.calls_under_way(), 0u);
   }
   memory.fail_call(0, 0);
   parts.commit(lock, page);
 }
 
-TEST(Releaser, ReleasesTheOldestPagesOfBothArenas) {
+TEST(CacheTrimmer, ReleasesTheOldestPagesOfBothArenas) {
   Parts parts(device(8));
-  PoolLock lock(parts.ground.mutex);
+  PoolLock lock(parts.context.mutex);
   Block* const long_lived = parts.commit(lock, page, Category::parameter);
   Block* const transient = parts.commit(lock, page);
-  parts.ground.accounts.tick = 7;
-  parts.ledger.put_back(long_lived);
-  parts.ground.accounts.tick = 8;
-  parts.ledger.put_back(transient);
-  EXPECT_EQ(parts.releaser.pinned_bytes(), 0u);
-  EXPECT_EQ(parts.releaser.release(lock, 1), page);
+  parts.context.accounts.tick = 7;
+  parts.tracker.put_back(long_lived);
+  parts.context.accounts.tick = 8;
+  parts.tracker.put_back(transient);
+  EXPECT_EQ(parts.trimmer.pinned_bytes(), 0u);
+  EXPECT_EQ(parts.trimmer.release(lock, 1), page);
   EXPECT_EQ(parts.arenas.of(Tag{Category::parameter, 0}).free_bytes(), 0u);
   EXPECT_EQ(parts.arenas.of(Tag{Category::activation, 0}).free_bytes(), page);
-  EXPECT_EQ(parts.releaser.release(lock, SIZE_MAX), page);
-  EXPECT_EQ(parts.releaser.release(lock, SIZE_MAX), 0u);
-  EXPECT_EQ(parts.ground.memory->info().free, 8 * page);
+  EXPECT_EQ(parts.trimmer.release(lock, SIZE_MAX), page);
+  EXPECT_EQ(parts.trimmer.release(lock, SIZE_MAX), 0u);
+  EXPECT_EQ(parts.context.memory->info().free, 8 * page);
 }
 
-TEST(Releaser, ReleasesNoMoreThanAFullDeviceLacks) {
+TEST(CacheTrimmer, ReleasesNoMoreThanAFullDeviceLacks) {
   Parts parts(device(4096));
-  PoolLock lock(parts.ground.mutex);
+  PoolLock lock(parts.context.mutex);
   std::vector<Block*> blocks(6);  // a handle of four pages each
   for (Block*& block : blocks) block = parts.commit(lock, 4 * page);
-  for (const std::size_t i : {0u, 2u, 4u}) parts.ledger.put_back(blocks[i]);
-  Need need = parts.need(2 * page);
-  need.device_full = true;
-  EXPECT_EQ(parts.releaser.release_for(lock, need), 4 * page);
+  for (const std::size_t i : {0u, 2u, 4u}) parts.tracker.put_back(blocks[i]);
+  AllocationAttempt attempt = parts.attempt(2 * page);
+  attempt.device_full = true;
+  EXPECT_EQ(parts.trimmer.release_for(lock, attempt), 4 * page);
 }
 
-TEST(StreamLedger, FreesAtOnceOnTheOwnStreamAndLaterOnOthers) {
+TEST(StreamTracker, FreesAtOnceOnTheOwnStreamAndLaterOnOthers) {
   auto slow = std::make_unique<DelayedMemory>(device(8));
   DelayedMemory& delays = *slow;
   Parts parts(std::move(slow));
-  PoolLock lock(parts.ground.mutex);
+  PoolLock lock(parts.context.mutex);
   Block* block = parts.hand_out(parts.commit(lock, page));
-  parts.ledger.free(lock, parts.withdraw(block), parts.stream(0));
+  parts.tracker.free(lock, parts.record_free(block), parts.stream(0));
   EXPECT_EQ(parts.arenas.free_bytes(), page);
-  EXPECT_EQ(parts.ground.accounts.active_bytes.current, 0u);
+  EXPECT_EQ(parts.context.accounts.active_bytes.current, 0u);
 
   block = parts.hand_out(parts.arenas.of(Tag{}).take(page, 64, 0));
-  parts.ledger.free(lock, parts.withdraw(block), parts.stream(7));
-  EXPECT_EQ(parts.ledger.pending_bytes(), page);
-  EXPECT_EQ(parts.ledger.poll_pending(lock), 0u);
+  parts.tracker.free(lock, parts.record_free(block), parts.stream(7));
+  EXPECT_EQ(parts.tracker.pending_bytes(), page);
+  EXPECT_EQ(parts.tracker.poll_pending(lock), 0u);
   EXPECT_THAT(parts.new_tickets, ElementsAre(7u));
-  EXPECT_EQ(parts.ground.accounts.active_bytes.current, page);
+  EXPECT_EQ(parts.context.accounts.active_bytes.current, page);
   delays.finish_events();
-  EXPECT_EQ(parts.ledger.poll_pending(lock), page);
+  EXPECT_EQ(parts.tracker.poll_pending(lock), page);
   EXPECT_EQ(parts.arenas.free_bytes(), page);
-  EXPECT_EQ(parts.ground.accounts.active_bytes.current, 0u);
+  EXPECT_EQ(parts.context.accounts.active_bytes.current, 0u);
 }
 
-TEST(StreamLedger, GivesABlockToAnotherStreamBehindOneEvent) {
+TEST(StreamTracker, GivesABlockToAnotherStreamBehindOneEvent) {
   Parts parts(device(8));
-  PoolLock lock(parts.ground.mutex);
-  parts.ledger.put_back(parts.commit(lock, page));
+  PoolLock lock(parts.context.mutex);
+  parts.tracker.put_back(parts.commit(lock, page));
   for (const std::uint64_t events : {1u, 1u}) {
-    Need need = parts.need(page, 5);
-    EXPECT_EQ(parts.ledger.take_from_other_streams(lock, need, parts.arenas.of(need.tag)), page);
-    ASSERT_NE(need.block, nullptr);
-    EXPECT_EQ(need.block->stream, 5u);
-    EXPECT_EQ(parts.ground.accounts.events_recorded, events);
-    need.block->stream = 0;  // as if it had been freed before the event was recorded
-    need.block->ticket = 1;
-    parts.arenas.of(need.block).put(need.block);
+    AllocationAttempt attempt = parts.attempt(page, 5);
+    EXPECT_EQ(parts.tracker.take_from_other_streams(lock, attempt, parts.arenas.of(attempt.tag)), page);
+    ASSERT_NE(attempt.block, nullptr);
+    EXPECT_EQ(attempt.block->stream, 5u);
+    EXPECT_EQ(parts.context.accounts.events_recorded, events);
+    attempt.block->stream = 0;  // as if it had been freed before the event was recorded
+    attempt.block->ticket = 1;
+    parts.arenas.of(attempt.block).put(attempt.block);
   }
 }
 

@@ -189,23 +189,23 @@ TEST_P(StreamOrderTest, EndsAUseWhenTheOwnerHasWaitedForIt) {
 
 TEST_P(StreamOrderTest, TransfersALiveBlockAfterAllItsUses) {
   void* block = allocate(*pool_, page, Category::activation, 1);
-  EXPECT_TRUE(pool_->hand_on(block, stream_of(*pool_, 1))) << "to its own stream";
+  EXPECT_TRUE(pool_->transfer_to_stream(block, stream_of(*pool_, 1))) << "to its own stream";
   EXPECT_EQ(pool_->statistics().events_recorded, 0u);
   pool_->use(block, stream_of(*pool_, 2));
-  EXPECT_TRUE(pool_->hand_on(block, stream_of(*pool_, 1)));
+  EXPECT_TRUE(pool_->transfer_to_stream(block, stream_of(*pool_, 1)));
   EXPECT_EQ(device_->waits(), 1u);
-  EXPECT_TRUE(pool_->hand_on(block, stream_of(*pool_, 3)));
+  EXPECT_TRUE(pool_->transfer_to_stream(block, stream_of(*pool_, 3)));
   EXPECT_EQ(device_->waits(), 2u) << "for stream 1, which has waited for stream 2";
   deallocate(*pool_, block, page, 3);
   EXPECT_EQ(pool_->statistics().active_bytes.current, 0u) << "stream 3's own";
-  EXPECT_THROW(pool_->hand_on(block, stream_of(*pool_, 3)), ValueError);
+  EXPECT_THROW(pool_->transfer_to_stream(block, stream_of(*pool_, 3)), ValueError);
   expect_invariants(*pool_);
 }
 
 TEST_P(StreamOrderTest, TransfersABlockToANewStreamOfTheSameId) {
   void* block = allocate(*pool_, page, Category::activation, 1);
   pool_->stream_destroyed(stream_of(*pool_, 1));
-  EXPECT_TRUE(pool_->hand_on(block, stream_of(*pool_, 1)));
+  EXPECT_TRUE(pool_->transfer_to_stream(block, stream_of(*pool_, 1)));
   EXPECT_EQ(device_->waits(), 1u);
   deallocate(*pool_, block, page, 1);
   EXPECT_EQ(pool_->statistics().active_bytes.current, 0u);
@@ -277,7 +277,7 @@ TEST_P(StreamHooksTest, ATransferKeepsUsesDuringIt) {
   void* block = allocate(*pool_, page, Category::activation, 1);
   pool_->use(block, stream_of(*pool_, 3));
   device_->after_record = [&] { pool_->use(block, stream_of(*pool_, 3)); };
-  EXPECT_TRUE(pool_->hand_on(block, stream_of(*pool_, 2)));
+  EXPECT_TRUE(pool_->transfer_to_stream(block, stream_of(*pool_, 2)));
   deallocate(*pool_, block, page, 2);
   EXPECT_EQ(pool_->statistics().active_bytes.current, page) << "the use after the event is not over";
   expect_invariants(*pool_);
@@ -287,7 +287,7 @@ TEST_P(StreamHooksTest, ATransferredBlockIsFreeOnItsNewStreamOnly) {
   void* block = allocate(*pool_, page, Category::activation, 1);
   pool_->use(block, stream_of(*pool_, 2));
   pool_->use(block, stream_of(*pool_, 3));
-  EXPECT_TRUE(pool_->hand_on(block, stream_of(*pool_, 2)));
+  EXPECT_TRUE(pool_->transfer_to_stream(block, stream_of(*pool_, 2)));
   deallocate(*pool_, block, page, 2);
   EXPECT_EQ(pool_->statistics().active_bytes.current, 0u);
   expect_invariants(*pool_);
@@ -298,8 +298,8 @@ TEST_P(StreamHooksTest, ARefusedTransferLeavesTheBlockUnchanged) {
   void* used = allocate(*pool_, page, Category::activation, 1);
   pool_->use(used, stream_of(*pool_, 3));
   device_->refuses_waits = true;
-  EXPECT_FALSE(pool_->hand_on(block, stream_of(*pool_, 2)));
-  EXPECT_FALSE(pool_->hand_on(used, stream_of(*pool_, 2)));
+  EXPECT_FALSE(pool_->transfer_to_stream(block, stream_of(*pool_, 2)));
+  EXPECT_FALSE(pool_->transfer_to_stream(used, stream_of(*pool_, 2)));
   device_->refuses_waits = false;
   EXPECT_TRUE(pool_->expand_in_place(block, page, page / 2, stream_of(*pool_, 1))) << "it is its stream's alone";
   deallocate(*pool_, block, page / 2, 1);

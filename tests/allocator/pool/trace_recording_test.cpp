@@ -207,7 +207,7 @@ TEST_P(TraceRecordingTest, NamesTheStreamsOfEvents) {
     }
   }
   EXPECT_EQ(streams[TraceKind::stream_order], std::set<std::uint64_t>{1});
-  EXPECT_EQ(streams[TraceKind::rung], std::set<std::uint64_t>{3});
+  EXPECT_EQ(streams[TraceKind::stage], std::set<std::uint64_t>{3});
   EXPECT_EQ(streams[TraceKind::out_of_memory], std::set<std::uint64_t>{3});
   EXPECT_EQ(streams[TraceKind::allocate], std::set<std::uint64_t>{3});
 }

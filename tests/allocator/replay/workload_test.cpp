@@ -115,7 +115,7 @@ TEST(WorkloadOf, OmitsFailedRequestsAndInternalEvents) {
   Recorder recorder;
   recorder.add(TraceKind::segment_map, 0x200000, 1 << 21);
   recorder.add(TraceKind::out_of_memory, 5, 1 << 30);
-  recorder.add(TraceKind::rung);
+  recorder.add(TraceKind::stage);
   recorder.allocate(0x200000, 1);
   recorder.add(TraceKind::segment_unmap, 0x200000, 1 << 21);
   EXPECT_THAT(kinds(recorder.workload()), ElementsAre(A));

@@ -47,7 +47,8 @@ TEST_P(StatisticsTest, CountARetryForEachRequestRefusedNewMemory) {
   deallocate(pool, allocate(pool, 2 * page), 2 * page);
   EXPECT_EQ(pool.statistics().num_alloc_retries, 0u);
   EXPECT_THROW(allocate(pool, 4 * page), OutOfMemoryError);
-  EXPECT_EQ(pool.statistics().num_alloc_retries, 1u) << "tried again in vain, however often the ladder was climbed";
+  EXPECT_EQ(pool.statistics().num_alloc_retries, 1u)
+      << "tried again in vain, however often the reclaim policy was climbed";
   deallocate(pool, allocate(pool, 2 * page), 2 * page);
   void* large = allocate(pool, 3 * page);  // two cached pages are released
   EXPECT_EQ(pool.statistics().num_alloc_retries, 2u);
@@ -58,8 +59,8 @@ TEST_P(StatisticsTest, CountARetryForEachRequestRefusedNewMemory) {
 
 std::uint64_t bytes_moved(const CachingAllocator& pool) {
   const Statistics statistics = pool.statistics();
-  const auto stitch = std::ranges::find(statistics.rungs, to_string(RungId::stitch), &RungStatistics::name);
-  return stitch == statistics.rungs.end() ? 0 : stitch->bytes;
+  const auto stitch = std::ranges::find(statistics.stages, to_string(ReclaimStageId::stitch), &ReclaimStatistics::name);
+  return stitch == statistics.stages.end() ? 0 : stitch->bytes;
 }
 
 TEST_P(StatisticsTest, CountARetryWhenCachedPagesMove) {

@@ -71,19 +71,19 @@ TEST(ChromeTrace, GivesEveryEventTheFieldsOfViewers) {
 TEST(ChromeTrace, ShowsStagesAndFailuresAsInstants) {
   Trace trace;
   trace.scopes = {"", "model.block3"};
-  TraceEvent rung;
-  rung.kind = TraceKind::rung;
-  rung.time = 1'500;
-  rung.rung = 4;
-  rung.size = 4096;
-  rung.address = 250;
+  TraceEvent stage;
+  stage.kind = TraceKind::stage;
+  stage.time = 1'500;
+  stage.stage = 4;
+  stage.size = 4096;
+  stage.address = 250;
   TraceEvent failure;
   failure.kind = TraceKind::out_of_memory;
   failure.time = 2'000;
   failure.size = 1 << 30;
   failure.address = 77;
   failure.scope = 1;
-  trace.events = {rung, failure};
+  trace.events = {stage, failure};
   const std::vector<json> instants = of_phase(written(cut_trace(trace)), "i");
   ASSERT_EQ(instants.size(), 2u);
   EXPECT_EQ(instants[0].at("name"), "commit");
@@ -101,7 +101,7 @@ TEST(ChromeTrace, StepsLastUntilTheNextOne) {
     event.size = trace.events.size() - 1;
     event.time = time;
   }
-  trace.events[2].kind = TraceKind::rung;
+  trace.events[2].kind = TraceKind::stage;
   const std::vector<json> steps = of_phase(written(cut_trace(trace)), "X");
   ASSERT_EQ(steps.size(), 2u);
   EXPECT_EQ(steps[0].at("name"), "step 0");

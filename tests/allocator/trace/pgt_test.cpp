@@ -88,7 +88,7 @@ TEST(Pgt, RoundTripsExtremeValues) {
     large.stream = 2;
     large.slack = UINT32_MAX;
     large.category = Category::unknown;
-    large.rung = large.flags = 255;
+    large.stage = large.flags = 255;
     TraceEvent small;
     small.kind = large.kind;
     trace.events.insert(trace.events.end(), {large, small, large});

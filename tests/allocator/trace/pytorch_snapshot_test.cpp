@@ -29,7 +29,7 @@ Trace read_one(const std::string& bytes) {
 std::vector<TraceEvent> shown(const Trace& trace) {
   std::vector<TraceEvent> events;
   for (const TraceEvent& event : trace.events)
-    if (event.kind != TraceKind::rung && event.kind != TraceKind::stream_use && event.kind != TraceKind::stream_order)
+    if (event.kind != TraceKind::stage && event.kind != TraceKind::stream_use && event.kind != TraceKind::stream_order)
       events.push_back(event);
   return events;
 }

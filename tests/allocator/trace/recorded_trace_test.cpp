@@ -83,7 +83,7 @@ TEST_P(RecordedTrace, IsConsistentForOneThread) {
   const std::uint64_t seed = seed_or(1);
   for (std::uint64_t round = 0; round < 4; ++round) {
     SCOPED_TRACE("seed " + std::to_string(seed) + ", round " + std::to_string(round));
-    // The budget is too small for all blocks: all stages of the emergency ladder run.
+    // The budget is too small for all blocks: all stages of the reclaim policy run.
     CachingAllocator pool(poolgrad::testing::make_memory("sim", 128 * page),
                           {.budget = (round % 2 == 0 ? 96 : 24) * page, .trace = GetParam()});
     run(pool, seed + round, 4000, true);

@@ -74,7 +74,8 @@ class SyntheticTrace {
 
   void act() {
     if (trace_.events.size() % 997 == 0) record(TraceKind::step, 0, steps_++);
-    if (chance(0.002)) record(TraceKind::rung, below(100000), below(page)).rung = static_cast<std::uint8_t>(below(14));
+    if (chance(0.002))
+      record(TraceKind::stage, below(100000), below(page)).stage = static_cast<std::uint8_t>(below(14));
     if (chance(0.001)) record(TraceKind::out_of_memory, below(page), 64 * page);
     if (chance(0.001)) record(TraceKind::stream_order, 1, 0);
     if (!waiting_.empty() && chance(0.2)) complete(below(waiting_.size()));

@@ -138,7 +138,7 @@ TEST(AttentionCore, AdaptiveBlocksIgnorePaddedPositions) {
       const auto first = [&](const Tensor& x) { return slice(x, 1, 0, kept); };
       const Tensor got = module(in.q, in.k, in.v, {.causal = causal, .key_padding = padding});
       const Tensor want = module(first(in.q), first(in.k), first(in.v), {.causal = causal});
-      EXPECT_TRUE(all_close(first(got), want, 1e-11, 1e-12)) << kept << (causal ? " causal" : "");
+      EXPECT_TRUE(allclose(first(got), want, 1e-11, 1e-12)) << kept << (causal ? " causal" : "");
     }
 }
 
@@ -153,7 +153,7 @@ TEST(AttentionCore, ARingRankTakesThePaddingOfTheWholeSequence) {
     const auto mine = [&](const Tensor& x) { return take_shard(x, Layout::striped, c.rank(), 4); };
     parts[static_cast<std::size_t>(c.rank())] = ring(mine(in.q), mine(in.k), mine(in.v), {.key_padding = padding});
   });
-  EXPECT_TRUE(all_close(join_shards(parts, Layout::striped), want, 1e-12, 1e-12));
+  EXPECT_TRUE(allclose(join_shards(parts, Layout::striped), want, 1e-12, 1e-12));
   RingAttention ring(Pattern::causal(), {.ring_size = 2});
   EXPECT_EQ(error_of<ShapeError>([&] { ring(in.q, in.k, in.v, {.key_padding = slice(padding, 1, 0, 24)}); }),
             "[ring_attend] the key padding must be (B, Nk) with Nk 48: q (2, 48, 4, 4) f64 on cpu, key_padding (2, 24) "
@@ -183,18 +183,18 @@ TEST(AttentionCore, AShellGivesItsCoreSlopesAndSinks) {
   by_name.load(by_pattern.named_parameters());
   const Tensor x = randn({2, 35, 16}, {.dtype = DType::f64}, generator);
   const Tensor a = by_pattern.forward(x), b = by_name.forward(x);
-  EXPECT_TRUE(all_close(a, b, 1e-11, 1e-12));
+  EXPECT_TRUE(allclose(a, b, 1e-11, 1e-12));
   sum(square(a)).backward();
   sum(square(b)).backward();
   const auto left = by_pattern.named_parameters(), right = by_name.named_parameters();
   ASSERT_EQ(left.size(), right.size());
   for (std::size_t n = 0; n < left.size(); ++n) {
     EXPECT_GT(norm(left[n].second.grad()).item(), 0.0) << left[n].first;
-    EXPECT_TRUE(all_close(left[n].second.grad(), right[n].second.grad(), 1e-9, 1e-10)) << left[n].first;
+    EXPECT_TRUE(allclose(left[n].second.grad(), right[n].second.grad(), 1e-9, 1e-10)) << left[n].first;
   }
   const Tensor padding = some_padding(35, {35, 20});
-  EXPECT_TRUE(all_close(by_name.forward(x, x, x, {.causal = true, .key_padding = padding}),
-                        by_pattern.forward(x, x, x, {.key_padding = padding}), 1e-11, 1e-12));
+  EXPECT_TRUE(allclose(by_name.forward(x, x, x, {.causal = true, .key_padding = padding}),
+                       by_pattern.forward(x, x, x, {.key_padding = padding}), 1e-11, 1e-12));
 }
 
 TEST(AttentionCore, RefusesInvalidOptions) {

@@ -95,7 +95,7 @@ TEST(BlockSelection, AttendsToTheMeansOfWholeBlocks) {
     problem.scale = 1 / std::sqrt(6.0);
     if (causal) problem.m = [](auto, auto, std::int64_t i, std::int64_t j) { return std::int64_t{j < i / block}; };
     const Tensor want = oracle::attend(problem).out.tensor(inputs.grad_out.shape());
-    EXPECT_TRUE(all_close(selection.summary_attention(inputs.q, inputs.k, inputs.v, causal), want, 1e-12, 1e-13));
+    EXPECT_TRUE(allclose(selection.summary_attention(inputs.q, inputs.k, inputs.v, causal), want, 1e-12, 1e-13));
   }
 }
 
@@ -108,7 +108,7 @@ TEST(BlockSelection, BlockMeansDoNotOverflowInF16) {
       const Tensor out = selection.summary_attention(inputs.q, inputs.k, v, causal, padding);
       const Tensor rows = slice(out, 1, causal ? 64 : 0);  // the first block sees no block before it
       EXPECT_EQ(out.dtype(), DType::f16);
-      EXPECT_TRUE(all_close(rows, full(rows.shape(), 2000.0, rows.options()), 2e-3)) << causal;
+      EXPECT_TRUE(allclose(rows, full(rows.shape(), 2000.0, rows.options()), 2e-3)) << causal;
     }
 }
 
@@ -142,7 +142,7 @@ TEST(AdaptiveBlockSparse, IsAttentionToTheChosenBlocksAndAGatedCoarseResult) {
         };
         const Tensor fine =
             defined({entry(inputs.q), entry(inputs.k), entry(inputs.v), entry(inputs.grad_out)}, m, causal).out;
-        EXPECT_TRUE(all_close(entry(out), fine + entry(coarse) * 0.5, 1e-11, 1e-12));  // sigmoid(0)
+        EXPECT_TRUE(allclose(entry(out), fine + entry(coarse) * 0.5, 1e-11, 1e-12));  // sigmoid(0)
       }
     }
 }

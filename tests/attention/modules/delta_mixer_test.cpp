@@ -71,8 +71,7 @@ TEST(DeltaMixer, IsItsOperatorsPositionByPosition) {
     DeltaMixer mixer(mixer_width, mixer_heads, small_mixer(delta), {.dtype = DType::f64, .generator = &generator});
     for (const std::int64_t length : {1, 8, 21}) {
       const Tensor x = sequences(length, generator);
-      EXPECT_TRUE(all_close(mixer(x), mixer_by_definition(mixer, x, delta), 1e-11, 1e-11))
-          << length << " seed " << seed;
+      EXPECT_TRUE(allclose(mixer(x), mixer_by_definition(mixer, x, delta), 1e-11, 1e-11)) << length << " seed " << seed;
     }
   }
 }
@@ -102,7 +101,7 @@ TEST(DeltaMixer, WritesTheSameOneByOneWithAStateOfConstantSize) {
       EXPECT_EQ(state.tensors[1].shape(), (Shape{2, mixer_heads, 4, 4}));
       EXPECT_TRUE(state.tensors[0].is_sole_owner()) << "a view would keep the chunk";
     }
-    EXPECT_TRUE(all_close(cat(pieces, 1), whole, tolerance, tolerance)) << to_string(dtype) << " seed " << seed;
+    EXPECT_TRUE(allclose(cat(pieces, 1), whole, tolerance, tolerance)) << to_string(dtype) << " seed " << seed;
   }
 }
 
@@ -164,10 +163,10 @@ TEST(DeltaMixer, GivesAModelTheSameLossInChunksAndUnderCheckpoints) {
   model->set_checkpointing({});
   const Tensor chunked = nn::chunked_loss(*model, tokens, targets, {.chunk = 7});
   const std::vector<Tensor> by_chunks = gradients(chunked);
-  EXPECT_TRUE(all_close(chunked, loss, 1e-12, 1e-12)) << "seed " << seed;
+  EXPECT_TRUE(allclose(chunked, loss, 1e-12, 1e-12)) << "seed " << seed;
   for (std::size_t i = 0; i < expected.size(); ++i) {
     EXPECT_TRUE(bit_equal(checkpointed[i], expected[i])) << i;
-    EXPECT_TRUE(all_close(by_chunks[i], expected[i], 1e-9, 1e-9)) << i << " seed " << seed;
+    EXPECT_TRUE(allclose(by_chunks[i], expected[i], 1e-9, 1e-9)) << i << " seed " << seed;
   }
 }
 

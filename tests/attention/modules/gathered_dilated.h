@@ -14,7 +14,7 @@
 #include "attention/pattern/pattern.h"
 #include "autograd/operators.h"
 #include "autograd/operators/shared.h"
-#include "kernels/definition/attention_dropout.h"
+#include "kernels/functors/attention_dropout.h"
 #include "tensor/creation.h"
 #include "tests/attention/attend_support.h"
 
@@ -160,7 +160,7 @@ inline BranchResult within_segment(const DilatedBranches& branches, int branch, 
   if (call.dropout_probability > 0.0) weights = weights * dropout_factors(call, heads, i, j);
   const MemoryScope results(Category::output);
   return {permute(matmul(weights, part(call.v, j)), {0, 2, 1, 3}),
-          unsqueeze(permute(log_sum_exp(scores, -1), {0, 2, 1}), -1)};
+          unsqueeze(permute(logsumexp(scores, -1), {0, 2, 1}), -1)};
 }
 
 inline BranchResult dilated_branch(const DilatedBranches& branches, int branch, const DilatedCall& call) {

@@ -69,10 +69,10 @@ TEST(MultiheadShell, RunsProjectionNormsCoreNormProjection) {
   };
   const Tensor want =
       linear(normed("post_norm", projected(2)), parameter(layer, "output.weight"), parameter(layer, "output.bias"));
-  EXPECT_TRUE(all_close(layer.forward(x), want, 1e-12, 1e-13));
+  EXPECT_TRUE(allclose(layer.forward(x), want, 1e-12, 1e-13));
   const Shape by_heads{2, 5, heads, width / heads};
-  EXPECT_TRUE(all_close(layer.core().last_q, reshape(normed("q_norm", projected(0)), by_heads), 1e-12, 1e-13));
-  EXPECT_TRUE(all_close(layer.core().last_k, reshape(normed("k_norm", projected(1)), by_heads), 1e-12, 1e-13));
+  EXPECT_TRUE(allclose(layer.core().last_q, reshape(normed("q_norm", projected(0)), by_heads), 1e-12, 1e-13));
+  EXPECT_TRUE(allclose(layer.core().last_k, reshape(normed("k_norm", projected(1)), by_heads), 1e-12, 1e-13));
 }
 
 TEST(MultiheadShell, HasOnlyTheParametersThatItUses) {
@@ -98,8 +98,8 @@ TEST(MultiheadShell, GivesTheGainToValuesAndOutputOnly) {
   const auto [packed, output] = weights(1.0);
   const auto [gained, gained_output] = weights(0.25);
   EXPECT_TRUE(bit_equal(slice(gained, 0, 0, 2 * width).copy(), slice(packed, 0, 0, 2 * width).copy()));
-  EXPECT_TRUE(all_close(slice(gained, 0, 2 * width), slice(packed, 0, 2 * width) * 0.25, 1e-15));
-  EXPECT_TRUE(all_close(gained_output, output * 0.25, 1e-15));
+  EXPECT_TRUE(allclose(slice(gained, 0, 2 * width), slice(packed, 0, 2 * width) * 0.25, 1e-15));
+  EXPECT_TRUE(allclose(gained_output, output * 0.25, 1e-15));
 }
 
 TEST(MultiheadShell, ProjectsDistinctQueryKeyAndValueSeparately) {
@@ -109,9 +109,9 @@ TEST(MultiheadShell, ProjectsDistinctQueryKeyAndValueSeparately) {
     randomise(layer);
     const Tensor x = input(9), same = x.copy(), other = x.copy();
     const Tensor whole = layer.forward(x);
-    EXPECT_TRUE(all_close(layer.forward(x, x, x), whole, 0, 0));
-    EXPECT_TRUE(all_close(layer.forward(x, same, same), whole, 1e-12, 1e-13));
-    EXPECT_TRUE(all_close(layer.forward(x, same, other), whole, 1e-12, 1e-13));
+    EXPECT_TRUE(allclose(layer.forward(x, x, x), whole, 0, 0));
+    EXPECT_TRUE(allclose(layer.forward(x, same, same), whole, 1e-12, 1e-13));
+    EXPECT_TRUE(allclose(layer.forward(x, same, other), whole, 1e-12, 1e-13));
     EXPECT_GT(max_difference(layer.forward(x, input(9, 1), same), whole), 1e-3);
     EXPECT_EQ(layer.forward(x, input(3, 1), input(3, 2)).shape(), x.shape());
   }
@@ -149,13 +149,13 @@ TEST(MultiheadShell, GivesTheSameAroundInterchangeableCores) {
     fused.load(readable.named_parameters());
     const Tensor x = input(21);
     const Tensor a = readable.forward(x), b = fused.forward(x);
-    EXPECT_TRUE(all_close(a, b, 1e-11, 1e-12));
+    EXPECT_TRUE(allclose(a, b, 1e-11, 1e-12));
     sum(square(a)).backward();
     sum(square(b)).backward();
     const auto left = readable.named_parameters(), right = fused.named_parameters();
     ASSERT_EQ(left.size(), right.size());
     for (std::size_t n = 0; n < left.size(); ++n)
-      EXPECT_TRUE(all_close(left[n].second.grad(), right[n].second.grad(), 1e-9, 1e-10)) << left[n].first;
+      EXPECT_TRUE(allclose(left[n].second.grad(), right[n].second.grad(), 1e-9, 1e-10)) << left[n].first;
   }
 }
 
@@ -170,7 +170,7 @@ TEST(MultiheadShell, ContinuesASequenceFromItsState) {
   for (const auto& [begin, end] : {std::pair{0, 5}, {5, 6}, {6, 7}, {7, 14}})
     pieces.push_back(layer.forward(slice(x, 1, begin, end), &state));
   EXPECT_EQ(state.length, 14);
-  EXPECT_TRUE(all_close(cat(pieces, 1), whole, 1e-11, 1e-12));
+  EXPECT_TRUE(allclose(cat(pieces, 1), whole, 1e-11, 1e-12));
 }
 
 TEST(MultiheadShell, ServesHalfPrecisionWithSingleParameters) {
@@ -190,12 +190,12 @@ TEST(MultiheadShell, RotatesQueriesAndKeysAfterTheirNorms) {
   const Tensor x = randn({2, 7, 16}, {.dtype = DType::f64}, generator), y = slice(x, 1, 4);
   plain.forward(x);
   rotating.forward(x);
-  EXPECT_TRUE(all_close(rotating.core().last_q, rope(plain.core().last_q, 0, 100.0), 1e-13, 1e-14));
-  EXPECT_TRUE(all_close(rotating.core().last_k, rope(plain.core().last_k, 0, 100.0), 1e-13, 1e-14));
+  EXPECT_TRUE(allclose(rotating.core().last_q, rope(plain.core().last_q, 0, 100.0), 1e-13, 1e-14));
+  EXPECT_TRUE(allclose(rotating.core().last_k, rope(plain.core().last_k, 0, 100.0), 1e-13, 1e-14));
   plain.forward(y, x, x);
   rotating.forward(y, x, x);
-  EXPECT_TRUE(all_close(rotating.core().last_q, rope(plain.core().last_q, 4, 100.0), 1e-13, 1e-14));
-  EXPECT_TRUE(all_close(rotating.core().last_k, rope(plain.core().last_k, 0, 100.0), 1e-13, 1e-14));
+  EXPECT_TRUE(allclose(rotating.core().last_q, rope(plain.core().last_q, 4, 100.0), 1e-13, 1e-14));
+  EXPECT_TRUE(allclose(rotating.core().last_k, rope(plain.core().last_k, 0, 100.0), 1e-13, 1e-14));
 }
 
 TEST(MultiheadShell, DropsWeightsInTrainingOnly) {
@@ -265,7 +265,7 @@ TEST(MultiheadAttention, RunsProjectionRotationAttentionProjection) {
     }
     const Tensor mixed = attend_by_definition(q, k, slice(packed, 2, 6), Pattern::window(3, 0)).out;
     const Tensor expected = linear(reshape(mixed, {2, 9, 16}), parameters[2].second, parameters[3].second);
-    EXPECT_TRUE(all_close(layer.forward(x), expected, 1e-11, 1e-12)) << rotates;
+    EXPECT_TRUE(allclose(layer.forward(x), expected, 1e-11, 1e-12)) << rotates;
   }
 }
 
@@ -307,7 +307,7 @@ TEST(MultiheadAttention, ReturnsTheWeightsOfEachHead) {
       const Tensor q = rope(slice(packed, 2, 0, 4)), k = rope(slice(packed, 2, 4, 6));
       const Tensor found = layer.weights(x);
       EXPECT_EQ(found.shape(), (Shape{2, 4, 10, 10}));
-      EXPECT_TRUE(all_close(found, from_data(weights_by_definition(q, k, pattern), found.shape()), 1e-11, 1e-12))
+      EXPECT_TRUE(allclose(found, from_data(weights_by_definition(q, k, pattern), found.shape()), 1e-11, 1e-12))
           << pattern.to_string() << ", " << ranks << " ranks";
     }
 }
@@ -322,8 +322,7 @@ TEST(MultiheadAttention, WeightsOfEveryPatternAndOptionMixTheValues) {
     const Tensor of_heads =
         reshape(expand(reshape(permute(v, {0, 2, 1, 3}), {2, 2, 1, 20, 4}), {2, 2, 2, 20, 4}), {2, 4, 20, 4});
     const Tensor mixed = reshape(permute(matmul(layer.weights(x), of_heads), {0, 2, 1, 3}), {2, 20, 16});
-    EXPECT_TRUE(all_close(linear(mixed, parameter(layer, "output.weight")), layer.forward(x), 1e-11, 1e-12))
-        << one.name;
+    EXPECT_TRUE(allclose(linear(mixed, parameter(layer, "output.weight")), layer.forward(x), 1e-11, 1e-12)) << one.name;
   }
 }
 
@@ -359,7 +358,7 @@ TEST(MultiheadAttention, TakesEveryOptionOfAttention) {
           .out;
   const Tensor expected = linear(reshape(mixed, {2, 9, 16}), parameter("output.weight"));
   const Tensor got = layer.forward(x);
-  EXPECT_TRUE(all_close(got, expected, 1e-11, 1e-12));
+  EXPECT_TRUE(allclose(got, expected, 1e-11, 1e-12));
   sum(square(got)).backward();
   for (const auto& [name, tensor] : parameters) EXPECT_GT(norm(tensor.grad()).item(), 0.0) << name;
 }
@@ -385,8 +384,8 @@ TEST(MultiheadAttention, TakesABiasWithItsGradient) {
       const Tensor mixed = attend_by_definition(q, k, v, Pattern::window(5, 0), {.bias = bias}).out;
       return linear(reshape(mixed, {2, 9, 16}), parameter(layer, "output.weight"));
     });
-    EXPECT_TRUE(all_close(got, want, 1e-11, 1e-12)) << to_string(shape);
-    EXPECT_TRUE(all_close(dbias, expected, 1e-11, 1e-12)) << to_string(shape);
+    EXPECT_TRUE(allclose(got, want, 1e-11, 1e-12)) << to_string(shape);
+    EXPECT_TRUE(allclose(dbias, expected, 1e-11, 1e-12)) << to_string(shape);
   }
 }
 
@@ -460,7 +459,7 @@ TEST(MultiheadAttention, ContinuesASequenceFromItsState) {
       for (const auto& [begin, end] : {std::pair{0, 20}, {20, 21}, {21, 22}, {22, 47}, {47, 61}})
         pieces.push_back(layer.forward(slice(x, 1, begin, end), &state));
       EXPECT_EQ(state.length, 61);
-      EXPECT_TRUE(all_close(cat(pieces, 1), whole, 1e-11, 1e-12)) << one.name;
+      EXPECT_TRUE(allclose(cat(pieces, 1), whole, 1e-11, 1e-12)) << one.name;
     }
 }
 
@@ -478,7 +477,7 @@ TEST(MultiheadAttention, KeepsItsStateAfterACallThatThrows) {
       EXPECT_EQ(state.length, begin);
       pieces.push_back(layer.forward(slice(x, 1, begin, end), &state));
     }
-    EXPECT_TRUE(all_close(cat(pieces, 1), whole, 1e-11, 1e-12)) << in_chunks_of;
+    EXPECT_TRUE(allclose(cat(pieces, 1), whole, 1e-11, 1e-12)) << in_chunks_of;
   }
 }
 
@@ -497,7 +496,7 @@ TEST(MultiheadAttention, TakesGradientsThroughItsState) {
     return found;
   };
   const auto whole = gradients(false), pieces = gradients(true);
-  for (std::size_t i = 0; i < whole.size(); ++i) EXPECT_TRUE(all_close(pieces[i], whole[i], 1e-10, 1e-12)) << i;
+  for (std::size_t i = 0; i < whole.size(); ++i) EXPECT_TRUE(allclose(pieces[i], whole[i], 1e-10, 1e-12)) << i;
 }
 
 TEST(MultiheadAttention, RefusesIndivisibleSizes) {
@@ -580,11 +579,11 @@ TEST(LanguageModelWithAttention, RunsBeyondItsContextWithOrWithoutAState) {
     for (Tensor parameter : model->parameters()) parameter.copy_from(randn(parameter.shape(), parameter.options()));
     const Tensor tokens = randint(0, 12, {2, 20}), whole = model->logits(tokens);
     auto at_once = model->new_state(), in_pieces = model->new_state();
-    EXPECT_TRUE(all_close(model->logits(tokens, &at_once), whole, 1e-10, 1e-11)) << pattern.to_string();
+    EXPECT_TRUE(allclose(model->logits(tokens, &at_once), whole, 1e-10, 1e-11)) << pattern.to_string();
     std::vector<Tensor> pieces;
     for (std::int64_t t = 0; t < 20; t += 5) pieces.push_back(model->logits(slice(tokens, 1, t, t + 5), &in_pieces));
-    EXPECT_TRUE(all_close(cat(pieces, 1), whole, 1e-10, 1e-11)) << pattern.to_string();
-    EXPECT_TRUE(all_close(slice(whole, 1, 0, 8), model->logits(slice(tokens, 1, 0, 8)), 1e-10, 1e-11));
+    EXPECT_TRUE(allclose(cat(pieces, 1), whole, 1e-10, 1e-11)) << pattern.to_string();
+    EXPECT_TRUE(allclose(slice(whole, 1, 0, 8), model->logits(slice(tokens, 1, 0, 8)), 1e-10, 1e-11));
   }
 }
 
@@ -619,8 +618,8 @@ TEST(MixerSpec, SetsTheAttentionOfEachLayer) {
       parameter.copy_from(randn(parameter.shape(), parameter.options(), generator));
     return slice(model.logits(of), 1, 23, 24);
   };
-  EXPECT_TRUE(all_close(last(causal, tokens), last(causal, turned), 1e-10, 1e-11));
-  EXPECT_FALSE(all_close(last({}, tokens), last({}, turned), 1e-3, 1e-3));
+  EXPECT_TRUE(allclose(last(causal, tokens), last(causal, turned), 1e-10, 1e-11));
+  EXPECT_FALSE(allclose(last({}, tokens), last({}, turned), 1e-3, 1e-3));
 }
 
 TEST(MixerSpec, OverridesTheHeadCountsOfTheModel) {
@@ -661,7 +660,7 @@ TEST(LanguageModelWithAttention, ContinuesASequenceFromItsState) {
     auto state = model.new_state();
     std::vector<Tensor> pieces{model.logits(slice(tokens, 1, 0, 6), &state)};
     for (std::int64_t t = 6; t < 14; ++t) pieces.push_back(model.logits(slice(tokens, 1, t, t + 1), &state));
-    EXPECT_TRUE(all_close(cat(pieces, 1), whole, 1e-10, 1e-11));
+    EXPECT_TRUE(allclose(cat(pieces, 1), whole, 1e-10, 1e-11));
   }
 }
 

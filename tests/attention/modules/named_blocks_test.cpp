@@ -76,7 +76,7 @@ TEST(BlockSparseDilatedAttention, ConstantValuesGiveAConstantResult) {
   ModuleInputs inputs = make_inputs(of_length(100));
   inputs.v.fill(2.5);
   const Tensor out = module(inputs.q, inputs.k, inputs.v, {.causal = true});
-  EXPECT_TRUE(all_close(out, full(out.shape(), 2.5, out.options()), 1e-14));
+  EXPECT_TRUE(allclose(out, full(out.shape(), 2.5, out.options()), 1e-14));
 }
 
 TEST(HierarchicalBlockSparse, IsTheUnionOfItsLevels) {

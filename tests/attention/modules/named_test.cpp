@@ -51,7 +51,7 @@ TEST(CreateDilatedAttention, ForwardsEveryOption) {
     const ModuleInputs inputs = make_inputs(of_length(16)), odd = make_inputs(of_length(15));
     const Tensor want =
         attend(inputs.q, inputs.k, inputs.v, Pattern::dilated({8, 16}, {1, 2}, options.dilated), {.scale = 0.5}).out;
-    EXPECT_TRUE(all_close((*core)(inputs.q, inputs.k, inputs.v), want, 1e-11, 1e-12)) << type;
+    EXPECT_TRUE(allclose((*core)(inputs.q, inputs.k, inputs.v), want, 1e-11, 1e-12)) << type;
     EXPECT_THAT(error_of<ValueError>([&] { (*core)(odd.q, odd.k, odd.v); }), HasSubstr("[")) << type;
   }
 }
@@ -93,11 +93,11 @@ TEST(CreateMultiheadDilatedAttention, GivesEqualResultsForEveryTypeOfTheSamePatt
     const auto other = create_multihead_dilated_attention(type, 12, 4, options, {.causal = true}, f64);
     other->load(first->named_parameters());
     const Tensor got = other->forward(x);
-    EXPECT_TRUE(all_close(got, want, 1e-11, 1e-12)) << type;
+    EXPECT_TRUE(allclose(got, want, 1e-11, 1e-12)) << type;
     sum(square(got)).backward();
     const auto left = first->named_parameters(), right = other->named_parameters();
     for (std::size_t n = 0; n < left.size(); ++n)
-      EXPECT_TRUE(all_close(right[n].second.grad(), left[n].second.grad(), 1e-9, 1e-10)) << type << left[n].first;
+      EXPECT_TRUE(allclose(right[n].second.grad(), left[n].second.grad(), 1e-9, 1e-10)) << type << left[n].first;
   }
 }
 
@@ -204,7 +204,7 @@ TEST(Mixers, ContinueASequenceFromItsState) {
       auto state = model.new_state();
       std::vector<Tensor> pieces{model.logits(slice(tokens, 1, 0, 33), &state)};
       for (std::int64_t t = 33; t < 40; ++t) pieces.push_back(model.logits(slice(tokens, 1, t, t + 1), &state));
-      EXPECT_TRUE(all_close(cat(pieces, 1), whole, 1e-9, 1e-10)) << type;
+      EXPECT_TRUE(allclose(cat(pieces, 1), whole, 1e-9, 1e-10)) << type;
     }
 }
 
@@ -224,7 +224,7 @@ TEST(Mixers, ADensityContinuesWithThePatternOfTheContext) {
       std::vector<Tensor> pieces;
       for (const auto& [begin, end] : {std::pair{0, 20}, {20, 21}, {21, 40}, {40, 41}, {41, 64}})
         pieces.push_back(model.logits(slice(tokens, 1, begin, end), &state));
-      EXPECT_TRUE(all_close(cat(pieces, 1), whole, 1e-9, 1e-10)) << to_string(type) << " " << variant;
+      EXPECT_TRUE(allclose(cat(pieces, 1), whole, 1e-9, 1e-10)) << to_string(type) << " " << variant;
     }
 }
 

@@ -108,7 +108,7 @@ TEST(RingOnDevices, RanksOfAGroupExchangeFromDeviceToDevice) {
                                      group.communicator(c.rank()), {.layout = Layout::striped});
     parts[static_cast<std::size_t>(c.rank())] = to(got.out, cpu);
   });
-  EXPECT_TRUE(all_close(join_shards(parts, Layout::striped), want, 1e-5, 1e-5));
+  EXPECT_TRUE(allclose(join_shards(parts, Layout::striped), want, 1e-5, 1e-5));
 }
 
 TEST(RingOnDevices, ReportsALostMessageForAnyThrownType) {

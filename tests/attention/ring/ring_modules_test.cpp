@@ -72,7 +72,7 @@ TEST(RingDilatedAttention, TakesTheShardOfItsRankWithACommunicator) {
       const auto mine = [&](const Tensor& x) { return take_shard(x, layout, c.rank(), 4); };
       parts[static_cast<std::size_t>(c.rank())] = ring(mine(in.q), mine(in.k), mine(in.v));
     });
-    EXPECT_TRUE(all_close(join_shards(parts, layout), want, 1e-12, 1e-12)) << to_string(layout);
+    EXPECT_TRUE(allclose(join_shards(parts, layout), want, 1e-12, 1e-12)) << to_string(layout);
   }
 }
 
@@ -88,7 +88,7 @@ TEST(RingDilatedAttention, ServesInTheMultiheadShell) {
       std::make_unique<ImprovedDilatedAttention>(std::vector<std::int64_t>{8, 16}, std::vector<std::int64_t>{1, 2}));
   Generator generator(7);
   const Tensor x = randn({2, 37, 16}, {.dtype = DType::f64}, generator);
-  EXPECT_TRUE(all_close(ring->forward(x), single->forward(x), 1e-12, 1e-12));
+  EXPECT_TRUE(allclose(ring->forward(x), single->forward(x), 1e-12, 1e-12));
 }
 
 TEST(BlockSparseRingDilatedAttention, EqualsBlockSparseAttentionOfOneDevice) {
@@ -116,16 +116,16 @@ TEST(BlockSparseRingDilatedAttention, ChoosesTheBlocksOfTheWholeSequence) {
     const auto mine = [&](const Tensor& x) { return take_shard(x, Layout::contiguous, c.rank(), 4); };
     parts[static_cast<std::size_t>(c.rank())] = ring(mine(in.q), mine(in.k), mine(in.v));
   });
-  EXPECT_TRUE(all_close(join_shards(parts, Layout::contiguous), want, 1e-12, 1e-12));
+  EXPECT_TRUE(allclose(join_shards(parts, Layout::contiguous), want, 1e-12, 1e-12));
 }
 
 TEST(RingAttention, EqualsAttendForEveryPattern) {
   const RingInputs in = ring_inputs({1, 33, 33, 2, 2, 4, 4});
   const Pattern pattern = Pattern::window(7, 2);
   RingAttention ring(pattern, {.ring_size = 4, .layout = Layout::zigzag, .progress = LocalGroup::Progress::threads});
-  EXPECT_TRUE(all_close(ring(in.q, in.k, in.v), attend(in.q, in.k, in.v, pattern).out, 1e-12, 1e-12));
-  EXPECT_TRUE(all_close(ring(in.q, in.k, in.v, {.causal = true}),
-                        attend(in.q, in.k, in.v, pattern & Pattern::causal()).out, 1e-12, 1e-12));
+  EXPECT_TRUE(allclose(ring(in.q, in.k, in.v), attend(in.q, in.k, in.v, pattern).out, 1e-12, 1e-12));
+  EXPECT_TRUE(allclose(ring(in.q, in.k, in.v, {.causal = true}),
+                       attend(in.q, in.k, in.v, pattern & Pattern::causal()).out, 1e-12, 1e-12));
 }
 
 /// Joins the results of all ranks, each called with its shard. `told`: the layer knows its positions.
@@ -157,17 +157,17 @@ TEST(RingAttention, RotatesByThePositionsOfTheWholeSequence) {
       for (const bool told : {false, true}) {
         const Tensor self = of_ranks(ranks, layout, length, told,
                                      [&](MultiheadAttention& layer, const auto& mine) { return layer(mine(x)); });
-        EXPECT_TRUE(all_close(self, single(x), 1e-12, 1e-12)) << told;
+        EXPECT_TRUE(allclose(self, single(x), 1e-12, 1e-12)) << told;
         const Tensor cross = of_ranks(ranks, layout, length, told, [&](MultiheadAttention& layer, const auto& mine) {
           return layer(mine(y), mine(x), mine(x), {.causal = true});
         });
-        EXPECT_TRUE(all_close(cross, single(y, x, x, {.causal = true}), 1e-12, 1e-12)) << told;
+        EXPECT_TRUE(allclose(cross, single(y, x, x, {.causal = true}), 1e-12, 1e-12)) << told;
       }
       const Tensor last = slice(y, 1, length - 2 * ranks);  // the last positions of the sequence
       const Tensor of_last = of_ranks(ranks, layout, length, false, [&](MultiheadAttention& layer, const auto& mine) {
         return layer(mine(last), mine(x), mine(x), {.causal = true});
       });
-      EXPECT_TRUE(all_close(of_last, single(last, x, x, {.causal = true}), 1e-12, 1e-12));
+      EXPECT_TRUE(allclose(of_last, single(last, x, x, {.causal = true}), 1e-12, 1e-12));
     }
 }
 
@@ -184,7 +184,7 @@ TEST(RingAttention, ReturnsTheWeightsOfItsShardOverTheWholeSequence) {
         const Tensor found = of_ranks(ranks, layout, length, told, [&](MultiheadAttention& layer, const auto& mine) {
           return permute(layer.weights(mine(x)), {0, 2, 1, 3});
         });
-        EXPECT_TRUE(all_close(permute(found, {0, 2, 1, 3}), single.weights(x), 1e-12, 1e-12))
+        EXPECT_TRUE(allclose(permute(found, {0, 2, 1, 3}), single.weights(x), 1e-12, 1e-12))
             << to_string(layout) << " of " << ranks << (told ? ", told" : "");
       }
 }

@@ -41,11 +41,11 @@ const std::vector<Pattern>& trained_patterns() {
 
 double sum_of(const std::vector<double>& pairs) { return std::accumulate(pairs.begin(), pairs.end(), 0.0); }
 
-TEST(RingOutline, CountsThePairsOfTheBusiestRankInEveryStep) {
+TEST(RingCostModel, CountsThePairsOfTheBusiestRankInEveryStep) {
   constexpr int ranks = 6, share = 17;
   for (const Pattern& pattern : trained_patterns())
     for (const Layout layout : layouts) {
-      const RingOutline outline(pattern, layout, ranks, 4, ranks * share);
+      const RingCostModel outline(pattern, layout, ranks, 4, ranks * share);
       const std::vector<int>& visited = outline.plan().visited();
       std::vector<std::int64_t> pairs(ranks * ranks);  // [rank * ranks + step], pair by pair
       std::vector<int> owner(ranks * share);
@@ -118,7 +118,7 @@ std::vector<Sent> sent_by_ranks(const Pattern& pattern, Layout layout, int ranks
   return sent;
 }
 
-TEST(RingOutline, PredictsEveryMessageOfEveryRankInOrder) {
+TEST(RingCostModel, PredictsEveryMessageOfEveryRankInOrder) {
   const RingShare share{
       .batch = 2, .tokens = 32, .heads = 4, .kv_heads = 2, .width = 3, .value_width = 5, .dtype = DType::bf16};
   for (const Pattern& pattern : trained_patterns())
@@ -126,7 +126,7 @@ TEST(RingOutline, PredictsEveryMessageOfEveryRankInOrder) {
       for (const Exchange exchange : {Exchange::ring, Exchange::all_gather})
         for (const int ranks : {1, 2, 3, 8, 64}) {
           if (ranks == 64 && (exchange == Exchange::all_gather || !(pattern == trained_patterns()[5]))) continue;
-          const RingOutline outline(pattern, layout, ranks, share.heads, ranks * share.tokens);
+          const RingCostModel outline(pattern, layout, ranks, share.heads, ranks * share.tokens);
           const auto sent = sent_by_ranks(pattern, layout, ranks, share, exchange, true);
           for (int rank = 0; rank < ranks; ++rank) {
             const std::string name = pattern.to_string() + ", " + to_string(layout) + ", rank " + std::to_string(rank) +
@@ -146,7 +146,7 @@ TEST(RingOutline, PredictsEveryMessageOfEveryRankInOrder) {
         }
 }
 
-TEST(RingOutline, PredictsTheMemoryOfARankToTheByte) {
+TEST(RingCostModel, PredictsTheMemoryOfARankToTheByte) {
   const Device sim{DeviceType::sim, 4};
   CachingAllocator& pool = allocator_for(sim);
   for (const DType dtype : {DType::f32, DType::bf16})
@@ -155,7 +155,7 @@ TEST(RingOutline, PredictsTheMemoryOfARankToTheByte) {
         for (const int ranks : {1, 2, 4}) {
           const RingShare share{
               .batch = 1, .tokens = 64, .heads = 4, .kv_heads = 2, .width = 8, .value_width = 16, .dtype = dtype};
-          const RingOutline outline(pattern, Layout::contiguous, ranks, share.heads, ranks * share.tokens);
+          const RingCostModel outline(pattern, Layout::contiguous, ranks, share.heads, ranks * share.tokens);
           const RingMemory memory = outline.memory(share, exchange);
           const RingCall call{std::make_shared<const RingPlan>(pattern, Layout::contiguous, ranks, share.heads,
                                                                ranks * share.tokens, ranks * share.tokens, 0),
@@ -207,9 +207,9 @@ TEST(RingOutline, PredictsTheMemoryOfARankToTheByte) {
         }
 }
 
-TEST(RingOutline, RefusesIndivisibleLengths) {
-  EXPECT_EQ(error_of<ValueError>([] { RingOutline(Pattern::causal(), Layout::zigzag, 3, 1, 4096); }),
-            "[RingOutline] 4096 tokens do not divide among 3 ranks");
+TEST(RingCostModel, RefusesIndivisibleLengths) {
+  EXPECT_EQ(error_of<ValueError>([] { RingCostModel(Pattern::causal(), Layout::zigzag, 3, 1, 4096); }),
+            "[RingCostModel] 4096 tokens do not divide among 3 ranks");
 }
 
 }  // namespace

@@ -95,8 +95,8 @@ TEST(RingRank, TakesGradientsOfOneResultAndOfAnyStrides) {
           .backward();
       dq[static_cast<std::size_t>(c.rank())] = own_q.grad(), dk[static_cast<std::size_t>(c.rank())] = own_k.grad();
     });
-    EXPECT_TRUE(all_close(join_shards(dq, Layout::striped), q.grad(), 1e-12, 1e-12));
-    EXPECT_TRUE(all_close(join_shards(dk, Layout::striped), k.grad(), 1e-12, 1e-12));
+    EXPECT_TRUE(allclose(join_shards(dq, Layout::striped), q.grad(), 1e-12, 1e-12));
+    EXPECT_TRUE(allclose(join_shards(dk, Layout::striped), k.grad(), 1e-12, 1e-12));
   }
 }
 

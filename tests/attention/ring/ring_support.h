@@ -58,7 +58,7 @@ inline std::string differences(const RingOutcome& got, const RingOutcome& want, 
   std::string text;
   for (std::size_t i = 0; i < 6; ++i) {
     const Tensor a = got.all()[i], b = want.all()[i];
-    if (a.defined() != b.defined() || (a.defined() && !all_close(a, b, tolerance, tolerance)))
+    if (a.defined() != b.defined() || (a.defined() && !allclose(a, b, tolerance, tolerance)))
       text += (text.empty() ? "" : ", ") + std::string(names[i]);
   }
   return text;

@@ -128,7 +128,7 @@ TEST(MemoryBudget, ReportsEndlessRecomputationAsTooSmall) {
   // Each of 1000 gradients needs the last tensor of a chain of its own length, and no tensor of a chain fits the
   // budget.
   CachingAllocator& pool = allocator_for(cpu);
-  const Tensor x = uniform({1 << 12}, 0.5, 1.0).set_requires_grad();
+  const Tensor x = rand({1 << 12}, 0.5, 1.0).set_requires_grad();
   const auto run = [&] {
     Tensor y = x;
     for (int i = 0; i < 1000; ++i) y = sin(y);
@@ -154,8 +154,8 @@ TEST(MemoryBudget, FitsAFeedForwardLayerInTwoHiddenTensors) {
   // The input of the second product is computed again before its gradient exists, and gelu's gradient overwrites the
   // gradient of its result.
   const std::int64_t rows = 4096, hidden = 256;
-  const Tensor x = uniform({rows, 8}, -1, 1).set_requires_grad(), in = uniform({hidden, 8}, -1, 1).set_requires_grad(),
-               out = uniform({8, hidden}, -1, 1).set_requires_grad();
+  const Tensor x = rand({rows, 8}, -1, 1).set_requires_grad(), in = rand({hidden, 8}, -1, 1).set_requires_grad(),
+               out = rand({8, hidden}, -1, 1).set_requires_grad();
   const auto loss = [&] { return sum(linear(gelu(linear(x, in)), out)); };
   const auto run = [&] {
     const Tensor y = loss();
@@ -274,7 +274,7 @@ TEST(Rematerialisation, RejectsAnInputWrittenInPlace) {
 }
 
 TEST(Rematerialisation, RejectsAWrittenInputThatOnlyARecipeReads) {
-  const Tensor x = uniform({64}, 0.5, 1.5).set_requires_grad();
+  const Tensor x = rand({64}, 0.5, 1.5).set_requires_grad();
   Tensor shift = ones({64});
   const Rematerialisation all({.drop_below = everything});
   const Tensor loss = sum(exp(x + shift));  // no node saves the sum; it is computed again for exp
@@ -284,7 +284,7 @@ TEST(Rematerialisation, RejectsAWrittenInputThatOnlyARecipeReads) {
 }
 
 TEST(Rematerialisation, KeepsValuesWrittenIntoAResultBeforeItsUse) {
-  const Tensor x = uniform({64}, 0.5, 1.5).set_requires_grad();
+  const Tensor x = rand({64}, 0.5, 1.5).set_requires_grad();
   const auto run = [&] {
     const auto loss = [&] {
       Tensor y = x * 2.0;
@@ -301,7 +301,7 @@ TEST(Rematerialisation, KeepsValuesWrittenIntoAResultBeforeItsUse) {
 }
 
 TEST(Rematerialisation, IgnoresWritesToAnUnsavedResult) {
-  const Tensor x = uniform({64}, 0.5, 1.5).set_requires_grad();
+  const Tensor x = rand({64}, 0.5, 1.5).set_requires_grad();
   const auto run = [&](bool write) {
     Tensor y = x * 2.0;  // no node saves its input or its result
     const Tensor z = exp(y + 1.0);
@@ -317,7 +317,7 @@ TEST(Rematerialisation, IgnoresWritesToAnUnsavedResult) {
 }
 
 TEST(Rematerialisation, ServesASecondBackwardAndSecondDerivatives) {
-  const Tensor x = uniform({32}, 0.5, 1.5).set_requires_grad();
+  const Tensor x = rand({32}, 0.5, 1.5).set_requires_grad();
   const auto run = [&] {
     const Tensor y = sum(exp(sin(x) * x));
     const Tensor first = grad({y}, {x}, {}, {.create_graph = true})[0];
@@ -355,7 +355,7 @@ TEST(Rematerialisation, LeaksNoMemory) {
 }
 
 TEST(Rematerialisation, DoesNotRecurseOverALongChain) {
-  const Tensor x = uniform({4}, 0.5, 1.0).set_requires_grad();
+  const Tensor x = rand({4}, 0.5, 1.0).set_requires_grad();
   const auto run = [&] {
     Tensor y = x;
     for (int i = 0; i < 20000; ++i) y = sin(y);
@@ -368,7 +368,7 @@ TEST(Rematerialisation, DoesNotRecurseOverALongChain) {
 }
 
 TEST(Rematerialisation, ServesManyPassesOverOneGraph) {
-  const Tensor x = uniform({32}, 0.5, 1.5).set_requires_grad();
+  const Tensor x = rand({32}, 0.5, 1.5).set_requires_grad();
   const auto jacobian = [&](ReclaimClient* client) {
     const Tensor y = exp(sin(x)) * 2.0;  // no variable holds the tensor that exp saved
     std::vector<Tensor> rows;
@@ -528,7 +528,7 @@ TEST(Rematerialisation, AllowsAGraphToEndWithItsThread) {
 }
 
 TEST(Rematerialisation, MayReplaceAnotherPolicyInOnePointer) {
-  const Tensor x = uniform({64}, 0.5, 1.5).set_requires_grad();
+  const Tensor x = rand({64}, 0.5, 1.5).set_requires_grad();
   auto policy = std::make_unique<Rematerialisation>();
   policy = std::make_unique<Rematerialisation>();  // constructed before the first one is destroyed
   const Tensor y = tanh(x);

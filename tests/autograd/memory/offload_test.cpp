@@ -302,7 +302,7 @@ TEST(Offload, MovesTheInputsOfCheckpoints) {
 }
 
 TEST(Offload, RereadsATensorWrittenAfterItsReturn) {
-  const Tensor x = uniform({64}, 0.5, 1.5).set_requires_grad();
+  const Tensor x = rand({64}, 0.5, 1.5).set_requires_grad();
   const Rematerialisation policy({.offload_folder = offload_folder(), .offload_all = true});
   Tensor loss;
   {
@@ -370,7 +370,7 @@ Tensor times_without_recipe(const Tensor& x, const Tensor& a) {
 RematerialisationOptions cheap_file() { return {.offload_folder = offload_folder(), .file_speed = 1e9}; }
 
 TEST(Offload, DoesNotWriteAnOverwrittenTensor) {
-  const Tensor x = uniform({64}, 0.5, 1.0).set_requires_grad();
+  const Tensor x = rand({64}, 0.5, 1.0).set_requires_grad();
   const auto run = [&](ReclaimClient* client) {
     Tensor y = tanh(x);  // saves its result
     const Tensor total = sum(y);
@@ -389,9 +389,9 @@ TEST(Offload, DoesNotWriteAnOverwrittenTensor) {
 }
 
 TEST(Offload, RejectsAnOverwrittenTensorWithoutARecipe) {
-  const Tensor x = uniform({64}, 0.5, 1.0).set_requires_grad();
+  const Tensor x = rand({64}, 0.5, 1.0).set_requires_grad();
   const Rematerialisation policy(cheap_file());
-  Tensor a = uniform({64}, 0.5, 1.0);
+  Tensor a = rand({64}, 0.5, 1.0);
   const Tensor total = sum(times_without_recipe(x, a));
   a.fill(0.0);
   a = {};

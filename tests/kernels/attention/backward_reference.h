@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "kernels/attention.h"
-#include "kernels/definition/attention_dropout.h"
+#include "kernels/functors/attention_dropout.h"
 #include "kernels/parallel.h"
 #include "tests/kernels/test_array.h"
 

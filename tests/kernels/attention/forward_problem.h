@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "kernels/attention.h"
-#include "kernels/definition/attention_dropout.h"
+#include "kernels/functors/attention_dropout.h"
 #include "tests/kernels/test_array.h"
 
 namespace poolgrad::kernels::testing {

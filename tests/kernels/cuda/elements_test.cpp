@@ -22,7 +22,7 @@ using namespace testing;
 
 const std::vector<Shape>& shapes = twin_shapes;
 
-bool is_truth(UnaryOp op) { return op == UnaryOp::logical_not || op == UnaryOp::is_nan || op == UnaryOp::is_finite; }
+bool is_truth(UnaryOp op) { return op == UnaryOp::logical_not || op == UnaryOp::isnan || op == UnaryOp::isfinite; }
 
 /// Operations with exact rounding, without a product and a sum that may be fused.
 bool exact_value(UnaryOp op) {

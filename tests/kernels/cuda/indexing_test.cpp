@@ -11,8 +11,8 @@
 #include <thread>
 
 #include "allocator/error.h"
-#include "kernels/definition/indexing.h"
 #include "kernels/elementwise.h"
+#include "kernels/functors/indexing.h"
 #include "tests/kernels/cuda/twin.h"
 
 namespace poolgrad::kernels {

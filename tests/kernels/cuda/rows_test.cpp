@@ -41,10 +41,10 @@ TEST(CudaSoftmax, AgreesWithTheCpu) {
       expect_same(slack_of_rows(dtype), {&out, &log_out, &lse}, {&x}, [](Stream stream, const Views& operands) {
         softmax(stream, operands[0], operands[3]);
         log_softmax(stream, operands[1], operands[3]);
-        log_sum_exp(stream, operands[2], operands[3]);
+        logsumexp(stream, operands[2], operands[3]);
       });
       expect_same(slack_of_rows(compute_dtype(dtype)), {&wide_lse}, {&x},
-                  [](Stream stream, const Views& operands) { log_sum_exp(stream, operands[0], operands[1]); });
+                  [](Stream stream, const Views& operands) { logsumexp(stream, operands[0], operands[1]); });
     }
 }
 
@@ -80,7 +80,7 @@ TEST(CudaSoftmax, MatchesTheCpuForMaskedNaNAndHugeRows) {
       expect_same(slack_of_rows(dtype), {&out, &log_out, &lse}, {&x}, [](Stream stream, const Views& operands) {
         softmax(stream, operands[0], operands[3]);
         log_softmax(stream, operands[1], operands[3]);
-        log_sum_exp(stream, operands[2], operands[3]);
+        logsumexp(stream, operands[2], operands[3]);
       });
       for (std::int64_t i = n; i < 2 * n; ++i) EXPECT_EQ(out[i], 0);
       EXPECT_EQ(lse[1], -infinity);

@@ -1,4 +1,4 @@
-#include "kernels/definition/trigonometry.h"
+#include "kernels/functors/trigonometry.h"
 
 #include <gtest/gtest.h>
 

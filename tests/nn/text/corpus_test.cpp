@@ -1,4 +1,4 @@
-// The training text and the held-out text, with weights and without.
+// The training text and the validation text, with weights and without.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -276,7 +276,7 @@ TEST(Corpus, LargerThanMemoryNeedsBoundedMemory) {
   if (!(std::ofstream("/proc/self/clear_refs") << 5).flush()) GTEST_SKIP() << "no /proc/self/clear_refs";
   const std::int64_t before = resident("VmRSS");
   Corpus corpus = read_corpus({path});
-  EXPECT_EQ(corpus.train_bytes() + corpus.held_out_bytes(), static_cast<std::uint64_t>(file_kib) << 10);
+  EXPECT_EQ(corpus.train_bytes() + corpus.validation_bytes(), static_cast<std::uint64_t>(file_kib) << 10);
   EXPECT_FALSE(corpus.fingerprint().empty());
   EXPECT_GT(ngram_baselines(corpus).trigram, 0.0);
   tokenize(corpus, learn_tokenizer(corpus, 300));

@@ -25,12 +25,12 @@ TEST(TextWindows, TargetsAreTheTextOneByteLater) {
 }
 
 /// Returns texts with these weights, each of one repeated token.
-Corpus weighted(const std::vector<double>& weights, std::int64_t train = 200, std::int64_t held_out = 41) {
+Corpus weighted(const std::vector<double>& weights, std::int64_t train = 200, std::int64_t validation = 41) {
   Corpus corpus;
   corpus.weighted = true;
   for (std::size_t i = 0; i < weights.size(); ++i) {
     const Text text(std::vector<std::uint8_t>(static_cast<std::size_t>(train), static_cast<std::uint8_t>('a' + i)));
-    const Text rest = text.part(0, held_out);
+    const Text rest = text.part(0, validation);
     corpus.texts.push_back({text, rest, text, rest, weights[i], "text " + std::to_string(i)});
   }
   return corpus;
@@ -71,8 +71,8 @@ TEST(WindowPlan, SpreadsValidationBatchesOverAllTexts) {
   corpus.texts[0].validation_tokens = corpus.texts[0].train_tokens.part(0, 161);  // 5 batches of 2 windows of 16
   corpus.texts[1].validation_tokens = corpus.texts[1].train_tokens.part(0, 12);
   const WindowPlan plan(corpus, 16, 2, 7);
-  EXPECT_EQ(plan.held_out_batches(), 5 + 1);
-  const auto all = plan.held_out(100);
+  EXPECT_EQ(plan.validation_batches(), 5 + 1);
+  const auto all = plan.validation(100);
   ASSERT_EQ(all.size(), 6u);
   std::vector<std::int64_t> starts;
   for (std::size_t i = 0; i < 5; ++i)
@@ -80,7 +80,7 @@ TEST(WindowPlan, SpreadsValidationBatchesOverAllTexts) {
   EXPECT_EQ(starts, (std::vector<std::int64_t>{0, 16, 32, 48, 64, 80, 96, 112, 128, 144}));
   EXPECT_EQ(all[5].text, 1u);
   EXPECT_EQ(all[5].length, 11) << "as long as the text allows";
-  const auto few = plan.held_out(1);
+  const auto few = plan.validation(1);
   ASSERT_EQ(few.size(), 2u) << "each text has one";
   EXPECT_EQ(few[0].places[1].start, 144);
 }
@@ -92,7 +92,7 @@ TEST(WindowPlan, CoversAValidationTextOfItsOwn) {
   for (const std::int64_t tokens : {2, 16, 17, 18, 33, 100, 161, 170}) {
     corpus.texts[0].validation_tokens = corpus.texts[0].train_tokens.part(0, tokens);
     const WindowPlan plan(corpus, 16, 2, 7);
-    const auto batches = plan.held_out(plan.held_out_batches());
+    const auto batches = plan.validation(plan.validation_batches());
     std::int64_t scored = 0;  // the targets [1, scored] have been
     for (const WindowPlan::Batch& batch : batches)
       for (const WindowPlace& place : batch.places) {
@@ -124,7 +124,7 @@ TEST(WindowPlan, NamesTheTextThatIsTooShort) {
   };
   Corpus corpus = weighted({1, 1});
   corpus.texts[1].validation_tokens = corpus.texts[1].validation_tokens.part(0, 1);
-  EXPECT_EQ(refusal(corpus), "[train] the text text 1 is too short for a held-out part");
+  EXPECT_EQ(refusal(corpus), "[train] the text text 1 is too short for a validation part");
   corpus.texts[1].train_tokens = std::vector<std::uint16_t>(16);
   EXPECT_EQ(refusal(corpus),
             "[train] the text text 1 is shorter than the context: 16 tokens to train on, a context of 16");

@@ -148,7 +148,7 @@ TEST(Trainer, RunsToItsReportWithoutOptions) {
   EXPECT_EQ(result.steps.size(), 12u);
   EXPECT_LT(result.validation_loss, result.steps.front().loss - 0.5);
   EXPECT_EQ(result.prompt.size() + result.sample.size(), 32u);
-  for (const char* part : {"step  1/12", "step 12/12", "held out", "trigram", "| "})
+  for (const char* part : {"step  1/12", "step 12/12", "validation", "trigram", "| "})
     EXPECT_THAT(out.str(), HasSubstr(part));
   EXPECT_EQ(out.str().find("wrote"), std::string::npos);
 }
@@ -534,7 +534,7 @@ TEST(Trainer, ReportsLossesInNatsPerByteForAnyTokens) {
   ASSERT_EQ(small.trainer.corpus().texts[0].train_tokens.size(), 1500);
   // The head is 0 at first, so all 260 tokens have equal probability.
   const double expected = std::log(260.0) / 2;
-  const HeldOutLoss at_once = small.trainer.validate(2), by_position = small.trainer.loss_by_position(2);
+  const ValidationLoss at_once = small.trainer.validate(2), by_position = small.trainer.loss_by_position(2);
   EXPECT_NEAR(at_once.loss, expected, 1e-6);
   EXPECT_NEAR(by_position.loss, expected, 1e-6);
   EXPECT_EQ(at_once.bytes, 2 * 2 * 32 * 2) << "two batches of two windows of 32 tokens";
@@ -577,11 +577,11 @@ TEST(Trainer, WeightsTextsAndSavesTheWeights) {
   SmallTraining mostly_other(OptimizerKind::adamw, corpus(1, 9)), mostly_first(OptimizerKind::adamw, corpus(9, 1));
   for (SmallTraining* each : {&mostly_other, &mostly_first})
     for (int i = 0; i < 12; ++i) each->trainer.step();
-  const HeldOutLoss a = mostly_other.trainer.validate(4), b = mostly_first.trainer.validate(4);
+  const ValidationLoss a = mostly_other.trainer.validate(4), b = mostly_first.trainer.validate(4);
   ASSERT_EQ(a.by_text.size(), 2u);
   EXPECT_LT(a.by_text[1] + 0.5, b.by_text[1]) << "what was seen more often is known better";
   EXPECT_DOUBLE_EQ(a.loss, 0.1 * a.by_text[0] + 0.9 * a.by_text[1]);
-  const HeldOutLoss by_position = mostly_other.trainer.loss_by_position(4);
+  const ValidationLoss by_position = mostly_other.trainer.loss_by_position(4);
   double mean = 0;
   for (std::size_t i = 0; i < 32; ++i) mean += by_position.by_position[i] * by_position.shares[i] / 32;
   EXPECT_NEAR(mean, by_position.loss, 1e-12);
@@ -636,7 +636,7 @@ TEST(Trainer, RefusesTooShortATextAndAnEmptyBatch) {
   const Corpus corpus = small_text();
   const Text &train = corpus.texts[0].train, &validation = corpus.texts[0].validation;
   EXPECT_EQ(refusal(corpus, 0), "[train] the batch must be at least 1, but is 0");
-  EXPECT_EQ(refusal({train, validation.part(0, 1)}, 1), "[train] the text is too short for a held-out part");
+  EXPECT_EQ(refusal({train, validation.part(0, 1)}, 1), "[train] the text is too short for a validation part");
   EXPECT_THAT(refusal({train.part(0, 32), validation}, 1), HasSubstr("shorter than the context: 32 bytes to train on"));
 }
 
