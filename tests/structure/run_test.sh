@@ -101,7 +101,7 @@ said $'poolgrad: building train in build/release\n?1/1? Linking CXX executable b
 
 tool doxygen <<<$'#!/bin/sh\necho "$POOLGRAD_HEADERS: $1"'
 tool g++ <<<$'#!/bin/sh\nprintf "poolgrad.o: poolgrad.h tensor/tensor.h \\\\\n  nn/module.h\n"'
-said $'poolgrad.h tensor/tensor.h * nn/module.h: cmake/Doxyfile\npoolgrad: wrote */build/docs/html/index.html' docs
+said $'*nn/module.h poolgrad.h tensor/tensor.h: cmake/Doxyfile\npoolgrad: wrote */build/docs/html/index.html' docs
 
 # Two ranks that SIGUSR1 would end in their first half second, as mpirun starts them.
 tool mpirun <<'MPIRUN'
