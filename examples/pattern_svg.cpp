@@ -130,7 +130,7 @@ std::vector<PatternPicture> pattern_pictures() {
   for (const std::size_t block : {0u, 3u, 9u, 8u, 18u, 20u, 27u, 25u, 36u, 32u, 45u, 42u, 54u, 49u, 63u, 56u, 60u})
     listed[block] = true;
   return {
-      {"dense", "dense(): every pair, or what lies behind", Pattern::dense()},
+      {"dense", "dense(): every pair, or the past", Pattern::dense()},
       {"window", "window(5, 5): neighbours", window},
       {"documents", "documents({0, 9, 23, 32}): texts packed one after another", Pattern::documents({0, 9, 23, 32})},
       {"sink_tokens", "window(5, 5) | sink_tokens(3)", window | Pattern::sink_tokens(3)},

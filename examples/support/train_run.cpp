@@ -77,7 +77,7 @@ std::string describe_run(const PreparedRun& run) {
               : "");
 }
 
-/// The tensors that a checkpoint gave the model, and the first of those that it did not.
+/// The tensors that a checkpoint gave the model, and the first ones that it lacks.
 std::string describe_start(const PreparedRun& run) {
   constexpr std::size_t most_shown = 4;
   const auto& [taken, left] = run.weights;

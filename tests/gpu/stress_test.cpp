@@ -1,5 +1,5 @@
-// The same work many times over on a GPU that is busy with something else: the same bits each time, and what the CPU
-// finds. On the emulated device less of it is done once more.
+// Repeats work on a GPU that also runs other work: each repetition gives the same bits, equal to those of the CPU. The
+// emulated device repeats less.
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -65,7 +65,7 @@ std::vector<float> work(Stream stream, std::int64_t count) {
   return found;
 }
 
-/// Work that nobody waits for, from the same pool.
+/// Queued work without a wait, from the same pool.
 void contend(Stream stream, std::int64_t count) {
   Workspace<float> x(stream, "contention", count), y(stream, "contention", count);
   fill(stream, vector_of(x.data(), count), 1);

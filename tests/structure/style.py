@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Counts comments and sentences of pages that hide their subject: "what it gives back", "nobody waits for it".
+"""Counts comments, messages, test names and sentences of pages that hide their subject: "what it gives back".
 
 usage: tests/structure/style.py [--check] [--list] [FOLDER...]
 
@@ -10,12 +10,16 @@ import re
 import subprocess
 import sys
 
-COMMENTS, SENTENCES, WORDS = 2.0, 1.0, 20.0  # per cent, per cent, words a sentence
+# Per cent of each kind, and words a sentence. Messages are strings of four words outside tests.
+LIMITS = {"comments": 2.0, "sentences": 1.0, "messages": 1.0, "test names": 0.5}
+WORDS = 20.0
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PRONOUNS = r"nobody|somebody|whoever|whatever it|of which|of whom|that which|those that|so-manieth"
 CLAUSES = r"what (?:is|are|was|were|has|have|had|it|they|the|a|an|comes|goes|stays|lies|stands)"
 HIDDEN = re.compile(rf"^(?:What|Who|Whose|Whoever|Whatever|Nobody|Somebody|Of which|That which)\b"
                     rf"|\b(?:{PRONOUNS}|(?:is|are|was) what|{CLAUSES})\b")
+TEST_NAME = re.compile(r"\b(?:TYPED_)?TEST(?:_[FP])?\(\s*(\w+),\s*(\w+)\s*\)")
+HIDDEN_NAME = re.compile(r"^(?:Of|That|As)(?=[A-Z])|(?:What|Whom?|Whose|Whoever|Whatever|Nobody|Somebody)(?![a-z])")
 
 
 def files(*patterns):
@@ -52,29 +56,48 @@ def sentences(text):
         line += paragraph.count("\n")
 
 
+def messages(text):
+    """(line, text) of string literals of four words or more."""
+    for number, line in enumerate(text.split("\n"), 1):
+        if line.lstrip().startswith("//"): continue
+        for literal in re.findall(r'"((?:[^"\\\\]|\\\\.)*)"', line):
+            if len(literal.split()) >= 4: yield number, literal
+
+
+def test_names(text):
+    """(line, Suite.Name) of the tests of a file."""
+    for found in TEST_NAME.finditer(text): yield text.count("\n", 0, found.start()) + 1, found[1] + "." + found[2]
+
+
 def main():
     chosen = [name for name in sys.argv[1:] if not name.startswith("--")]
     within = lambda path: not chosen or any(path == name or path.startswith(name.rstrip("/") + "/") for name in chosen)
-    counts, words = {}, 0
+    counts, words = {kind: {} for kind in LIMITS}, 0
     for path in filter(within, files("*.h", "*.cpp", "*.cu", "*.cuh", "*.md")):
-        page = path.endswith(".md")
-        if page and path.startswith("docs/archive/"): continue
+        if path.startswith("docs/archive/"): continue
         text = (ROOT / path).read_text(errors="replace")
-        key = "pages" if page else path.split("/")[0]
-        for line, said in (sentences if page else comments)(text):
-            hidden = bool(HIDDEN.search(said))
-            total, found = counts.get(key, (0, 0))
-            counts[key] = (total + 1, found + hidden)
-            words += len(said.split()) if page else 0
-            if hidden and "--list" in sys.argv: print(f"{path}:{line}: {said[:160]}")
-    share = lambda total, found: 100.0 * found / max(total, 1)
-    for key, count in sorted(counts.items()): print(f"{key:12} {count[1]:5} of {count[0]:5}  {share(*count):5.1f} %")
-    pages = counts.pop("pages", (0, 0))
-    source = tuple(map(sum, zip(*counts.values()))) or (0, 0)
-    length = words / max(pages[0], 1)
-    print(f"comments {share(*source):.1f} %, sentences {share(*pages):.1f} %, {length:.1f} words a sentence")
-    if "--check" in sys.argv and (share(*source) > COMMENTS or share(*pages) > SENTENCES or length > WORDS):
-        sys.exit(f"limits: comments {COMMENTS} %, sentences {SENTENCES} %, {WORDS} words a sentence; --list shows them")
+        folder = path.split("/")[0]
+        if path.endswith(".md"): readings = {"sentences": sentences}
+        elif folder == "tests": readings = {"comments": comments, "test names": test_names}
+        else: readings = {"comments": comments, "messages": messages}
+        for kind, reading in readings.items():
+            for line, said in reading(text):
+                hidden = bool(HIDDEN_NAME.search(said.split(".")[1]) if kind == "test names" else HIDDEN.search(said))
+                total, found = counts[kind].get(folder, (0, 0))
+                counts[kind][folder] = (total + 1, found + hidden)
+                words += len(said.split()) if kind == "sentences" else 0
+                if hidden and "--list" in sys.argv: print(f"{path}:{line}: {said[:160]}")
+    shares = {}
+    for kind, folders in counts.items():
+        for folder, (total, found) in sorted(folders.items()):
+            print(f"{kind:10} {folder:12} {found:5} of {total:5}  {100.0 * found / total:5.1f} %")
+        total, found = map(sum, zip(*folders.values())) if folders else (0, 0)
+        shares[kind] = 100.0 * found / max(total, 1)
+    length = words / max(sum(total for total, _ in counts["sentences"].values()), 1)
+    print(", ".join(f"{kind} {share:.1f} %" for kind, share in shares.items()) + f", {length:.1f} words a sentence")
+    if "--check" in sys.argv and (length > WORDS or any(share > LIMITS[kind] for kind, share in shares.items())):
+        limits = ", ".join(f"{kind} {limit} %" for kind, limit in LIMITS.items())
+        sys.exit(f"limits: {limits}, {WORDS} words a sentence; --list shows them")
 
 
 if __name__ == "__main__":
