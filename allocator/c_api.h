@@ -18,15 +18,15 @@
  *     torch.cuda.memory.change_current_allocator(pool)        # before the first CUDA tensor
  *
  * and a configuration in the environment: POOLGRAD_ALLOCATOR=budget:8GiB,stitch:on,... (the keys of AllocatorConfig).
- * Statistics, traces and so on are reached from the same program through ctypes:
+ * The same program reaches statistics, traces and the other functions through ctypes:
  *
  *     library.poolgrad_trim.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_size_t, ctypes.POINTER(ctypes.c_size_t)]
- *     library.poolgrad_trim(1, 0, 1 << 30, None)               # POOLGRAD_CUDA, device 0: give 1 GiB back
+ *     library.poolgrad_trim(1, 0, 1 << 30, None)               # POOLGRAD_CUDA, device 0: release 1 GiB
  *
- * Errors: a function that returns a pointer returns NULL, one that returns int returns -1 (0: done), and
- * poolgrad_last_error() has the sentence. No function throws, but poolgrad_torch_*. All may be called from any
- * thread. Giving back a foreign pointer, one that was given back already, or another size than was asked for ends the
- * program with one sentence on stderr, for memory is corrupt by then. */
+ * Errors: a function that returns a pointer returns NULL, and one that returns int returns -1 (0: success). Then
+ * poolgrad_last_error() has the sentence. Only poolgrad_torch_* functions throw. All functions may be called from any
+ * thread. A free of a foreign pointer, a double free, and a free with another size than the request end the program
+ * with one sentence on stderr, because memory is already corrupt. */
 #pragma once
 
 #include <stddef.h>
@@ -45,35 +45,35 @@ extern "C" {
 
 enum poolgrad_device_kind { POOLGRAD_CPU = 0, POOLGRAD_CUDA = 1, POOLGRAD_SIM = 2 };
 
-/* Memory of cuda:device, in the order of `stream`, a cudaStream_t (NULL: the legacy default stream;
- * cudaStreamPerThread: that of the calling thread, here as everywhere below). At least 256 bytes aligned. 0 bytes give
- * a pointer of their own that must be given back like others. NULL if there is no such device, the size is negative, or
- * memory is out: then poolgrad_last_error() has the whole report, which names the code that called. */
+/* Allocates memory of cuda:device, in the order of `stream`, a cudaStream_t. NULL is the legacy default stream, and
+ * cudaStreamPerThread is the calling thread's own stream, in all functions. Aligned to at least 256 bytes. 0 bytes give
+ * a unique pointer, which must be freed like others. Returns NULL if the device does not exist, the size is negative,
+ * or memory runs out. poolgrad_last_error() then has the whole report, which names the calling code. */
 POOLGRAD_API void* poolgrad_malloc(ssize_t size, int device, void* stream);
-/* The same for callers in C++ that do not look at NULL, as PyTorch does not: throws with the text of
- * poolgrad_last_error(), where memory is out c10::OutOfMemoryError, which PyTorch makes torch.OutOfMemoryError; else,
- * or where PyTorch is not there, std::runtime_error. */
+/* The same for callers in C++ that do not check for NULL, such as PyTorch. Throws with the text of
+ * poolgrad_last_error(): c10::OutOfMemoryError if memory runs out, which PyTorch turns into torch.OutOfMemoryError.
+ * Throws std::runtime_error for other errors, and for all errors without PyTorch. */
 POOLGRAD_API void* poolgrad_torch_malloc(ssize_t size, int device, void* stream);
-/* Gives it back; work already queued on `stream` may still use it. `size` is what was asked for. NULL is allowed. */
+/* Frees the block; work already queued on `stream` may still use it. `size` is the requested size. NULL is allowed. */
 POOLGRAD_API void poolgrad_free(void* pointer, ssize_t size, int device, void* stream);
 
-/* The machine's own memory (`device` is 0), 64 bytes aligned. Streams are names: work on the CPU runs at once. */
+/* Memory of the host (`device` is 0), aligned to 64 bytes. Streams are names: work on the CPU runs at once. */
 POOLGRAD_API void* poolgrad_host_malloc(ssize_t size, int device, void* stream);
 POOLGRAD_API void poolgrad_host_free(void* pointer, ssize_t size, int device, void* stream);
 
 /* Addresses of sim:device, never to be dereferenced; aligned as on CUDA. */
 POOLGRAD_API void* poolgrad_sim_malloc(ssize_t size, int device, void* stream);
 POOLGRAD_API void poolgrad_sim_free(void* pointer, ssize_t size, int device, void* stream);
-/* Gives sim:device (0 to 255) `capacity` bytes, 8 GiB unless this is called. An error while it has live memory. */
+/* Gives sim:device (0 to 255) `capacity` bytes; the default is 8 GiB. An error while it has live memory. */
 POOLGRAD_API int poolgrad_configure_sim(int device, size_t capacity);
 
-/* What PyTorch calls, see above; on CUDA pools. They throw std::runtime_error.
+/* The functions for PyTorch (see above), on CUDA pools. They throw std::runtime_error.
  *
- * `stream` uses the block too, as by poolgrad_use(). Pointers of others are left alone. */
+ * Records that `stream` uses the block too, as poolgrad_use() does. Ignores foreign pointers. */
 POOLGRAD_API void poolgrad_torch_record_stream(void* pointer, void* stream);
-/* Returns the cached pages of all CUDA devices. */
+/* Releases the cached pages of all CUDA devices. */
 POOLGRAD_API void poolgrad_torch_empty_cache(void);
-/* The budget of the device is this part of its memory, from 0 to 1. */
+/* Sets the budget of the device to this fraction of its memory, from 0 to 1. */
 POOLGRAD_API void poolgrad_torch_memory_fraction(double fraction, int device);
 /* PyTorch's c10::MempoolId_t. */
 struct poolgrad_pool_id {
@@ -87,58 +87,59 @@ POOLGRAD_API void poolgrad_torch_release_pool(int device, struct poolgrad_pool_i
 
 /* The functions below name a device by kind (enum poolgrad_device_kind) and index. */
 
-/* `stream` uses the live block too: once given back, it is not reused before what is queued there by then is done.
- * poolgrad_order(the block's own stream, `stream`) ends the uses so far: what `stream` queues after that is waited for
- * only if it is told of anew. */
+/* Records that `stream` uses the live block too. Once freed, the block is not reused before the work queued on
+ * `stream` by then is done. poolgrad_order(the block's own stream, `stream`) ends the uses so far. Later work needs
+ * another call. */
 POOLGRAD_API int poolgrad_use(int kind, int index, void* pointer, void* stream);
-/* Work queued on `later` from now on waits for what is queued on `earlier` now. An error while one of them is being
- * recorded into a graph. */
+/* Makes later work on `later` wait for the work queued on `earlier` now. An error while one of them is being recorded
+ * into a graph. */
 POOLGRAD_API int poolgrad_order(int kind, int index, void* later, void* earlier);
-/* The stream is about to be destroyed; its handle may come again for another. */
+/* Records that the stream will be destroyed and its handle may be reused. */
 POOLGRAD_API int poolgrad_stream_destroyed(int kind, int index, void* stream);
 
-/* From now on until poolgrad_end_pool(), what is allocated on streams that `filter` accepts (NULL: all) belongs to the
- * private pool `id`: when it is given back it is kept for that pool, for requests of exactly the same size on the same
- * stream, as a recorded graph needs it that uses its address again and again. What another stream uses too is reused
- * behind that stream's work, as ever, and not while the stream is being recorded: a graph waits for nothing outside.
- * `filter` may be called by several threads at once, until poolgrad_end_pool() returns. The thread that calls it holds
- * a lock: a filter must not allocate from any pool of this library, nor call poolgrad_begin_pool() or
- * poolgrad_end_pool(), nor wait for a thread that does. An `id` that is open already is opened once more. */
+/* Until poolgrad_end_pool(), allocations on streams that `filter` accepts (NULL: all) belong to the private pool `id`.
+ * Freed blocks stay in that pool, for requests of exactly the same size on the same stream, because a recorded graph
+ * uses their addresses in each replay. A block that another stream uses too is reused after that stream's work, but not
+ * while the stream is being recorded: a graph waits for no work outside.
+ *
+ * Several threads may call `filter` at once, until poolgrad_end_pool() returns. The calling thread holds a lock. So a
+ * filter must not allocate from any pool of this library, call poolgrad_begin_pool() or poolgrad_end_pool(), or wait
+ * for a thread that does. Opening an open `id` again is allowed. */
 POOLGRAD_API int poolgrad_begin_pool(int kind, int index, struct poolgrad_pool_id id,
                                      int (*filter)(void* stream, void* context), void* context);
-/* Ends what all calls of poolgrad_begin_pool() for `id` began. An error if there was none. */
+/* Ends all calls of poolgrad_begin_pool() for `id`. An error if there was none. */
 POOLGRAD_API int poolgrad_end_pool(int kind, int index, struct poolgrad_pool_id id);
-/* The counterpart of one poolgrad_begin_pool(), for the graph that was recorded then: its work is done, or what is
- * queued next comes after it. With the last, the private pool's blocks become ordinary ones; those in use when they are
- * given back. An error if there is no such pool. */
+/* The counterpart of one poolgrad_begin_pool(), for the graph recorded then. The graph's work must be done, or come
+ * before all work queued next. The last call makes the private pool's blocks ordinary ones; live blocks become ordinary
+ * when they are freed. An error if the pool does not exist. */
 POOLGRAD_API int poolgrad_release_pool(int kind, int index, struct poolgrad_pool_id id);
 
-/* Returns cached pages to the device until `bytes` (SIZE_MAX: all) are released; `released`, if not NULL, says how many
- * were. */
+/* Releases cached pages to the device until `bytes` (SIZE_MAX: all) are released. `released`, if not NULL, receives the
+ * bytes released. */
 POOLGRAD_API int poolgrad_trim(int kind, int index, size_t bytes, size_t* released);
-/* A new hard limit on reserved bytes; 0: what the device has. An error, changing nothing, if live memory is above it.
- */
+/* Sets the hard limit on reserved bytes (0: the capacity of the device). An error, changing nothing, if live memory
+ * exceeds it. */
 POOLGRAD_API int poolgrad_set_budget(int kind, int index, size_t bytes);
 POOLGRAD_API int poolgrad_budget(int kind, int index, size_t* bytes);
 
-/* One flat JSON object, {"allocated_bytes.all.current": 0, ...}, with PyTorch's names where it has them. To be given
- * back with poolgrad_free_string(). */
+/* Returns one flat JSON object, {"allocated_bytes.all.current": 0, ...}, with PyTorch's names where they exist. The
+ * caller frees it with poolgrad_free_string(). */
 POOLGRAD_API char* poolgrad_statistics_json(int kind, int index);
-/* Peaks restart from the present values. */
+/* Resets the peaks to the current values. */
 POOLGRAD_API int poolgrad_reset_peaks(int kind, int index);
 POOLGRAD_API void poolgrad_free_string(char* text);
 
-/* Records from now on, the newest `events` of each thread (0: about a million). */
+/* Starts to record: keeps the newest `events` of each thread (0: about a million). */
 POOLGRAD_API int poolgrad_start_trace(int kind, int index, size_t events);
 POOLGRAD_API int poolgrad_stop_trace(int kind, int index);
-/* A training step starts: a mark in traces, and the unit of the mode `planned`. */
+/* Starts a training step: a mark in traces, and the unit of the mode `planned`. */
 POOLGRAD_API int poolgrad_begin_step(int kind, int index);
-/* Writes what was recorded and all blocks as they are now. `format` is "pgt", "pickle" (opens in PyTorch's memory
- * viewer), "json", "csv" or "chrome"; NULL means "pgt". What the file had to leave out is told by poolgrad_last_error()
- * though the call returns 0; that is "" otherwise. */
+/* Writes the recorded events and the current state of all blocks. `format` is "pgt", "pickle" (opens in PyTorch's
+ * memory viewer), "json", "csv" or "chrome"; NULL means "pgt". If the file omits something, the call returns 0 and
+ * poolgrad_last_error() has a warning; otherwise that is "". */
 POOLGRAD_API int poolgrad_snapshot(int kind, int index, const char* path, const char* format);
 
-/* What went wrong in the last call that failed in this thread, "" if none did. Valid until the next call from it. */
+/* Returns the error of the last failed call of this thread, or "". Valid until the thread's next call. */
 POOLGRAD_API const char* poolgrad_last_error(void);
 
 #ifdef __cplusplus

@@ -91,7 +91,7 @@ Tensors jacobian_of(const Tensor& output, const Tensors& inputs, bool differenti
     Shape shape = output.shape();
     for (const std::int64_t size : inputs[j].shape()) shape.append(size);
     const GradModeGuard mode(differentiable);
-    for (Tensor& row : rows[j]) row = reshape(row, {row.count()});  // within the limit of dimensions
+    for (Tensor& row : rows[j]) row = reshape(row, {row.numel()});  // within the limit of dimensions
     result.push_back(rows[j].empty() ? zeros(shape, inputs[j].options()) : reshape(stack(rows[j]), shape));
   }
   return result;

@@ -56,7 +56,7 @@ std::vector<Tensor> by_products(const DeltaRuleOptions& options, const std::vect
   const Tensor &q = in[in_q], &v = in[in_v];
   const TensorOptions wide{compute_dtype(q.dtype()), q.device()};
   Tensor state = in[in_state].defined() ? in[in_state] : zeros({q.size(0), q.size(2), q.size(3), v.size(3)}, wide);
-  if (q.count() == 0 || v.count() == 0) return {v * 0.0, state * 1.0};
+  if (q.numel() == 0 || v.numel() == 0) return {v * 0.0, state * 1.0};
   const std::int64_t chunk = std::min(options.chunk, q.size(1));
   const Tensor queries = in_chunks(q, chunk), keys = in_chunks(in[in_k], chunk), values = in_chunks(v, chunk);
   const Tensor beta = unsqueeze(in_chunks(in[in_beta], chunk), -1), gate = in_chunks(in[in_gate], chunk);
@@ -154,7 +154,7 @@ void check_delta_rule(const Tensor& q, const Tensor& k, const Tensor& v, const T
   const Operands operands{{"q", q}, {"k", k}, {"v", v}, {"beta", beta}, {"gate", gate}, {"state", state}};
   check_floating(op, {{"q", q}, {"k", k}, {"v", v}});
   check_devices(op, {{"q", q}, {"beta", beta}, {"gate", gate}, {"state", last}});
-  if (q.rank() != 4 || k.shape() != q.shape() || v.rank() != 4 || row_shape(v) != row_shape(q))
+  if (q.dim() != 4 || k.shape() != q.shape() || v.dim() != 4 || row_shape(v) != row_shape(q))
     fail<ShapeError>(op, "needs q and k (B, T, H, K) and v (B, T, H, V)", operands);
   if (beta.shape() != row_shape(q) || gate.shape() != row_shape(q))
     fail<ShapeError>(op, "needs beta and gate (B, T, H)", operands);
@@ -194,7 +194,7 @@ Tensor short_convolution(TensorArg x, const Tensor& weight, const Tensor& before
   constexpr const char* op = "short_convolution";
   const Operands operands{{"x", x}, {"weight", weight}, {"before", before}};
   check_floating(op, {{"x", x}, {"weight", weight}, {"before", before.defined() ? before : *x}});
-  if (x->rank() != 3 || weight.rank() != 2 || weight.size(0) != x->size(2) || weight.size(1) < 1)
+  if (x->dim() != 3 || weight.dim() != 2 || weight.size(0) != x->size(2) || weight.size(1) < 1)
     fail<ShapeError>(op, "needs x (B, T, C) and weight (C, N)", operands);
   const std::int64_t taps = weight.size(1);
   if (before.defined() && before.shape() != Shape{x->size(0), taps - 1, x->size(2)})

@@ -73,8 +73,8 @@ class Call {
     if (recurrent_) {  // products of D x D a position: forward 7 (4 without delta), backward 20 (10)
       const TensorOptions wide{compute_dtype(dtype), device};
       k_ = (k_ * 0.125).detach().set_requires_grad(backward);
-      beta_ = uniform({batch, keys, heads}, 0.0, 1.0, wide).set_requires_grad(backward);
-      gate_ = uniform({batch, keys, heads}, -0.1, 0.0, wide).set_requires_grad(backward);
+      beta_ = rand({batch, keys, heads}, 0.0, 1.0, wide).set_requires_grad(backward);
+      gate_ = rand({batch, keys, heads}, -0.1, 0.0, wide).set_requires_grad(backward);
       const double products = recurrent_->delta ? (backward ? 27.0 : 7.0) : (backward ? 14.0 : 4.0);
       operations_ = products * 2.0 * static_cast<double>(batch * keys * heads * depth * depth);
       return;

@@ -1,5 +1,5 @@
-# What nearly every source of a library includes, compiled once for each of the two levels that libraries have: what takes a
-# precompiled header takes its level too, whatever its own flags say (GCC restores the options with it).
+# The headers that nearly every source of a library includes, compiled once for each of the two optimization levels. GCC
+# restores the options of a precompiled header, so a source has the level of its header, not of its own flags.
 file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/headers.cpp CONTENT "")
 foreach(headers poolgrad_headers poolgrad_headers_fastest)
   add_library(${headers} OBJECT ${PROJECT_BINARY_DIR}/headers.cpp)
@@ -15,7 +15,7 @@ target_link_libraries(poolgrad_headers PRIVATE fmt::fmt)
 target_compile_options(poolgrad_headers PRIVATE ${POOLGRAD_FAST})
 target_compile_options(poolgrad_headers_fastest PRIVATE ${POOLGRAD_FASTEST})
 
-# poolgrad_fast(<target>): a library that calls what takes the time of a step.
+# poolgrad_fast(<target>): compiles a library at -O1. Its time is that of the -O3 libraries that it calls.
 function(poolgrad_fast target)
   target_compile_options(${target} PRIVATE ${POOLGRAD_FAST})
   target_precompile_headers(${target} REUSE_FROM poolgrad_headers)
@@ -23,9 +23,9 @@ function(poolgrad_fast target)
   set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE ON UNITY_BUILD_BATCH_SIZE 12)
 endfunction()
 
-# One library per floor. poolgrad_floor(<folder> [FASTEST] SOURCES ... DEPENDS <lower floors> LIBRARIES <packages>) makes
-# poolgrad_<folder>, with the alias poolgrad::<folder>. Sources are listed, never globbed. FASTEST: where the time of a step
-# goes, compiled at -O3; the others call it, and are compiled at -O1, which takes two thirds of the time of -O2.
+# One library per layer. poolgrad_floor(<folder> [FASTEST] SOURCES ... DEPENDS <lower layers> LIBRARIES <packages>) makes
+# poolgrad_<folder>, with the alias poolgrad::<folder>. Sources are listed, never globbed. FASTEST layers take the time of
+# a step and are compiled at -O3. The others call them and are compiled at -O1, in two thirds of the time of -O2.
 function(poolgrad_floor name)
   cmake_parse_arguments(FLOOR "FASTEST" "" "SOURCES;DEPENDS;LIBRARIES" ${ARGN})
   set(target poolgrad_${name})
@@ -56,7 +56,7 @@ function(poolgrad_floor name)
   install(TARGETS ${target} EXPORT poolgradTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
 endfunction()
 
-# poolgrad_test_part(<target> <level>): compiled as tests are, at -O0 or -O1, with what nearly all of them include.
+# poolgrad_test_part(<target> <level>): compiles a target like tests, at -O0 or -O1, with their precompiled headers.
 function(poolgrad_test_part target level)
   target_link_libraries(${target} PRIVATE poolgrad_options GTest::gmock GTest::gtest poolgrad_test_options)
   target_include_directories(${target} PUBLIC ${PROJECT_SOURCE_DIR})
@@ -65,16 +65,19 @@ function(poolgrad_test_part target level)
   set_target_properties(${target} PROPERTIES UNITY_BUILD ${POOLGRAD_UNITY})
 endfunction()
 
-# poolgrad_tests(<folder> [AS <part>] [OPTIMIZED] [EMULATED] [NVCC] [NEEDS_GPU [TWO]] SOURCES <names> [LIBRARIES ...] [DEFINITIONS ...]
-# [LABELS ...] [ENVIRONMENT ...]) makes one GoogleTest program of tests/<folder>/<name>_test.cpp, <folder>_test with _ for / or
-# <folder>_<part>_test, and registers each of its tests with ctest (under sanitizers the program as one), labelled with the
-# first folder, which also says the floor that it is linked with, and with LABELS. The targets gpu_tests and core_tests build
-# those labelled gpu and core. What takes time is compiling tests, most of it what each of them instantiates of GoogleTest and
-# of the standard library: they are compiled six at a time, or, where a program is one test, ten, which takes up to a quarter less
-# time; at -O0, or at -O1 where they compute much (OPTIMIZED). Names in anonymous namespaces are therefore unique in a
-# program. NVCC: they launch kernels themselves. NEEDS_GPU: made where POOLGRAD_CUDA is ON, labelled gpu, and skipped with the
-# reason where there is no device, or (TWO) no second one. Programs labelled gpu are put together in gpu/, from where
-# ./run gpu-check runs them.
+# poolgrad_tests(<folder> [AS <part>] [OPTIMIZED] [EMULATED] [NVCC] [NEEDS_GPU [TWO]] SOURCES <names> [LIBRARIES ...]
+# [DEFINITIONS ...] [LABELS ...] [ENVIRONMENT ...]) makes one GoogleTest program of tests/<folder>/<name>_test.cpp. Its
+# name is <folder>_test, with _ for /, or <folder>_<part>_test. ctest runs each of its tests; under sanitizers, or with
+# POOLGRAD_TESTS_BY_PROGRAM, it runs the program as one test.
+# The first folder is a label, and names the layer to link. LABELS are further labels; the targets gpu_tests and
+# core_tests build the programs labeled gpu and core.
+# Most of the compile time of tests goes into templates of GoogleTest and the standard library. So six sources are
+# compiled at a time, or ten if a program is one test, which takes up to a quarter less time. Names in anonymous
+# namespaces must therefore be unique in a program. Tests are compiled at -O0, and at -O1 if they compute much
+# (OPTIMIZED).
+# EMULATED: links the emulated device. NVCC: the tests launch kernels of their own. NEEDS_GPU: the program exists if
+# POOLGRAD_CUDA is ON, has the label gpu, and skips its tests with the reason if there is no device, or (TWO) no second
+# one. Programs labeled gpu lie in gpu/, where ./run gpu-check runs them.
 function(poolgrad_tests folder)
   cmake_parse_arguments(TEST "OPTIMIZED;EMULATED;NVCC;NEEDS_GPU;TWO" "AS" "SOURCES;LIBRARIES;DEFINITIONS;LABELS;ENVIRONMENT" ${ARGN})
   string(REGEX REPLACE "/.*" "" floor ${folder})
@@ -135,12 +138,12 @@ function(poolgrad_tests folder)
   if("gpu" IN_LIST labels)
     set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/gpu)
   endif()
-  # Tests ask for more threads than there are cores, and run beside each other: threads that wait must not spin.
+  # Tests use more threads than there are cores and run beside each other, so waiting threads must not spin.
   set(environment OMP_WAIT_POLICY=passive ${TEST_ENVIRONMENT})
-  if(POOLGRAD_TESTS_BY_PROGRAM)  # starting a process costs more than most tests: all of a program's in one
+  if(POOLGRAD_TESTS_BY_PROGRAM)  # starting a process costs more than most tests
     add_test(NAME ${name} COMMAND ${name} --gtest_brief=1)
     set_tests_properties(${name} PROPERTIES TIMEOUT 1800 LABELS "${labels}" ENVIRONMENT "${environment}")
-    if(TEST_OPTIMIZED OR TEST_EMULATED)  # those that take longest begin first
+    if(TEST_OPTIMIZED OR TEST_EMULATED)  # the longest programs start first
       set_tests_properties(${name} PROPERTIES COST 100)
     endif()
     return()

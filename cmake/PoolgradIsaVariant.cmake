@@ -12,7 +12,7 @@ if(CMAKE_SCRIPT_MODE_FILE)
     set(output "${output}" PARENT_SCOPE)
   endfunction()
 
-  # What the linker would share with other objects: weak functions, and weak or unique constants.
+  # The linker would share these with other objects: weak functions, and weak or unique constants.
   function(list_shared)
     run(${NM} --defined-only --format=sysv ${OUTPUT})
     string(REGEX MATCHALL "[^\n| ]+ *\\|[^\n|]*\\|   W  \\||[^\n| ]+ *\\|[^\n|]*\\|   [Vu]  \\|[^\n]*\\|\\.rodata" shared "${output}")
@@ -20,7 +20,7 @@ if(CMAKE_SCRIPT_MODE_FILE)
     set(shared ${shared} PARENT_SCOPE)
   endfunction()
 
-  # Sections must not be in groups any more: the linker would still keep one group of each name.
+  # Takes sections out of their groups: the linker would still keep one group of each name.
   run(${LINKER} -r --force-group-allocation -o ${OUTPUT} ${OBJECTS})
   list_shared()
   list(JOIN shared "\n" names)
@@ -35,10 +35,10 @@ if(CMAKE_SCRIPT_MODE_FILE)
 endif()
 
 # poolgrad_isa_variant(<target> <variant> SOURCES ... FLAGS ...) compiles sources of a library once more, for a newer
-# instruction set, with the macro POOLGRAD_VARIANT=<variant>: what they offer is in a namespace of that name. The objects
-# become one, whose inline functions and templates are its own (see the script above): without that, the linker
-# keeps one copy of std::max or of a member function of a common header for the whole program, and it might be the one
-# that only a newer CPU can run.
+# instruction set, with the macro POOLGRAD_VARIANT=<variant>: their functions are in a namespace of that name. The objects
+# become one, with inline functions and templates of its own (see the script above). Otherwise the linker keeps one
+# copy of std::max, or of a member function of a common header, for the whole program. It might be the copy that only a
+# newer CPU can run.
 function(poolgrad_isa_variant target variant)
   cmake_parse_arguments(VARIANT "" "" "SOURCES;FLAGS" ${ARGN})
   set(objects ${target}_${variant})

@@ -17,9 +17,9 @@ endif()
 if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
   set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
 endif()
-# CMake's -O3 is for allocator and kernels, where the time of a step goes; the floors above call them, and -O1 does for that,
-# with the products that are summed in one instruction which -O2 has: both give the same bits. Flags of a user's own are left
-# alone. Under sanitizers (their presets say -O0) the fastest alone are optimised: compiling is what takes the time there.
+# Allocator and kernels take the time of a step and are compiled at CMake's -O3. The layers above call them: -O1 suffices,
+# with the fused multiply-adds of -O2, so both levels give the same bits. Flags of the user are left alone. Under
+# sanitizers (their presets say -O0) only the FASTEST layers are optimized, because compiling takes most of the time.
 set(POOLGRAD_FASTEST)
 set(POOLGRAD_FAST)
 if(POOLGRAD_SANITIZE)
@@ -34,7 +34,7 @@ elseif(CMAKE_CXX_FLAGS_RELEASE MATCHES "-O3")
 endif()
 set(CMAKE_CXX_EXTENSIONS OFF)
 set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
-# Names in anonymous namespaces are therefore unique in a floor; POOLGRAD_UNITY=OFF compiles every file alone.
+# Names in anonymous namespaces must therefore be unique in a layer. POOLGRAD_UNITY=OFF compiles every file alone.
 set(CMAKE_UNITY_BUILD ${POOLGRAD_UNITY})
 set(CMAKE_UNITY_BUILD_BATCH_SIZE 8)
 
@@ -72,7 +72,7 @@ if(NOT POOLGRAD_ONEDNN STREQUAL OFF AND OneDNN_FOUND)
 endif()
 
 set(POOLGRAD_WITH_MPI OFF)
-set(MPI_CXX_SKIP_MPICXX ON)  # the C interface is what is called
+set(MPI_CXX_SKIP_MPICXX ON)  # poolgrad calls the C interface
 if(POOLGRAD_MPI STREQUAL ON)
   poolgrad_package(MPI "libopenmpi-dev openmpi-bin" COMPONENTS CXX)
 elseif(POOLGRAD_MPI STREQUAL AUTO)
@@ -82,8 +82,8 @@ if(NOT POOLGRAD_MPI STREQUAL OFF AND MPI_CXX_FOUND)
   set(POOLGRAD_WITH_MPI ON)
 endif()
 
-# CUDA is an optional language. Architectures, unless given, are a fixed list, never that of the machine that builds: code for
-# Hopper, and PTX that any newer GPU than Ampere compiles at start-up. No GPU is needed to build.
+# CUDA is an optional language. The default architectures are a fixed list and do not depend on the building machine: code
+# for Hopper, and PTX that any GPU from Ampere on compiles at start-up. A build needs no GPU.
 set(POOLGRAD_WITH_CUDA OFF)
 if(NOT POOLGRAD_CUDA MATCHES "^(AUTO|ON|OFF)$")
   message(FATAL_ERROR "poolgrad: POOLGRAD_CUDA is AUTO, ON or OFF, not ${POOLGRAD_CUDA}")
@@ -91,8 +91,8 @@ elseif(NOT POOLGRAD_CUDA STREQUAL OFF)
   include(CheckLanguage)
   check_language(CUDA)
   if(CMAKE_CUDA_COMPILER)
-    # Shared: in a program that loads the C interface, such as PyTorch, there is one runtime, and a library with the static
-    # one inside needs more thread-local storage than programs have left for libraries loaded later.
+    # Shared: a program that loads the C interface, such as PyTorch, then has one runtime. A library with the static
+    # runtime needs more thread-local storage than programs have left for libraries loaded later.
     set(CMAKE_CUDA_RUNTIME_LIBRARY Shared)
     set(CMAKE_CUDA_ARCHITECTURES 90a-real 80-virtual CACHE STRING "CUDA architectures")
     enable_language(CUDA)
@@ -128,14 +128,14 @@ endif()
 if(CMAKE_CXX_COMPILER_ID STREQUAL GNU AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
   target_compile_options(poolgrad_options INTERFACE
     $<$<COMPILE_LANGUAGE:CXX>:-Wno-restrict -Wno-stringop-overflow -Wno-stringop-overread -Wno-array-bounds>)
-  # ... and, where sanitizers are in between, std::regex for a read of uninitialised memory (GCC bug 105562).
+  # ... and, where sanitizers are in between, std::regex for a read of uninitialized memory (GCC bug 105562).
   if(POOLGRAD_SANITIZE)
     target_compile_options(poolgrad_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wno-maybe-uninitialized>)
   endif()
 endif()
 
-# Clang has no ivdep, warns of what the standard library of GCC 12 itself calls (get_temporary_buffer), and counts the names
-# that a file has for itself among those that another name may not hide.
+# Clang has no ivdep. It warns of a call inside the standard library of GCC 12 (get_temporary_buffer), and of names that
+# hide a name in an anonymous namespace.
 if(CMAKE_CXX_COMPILER_ID MATCHES Clang)
   target_compile_options(poolgrad_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wno-unknown-pragmas -Wno-shadow
     -Wno-deprecated-declarations>)
@@ -155,24 +155,24 @@ target_link_libraries(poolgrad_options INTERFACE Threads::Threads)
 if(POOLGRAD_SANITIZE)
   target_compile_options(poolgrad_options INTERFACE
     $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${POOLGRAD_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all>)
-  if(POOLGRAD_SANITIZE MATCHES undefined)  # without what the address sanitizer sees as well
+  if(POOLGRAD_SANITIZE MATCHES undefined)  # without the checks that the address sanitizer makes, too
     target_compile_options(poolgrad_options INTERFACE
       $<$<COMPILE_LANGUAGE:CXX>:-fno-sanitize=null,vptr,object-size,nonnull-attribute,returns-nonnull-attribute>)
   endif()
   target_link_options(poolgrad_options INTERFACE -fsanitize=${POOLGRAD_SANITIZE})
-  if(CMAKE_CXX_COMPILER_ID MATCHES Clang)  # as GCC says it, and newer versions of Clang
+  if(CMAKE_CXX_COMPILER_ID MATCHES Clang)  # as GCC and newer versions of Clang do
     string(REGEX MATCH "address|thread" first ${POOLGRAD_SANITIZE})
     string(TOUPPER "${first}" first)
     target_compile_definitions(poolgrad_options INTERFACE __SANITIZE_${first}__)
-    if(first STREQUAL ADDRESS)  # without what GCC's has not either: the runtime of C++ in C, and frames on the heap
+    if(first STREQUAL ADDRESS)  # without checks that GCC's lacks, too: the runtime of C++ in C, and frames on the heap
       target_compile_options(poolgrad_options INTERFACE
         $<$<COMPILE_LANGUAGE:CXX>:-fno-sanitize=function -fsanitize-address-use-after-return=never>)
     endif()
   endif()
 endif()
 
-# After poolgrad_options, for tests: what they test is held to defined behaviour, they are not, which spares a third of their
-# time; and a name of one test may hide that of another that is compiled with it.
+# For tests, after poolgrad_options: only the tested libraries are checked for undefined behavior, which saves a third of
+# the compile time of tests. A name of one test may hide that of another in the same compilation.
 add_library(poolgrad_test_options INTERFACE)
 target_compile_options(poolgrad_test_options INTERFACE -fno-sanitize=undefined -Wno-shadow)
 if(CMAKE_CXX_COMPILER_ID MATCHES Clang)  # x -= x, and comparisons that are refused

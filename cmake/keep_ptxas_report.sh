@@ -1,6 +1,6 @@
 #!/bin/sh
-# keep_ptxas_report.sh OBJECT COMMAND...: compiles, and keeps what ptxas -v says of each kernel in OBJECT.ptxas, where tests
-# read it. All else that the compiler says, it says.
+# keep_ptxas_report.sh OBJECT COMMAND...: compiles, and writes the report of ptxas -v about each kernel to OBJECT.ptxas,
+# where tests read it. Prints all other output of the compiler.
 object=$1
 shift
 "$@" 2>"$object.said"

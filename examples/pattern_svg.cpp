@@ -131,7 +131,7 @@ std::vector<PatternPicture> pattern_pictures() {
     listed[block] = true;
   return {
       {"dense", "dense(): every pair, or the past", Pattern::dense()},
-      {"window", "window(5, 5): neighbours", window},
+      {"window", "window(5, 5): neighbors", window},
       {"documents", "documents({0, 9, 23, 32}): texts packed one after another", Pattern::documents({0, 9, 23, 32})},
       {"sink_tokens", "window(5, 5) | sink_tokens(3)", window | Pattern::sink_tokens(3)},
       {"global_tokens", "window(5, 5) | global_tokens(3)", window | Pattern::global_tokens(3)},

@@ -288,8 +288,7 @@ void index_select(Stream stream, const View& out, const View& x, int dim, const 
 }
 
 void index_add(Stream stream, const View& out, int dim, const View& index, const View& x) {
-  if (const auto kernel = kernel_for(stream, "index_add", &KernelTable::index_add))
-    return kernel(stream, out, dim, index, x);
+  if (const auto own = kernel_for(stream, "index_add", &KernelTable::index_add)) return own(stream, out, dim, index, x);
   const Scratch scratch(stream, "index_add", by_index_scratch(stream, out.shape[dim], index));
   charge(stream, traffic(x, x, x));
 }
@@ -311,8 +310,7 @@ std::optional<Scratch> sorting_space(Stream stream, std::string_view op, int dim
 }  // namespace
 
 void scatter(Stream stream, const View& out, int dim, const View& index, const View& x) {
-  if (const auto kernel = kernel_for(stream, "scatter", &KernelTable::scatter))
-    return kernel(stream, out, dim, index, x);
+  if (const auto own = kernel_for(stream, "scatter", &KernelTable::scatter)) return own(stream, out, dim, index, x);
   const auto scratch = sorting_space(stream, "scatter", dim, index);
   charge(stream, traffic(x, x, index));
 }
@@ -328,8 +326,7 @@ void scatter_reduce(Stream stream, BinaryOp op, const View& out, int dim, const 
 }
 
 void embedding(Stream stream, const View& out, const View& table, const View& index) {
-  if (const auto kernel = kernel_for(stream, "embedding", &KernelTable::embedding))
-    return kernel(stream, out, table, index);
+  if (const auto own = kernel_for(stream, "embedding", &KernelTable::embedding)) return own(stream, out, table, index);
   charge(stream, traffic(out, out));
 }
 

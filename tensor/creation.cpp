@@ -138,7 +138,7 @@ Tensor rand(const Shape& shape, double low, double high, TensorOptions options, 
   Tensor out = Tensor::empty(shape, options);
   check_floating("rand", out);
   if (!(low <= high && std::isfinite(high - low)))
-    throw ValueError("[uniform] needs low <= high with a finite difference: low " + std::to_string(low) + ", high " +
+    throw ValueError("[rand] needs low <= high with a finite difference: low " + std::to_string(low) + ", high " +
                      std::to_string(high));
   kernels::uniform(current_stream(options.device), generator.take(out.numel()), out.view(), low, high);
   return out;

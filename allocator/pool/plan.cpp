@@ -40,7 +40,7 @@ Block* Plan::leave(Block* block) {
 }
 
 void Plan::begin_step(CacheTrimmer& trimmer, const std::function<void(AllocationAttempt&)>& find) {
-  std::vector<AllocationAttempt> needs;
+  std::vector<AllocationAttempt> attempts;
   try {
     {
       PoolLock lock(context_.mutex);
@@ -54,7 +54,7 @@ void Plan::begin_step(CacheTrimmer& trimmer, const std::function<void(Allocation
       }
       if (!planned) return;
       for (const StepPlanner::Slab& slab : planner_->slabs()) {
-        AllocationAttempt& attempt = needs.emplace_back();
+        AllocationAttempt& attempt = attempts.emplace_back();
         attempt.requested = attempt.size = slab.bytes;
         attempt.alignment = context_.settings.granule;
         attempt.stream = {context_.settings.device, slab.stream};
@@ -62,19 +62,19 @@ void Plan::begin_step(CacheTrimmer& trimmer, const std::function<void(Allocation
         attempt.may_reclaim = false;
       }
     }
-    for (AllocationAttempt& attempt : needs) {
+    for (AllocationAttempt& attempt : attempts) {
       find(attempt);
       if (attempt.block == nullptr) break;
     }
     const PoolLock lock(context_.mutex);
     std::vector<Block*> blocks;
-    for (const AllocationAttempt& attempt : needs) {
+    for (const AllocationAttempt& attempt : attempts) {
       if (attempt.block != nullptr) blocks.push_back(attempt.block);
     }
-    if (blocks.size() != needs.size() || !planner_->install(blocks)) forget(needs);
+    if (blocks.size() != attempts.size() || !planner_->install(blocks)) forget(attempts);
   } catch (...) {
     const PoolLock lock(context_.mutex);
-    forget(needs);
+    forget(attempts);
     throw;
   }
 }

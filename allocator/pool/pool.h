@@ -2,15 +2,15 @@
 // front, each thread has its own cache, which serves most requests (hot_path.cpp). Behind it, one mutex guards all
 // parts and is released only for device calls (pool_mutex.h). Each part knows the parts above it:
 //
-//   PoolContext        settings, device, mutex, accounts and trace recorder
-//   Arenas        addresses and states of blocks
+//   PoolContext    settings, device, mutex, accounts and trace recorder
+//   Arenas         addresses and states of blocks
 //   StreamTracker  streams that may still use blocks
-//   PageProvider    commits and moves pages
-//   CacheTrimmer      releases pages
-//   ThreadCaches         caches of threads
-//   Plan          mode `planned`
-//   ReclaimPolicy        stages when no block fits
-//   Inspector     statistics, snapshots, traces, reports
+//   PageProvider   commits and moves pages
+//   CacheTrimmer   releases pages
+//   ThreadCaches   caches of threads
+//   Plan           mode `planned`
+//   ReclaimPolicy  stages when no block fits
+//   Inspector      statistics, snapshots, traces, reports
 //
 // Invariant, whenever the mutex is free and no thread is inside a device call:
 //   reserved = live + pending + free bytes of all arenas + bytes in magazines, and reserved <= budget.
@@ -65,7 +65,7 @@ class Pool {
 
   const PoolSettings& settings() const { return context_.settings; }
   DeviceMemory& memory() { return *context_.memory; }
-  ThreadCaches& front() { return caches_; }
+  ThreadCaches& thread_caches() { return caches_; }
   ReclaimPolicy& reclaim_policy() { return reclaim_policy_; }
   Inspector& inspector() { return inspector_; }
   /// Around fork(): keeps all threads out of the pool and its device calls until go_on().
@@ -76,18 +76,18 @@ class Pool {
   /// Frees a found block unless the request took it. Takes the mutex.
   class Found {
    public:
-    Found(Pool& pool, AllocationAttempt& attempt) : pool_(pool), need_(attempt) {}
+    Found(Pool& pool, AllocationAttempt& attempt) : pool_(pool), attempt_(attempt) {}
     ~Found() {
-      if (need_.block == nullptr) return;
+      if (attempt_.block == nullptr) return;
       const PoolLock lock(pool_.context_.mutex);
-      pool_.plan_.put_back(need_.block);
+      pool_.plan_.put_back(attempt_.block);
     }
     Found(const Found&) = delete;
     Found& operator=(const Found&) = delete;
 
    private:
     Pool& pool_;
-    AllocationAttempt& need_;
+    AllocationAttempt& attempt_;
   };
 
   /// Held during a fork. Locked last, unlocked first.

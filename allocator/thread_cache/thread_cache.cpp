@@ -136,7 +136,7 @@ ThreadCache* ThreadCacheTable::make(Pool& pool) {
   }
   std::erase_if(caches_, [](const auto& cache) { return cache->pool_ == nullptr; });
   caches_.reserve(caches_.size() + 1);
-  caches_.push_back(pool.front().make_cache(pool));
+  caches_.push_back(pool.thread_caches().make_cache(pool));
   return caches_.back().get();
 }
 
@@ -153,7 +153,7 @@ std::size_t ThreadCacheTable::enter(Pool& pool) {
 
 void ThreadCacheTable::forget(Pool& pool) noexcept {
   const std::lock_guard lock(ties());
-  for (ThreadCache* cache : pool.front().forget_caches()) cache->pool_ = nullptr;
+  for (ThreadCache* cache : pool.thread_caches().forget_caches()) cache->pool_ = nullptr;
   all_pools().pools[pool.settings().place] = nullptr;
 }
 
@@ -177,7 +177,7 @@ ThreadCacheTable::~ThreadCacheTable() {
   thread_state.more = 0;
   const std::lock_guard lock(ties());
   for (const auto& cache : caches_) {
-    if (cache->pool_ != nullptr) cache->pool_->front().retire(*cache);
+    if (cache->pool_ != nullptr) cache->pool_->thread_caches().retire(*cache);
   }
   give_up_own_stream();
 }

@@ -62,7 +62,7 @@ DeltaMixer::DeltaMixer(std::int64_t width, std::int64_t heads, const DeltaMixerO
 Tensor DeltaMixer::forward(const Tensor& x, nn::SequenceState* state) {
   const std::int64_t width = heads_ * head_dim_, taps = options_.convolution;
   check_floating("delta_mixer", {{"x", x}});
-  if (x.rank() != 3 || x.size(2) != width)
+  if (x.dim() != 3 || x.size(2) != width)
     fail<ShapeError>("delta_mixer", fmt::format("x must be (B, T, {})", width), {{"x", x}});
   const std::int64_t batch = x.size(0), length = x.size(1);
   const DType wide = compute_dtype(x.dtype());

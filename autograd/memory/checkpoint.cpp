@@ -278,7 +278,7 @@ class CheckpointedCall::SecondRun : public Run {
     const bool same = next_ < wanted_.size() && wanted_[next_].operation == now && wanted_[next_].meta.matches(tensor);
     if (!same)
       fail(fmt::format("operation {}, {}, did not save {} elements of {} in the first run", now, use.operation,
-                       tensor.count(), to_string(tensor.dtype())));
+                       tensor.numel(), to_string(tensor.dtype())));
     set_number(tensor, next_);
     if (is_walked_ || keeper_ != nullptr) {
       Supplied& supplied = wanted_[next_].supplied;

@@ -21,7 +21,7 @@ constexpr std::int64_t widest = std::int64_t{1} << 31;
 /// Returns bool (m, n) for the last two dimensions of x: column - row > offset.
 Tensor above_diagonal(const char* op, const Tensor& x, std::int64_t offset) {
   check_devices(op, {{"x", x}});
-  if (x.rank() < 2) fail<ShapeError>(op, "x is not a matrix", {{"x", x}});
+  if (x.dim() < 2) fail<ShapeError>(op, "x is not a matrix", {{"x", x}});
   const TensorOptions numbers{DType::i64, x.device()};
   offset = std::clamp(offset, -x.size(-2), x.size(-1));  // all true or all false beyond
   const Tensor rows = arange(0.0, static_cast<double>(x.size(-2)), 1.0, numbers);
@@ -31,7 +31,7 @@ Tensor above_diagonal(const char* op, const Tensor& x, std::int64_t offset) {
 
 /// Repeats dimension `axis` of x `times` times: each element, or the dimension as a whole.
 Tensor repeated(const Tensor& x, std::int64_t times, int axis, bool elementwise) {
-  if (x.rank() == max_rank) {  // merges the dimensions before or after it to make room
+  if (x.dim() == max_rank) {  // merges the dimensions before or after it to make room
     const bool before = axis > 1;
     const Tensor fewer = before ? flatten(x, 0, axis - 1) : flatten(x, axis + 1, max_rank - 1);
     const Tensor out = repeated(fewer, times, before ? 1 : axis, elementwise);

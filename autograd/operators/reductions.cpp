@@ -275,8 +275,8 @@ Tensor all(TensorArg x, const Dims& dims, Keep keep) {
 }
 Tensor argmax(TensorArg x, std::int64_t dim, Keep keep) { return position_of("argmax", kernels::argmax, x, dim, keep); }
 Tensor argmin(TensorArg x, std::int64_t dim, Keep keep) { return position_of("argmin", kernels::argmin, x, dim, keep); }
-Tensor argmax(TensorArg x) { return argmax(reshape(x, {-1}), 0); }
-Tensor argmin(TensorArg x) { return argmin(reshape(x, {-1}), 0); }
+Tensor argmax(TensorArg x) { return argmax(reshape(*x, {-1}), 0); }
+Tensor argmin(TensorArg x) { return argmin(reshape(*x, {-1}), 0); }
 
 Tensor logsumexp(TensorArg x, std::int64_t dim, Keep keep) {
   if (const auto cast = autocast("logsumexp", {x}); !cast.empty()) return logsumexp(cast[0], dim, keep);

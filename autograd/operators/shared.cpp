@@ -112,7 +112,7 @@ Tensor assembled(const std::vector<Tensor>& parts, const Shape& shape, int dim, 
   Tensor out = Tensor::empty(shape, any->options(), at);
   if (covered != shape[dim]) kernels::fill(stream, out.view(), value);
   for (std::size_t i = 0; i < parts.size(); ++i) {
-    if (!parts[i].defined() || parts[i].count() == 0) continue;
+    if (!parts[i].defined() || parts[i].numel() == 0) continue;
     const std::int64_t stop = starts[i] + (parts[i].shape()[dim] - 1) * step + 1;
     kernels::copy(stream, out.alias(sliced(out.geometry(), dim, starts[i], stop, step)).view(), parts[i].view());
   }

@@ -267,7 +267,7 @@ Tensor dropped(const Tensor& x, double p, kernels::RandomKey key, SequencePart p
           const Geometry entry = sliced(y.geometry(), 0, b, b + 1, 1);
           return y.alias(sliced(entry, 1, run.row, run.row + run.count, 1)).view();
         };
-        const std::int64_t row = x.count() / x.size(0) / x.size(1);  // numbers per position
+        const std::int64_t row = x.numel() / x.size(0) / x.size(1);  // numbers per position
         kernels::RandomKey own = key;
         own.offset += static_cast<std::uint64_t>(((part.first_row + b) * part.whole + run.position) * row);
         kernels::dropout(stream, own, of_run(out), of_run(x), p);

@@ -34,7 +34,7 @@ Tensor reshape(TensorArg x, const Shape& shape) {
 
 Tensor flatten(TensorArg x, std::int64_t first, std::int64_t last) {
   check_defined("flatten", x);
-  const Shape as_a_vector = x->rank() == 0 ? Shape{1} : x->shape();  // for a scalar
+  const Shape as_a_vector = x->dim() == 0 ? Shape{1} : x->shape();  // for a scalar
   const int begin = normalize_dim("flatten", first, as_a_vector), end = normalize_dim("flatten", last, as_a_vector);
   if (x->dim() == 0) return reshape(*x, as_a_vector);
   if (begin > end) fail<IndexError>("flatten", "the first dimension comes after the last", {{"x", x}});
@@ -99,7 +99,7 @@ Gradients gradient_of_slice(const BackwardCall& call, const Tensor& grad, const 
                             std::int64_t first, std::int64_t step = 1) {
   const std::int64_t stop = first + (grad.shape()[axis] - 1) * step + 1;
   const auto part = [&](const Tensor& sum) { return sum.alias(sliced(sum.geometry(), axis, first, stop, step)); };
-  if (grad.count() > 0 && accumulate_into_part(call.sum(0), grad, part)) return {Tensor()};
+  if (grad.numel() > 0 && accumulate_into_part(call.sum(0), grad, part)) return {Tensor()};
   return {place({grad}, before, axis, {first}, step)};
 }
 

@@ -159,7 +159,7 @@ const nn::TrainResult& judged(const std::vector<Compared>& all) {
 }
 
 std::vector<std::string> headers(const std::vector<Compared>& all) {
-  std::vector<std::string> names{"<attention", "steps", "ms/step", "tok/s", "peak", "validation"};
+  std::vector<std::string> names{"<attention", "steps", "ms/step", "tok/s", "peak", "held out"};
   for (const nn::PositionLoss& share : coarse(judged(all).by_position))
     names.push_back(fmt::format("after {} to {}", share.first, share.last));
   return names;

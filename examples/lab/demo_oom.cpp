@@ -61,7 +61,7 @@ class DemoPool {
   SimulatedMemory& memory() { return static_cast<SimulatedMemory&>(pool_.memory()); }
 
   /// Stages since the last call.
-  std::vector<StageRecord> take_rungs() {
+  std::vector<StageRecord> take_stages() {
     const Trace trace = pool_.trace();
     std::vector<StageRecord> stages;
     for (; seen_ < trace.events.size(); ++seen_)
@@ -116,7 +116,7 @@ std::string trimmed(std::string text) {
 }
 
 /// Successful stages in order, with equal neighbors in one line; then failed ones.
-std::string rungs_text(const std::vector<StageRecord>& reclaimed) {
+std::string stages_text(const std::vector<StageRecord>& reclaimed) {
   if (reclaimed.empty()) return "   no stage: a cached block fitted";
   Table table({"<stage", "runs", "yield", "time"});
   std::string vain;
@@ -150,8 +150,8 @@ class Story {
     console_.print(fmt::format("\n{}. {}", ++acts_, title));
     play();
     const Statistics now = pool_.pool().statistics();
-    const std::vector<StageRecord> reclaimed = pool_.take_rungs();
-    console_.print(rungs_text(reclaimed));
+    const std::vector<StageRecord> reclaimed = pool_.take_stages();
+    console_.print(stages_text(reclaimed));
     console_.print(fmt::format("   now {} live, {} reserved", format_bytes(now.allocated_bytes.current),
                                format_bytes(now.reserved_bytes.current)));
     Json stages = Json::array();

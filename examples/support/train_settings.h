@@ -73,7 +73,7 @@ void for_each_run_setting(Options& o, F&& f) {
   f("json", o.json, "JSON report to write; - for standard output, without any other text");
   f("metrics", o.metrics,
     "File.jsonl or file.csv that grows by a line at each printed one: losses, rate, gradient norm, speed, memory; "
-    "--resume goes on in it");
+    "--resume continues it");
   f("html", o.html, "HTML page to write at the end: curves, memory, attention, all options");
   f("html-head", o.html_heads,
     "BLOCK:HEAD, such as 1:3, counted from 0: draw a large attention map of this head, or of several, separated by "

@@ -80,7 +80,7 @@ std::string loss_chart(const nn::TrainResult& r, double width, double height) {
   return chart_svg({.x_name = "step",
                     .series = {{"each step", losses, 0, Series::Kind::faint},
                                {fmt::format("mean of {}", window), running_mean(losses, window), 0},
-                               {"validation", validation, 1, Series::Kind::dots}},
+                               {"held out", validation, 1, Series::Kind::dots}},
                     .levels = levels_of(r.baselines),
                     .whole_x = true,
                     .width = width,
@@ -96,7 +96,7 @@ std::string position_chart(const RunPage& page) {
   Points points;
   for (const nn::PositionLoss& p : r.by_position) points.emplace_back(static_cast<double>(p.last), p.loss);
   return chart_svg({.x_name = fmt::format("{} of context, at most", unit(page)),
-                    .series = {{"validation", points, 1, Series::Kind::dots}},
+                    .series = {{"held out", points, 1, Series::Kind::dots}},
                     .levels = levels_of(r.baselines),
                     .log_x = true,
                     .x_text = step_text,

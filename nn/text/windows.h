@@ -42,8 +42,8 @@ class WindowPlan {
     std::vector<WindowPlace> places;
     std::int64_t length = 0;
   };
-  /// Returns so many batches, or all if there are fewer (which of a validation text of its own overlap and cover it),
-  /// spread evenly over the validation parts. The number for each text follows its length and is at least one.
+  /// Returns so many batches, or all if there are fewer, spread evenly over the validation parts. The number for each
+  /// text follows its length and is at least one. All batches of a separate validation text cover it and may overlap.
   std::vector<Batch> validation(std::int64_t batches) const;
   /// Returns the number of all validation batches.
   std::int64_t validation_batches() const;

@@ -16,7 +16,7 @@ class MetricsFile {
   /// Throws ValueError for a path with another ending.
   static void check_name(const std::string& path);
 
-  /// Begins the file anew for a run at step 0. Otherwise goes on in it after the line of step `steps_done`, and removes
+  /// Begins the file anew for a run at step 0. Otherwise continues it after the line of step `steps_done`, and removes
   /// later and incomplete lines. "" is no file. Throws FileError, changing nothing, for a file that cannot be written
   /// or that has other lines.
   MetricsFile(const std::string& path, std::int64_t steps_done);

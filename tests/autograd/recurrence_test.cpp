@@ -257,7 +257,7 @@ TEST(GatedDeltaRule, KeepsOnlyItsOperandsForTheBackwardPass) {
   const auto live = [] { return static_cast<std::int64_t>(allocator_for(cpu).statistics().requested_bytes.current); };
   const auto before = live();
   const RecurrentResult result = x.run({});
-  EXPECT_EQ(live() - before, result.out.count() * 4 + result.state.count() * 4);
+  EXPECT_EQ(live() - before, result.out.numel() * 4 + result.state.numel() * 4);
 }
 
 TEST(GatedDeltaRule, RefusesBadArgumentsInOneSentence) {

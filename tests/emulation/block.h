@@ -110,7 +110,7 @@ void wait_for_copies(std::int64_t pending);
 /// shared memory must not be written. Before a product, the writer of its shared memory must call fence_for_products(),
 /// and all threads must pass a barrier.
 void fence_for_products();
-/// Reordering earlier register accesses before the products that use the registers.
+/// Orders earlier register accesses before the products that use the registers.
 void begin_products();
 void read_for_product(const SharedArray& array, std::int64_t index, Where where);
 /// Returns storage for a product's `count` sums until the wait, with the register values if `adds`. Meanwhile the

@@ -24,7 +24,7 @@ namespace poolgrad::emulation {
 // The thread sanitizer sees every thread of a block as a separate thread, ordered only by the kernel's own barriers. It
 // therefore reports unordered accesses to global memory.
 
-/// Reordering work before happens_before(token) in one fiber before work after happens_after(token) in another.
+/// Orders work before happens_before(token) in one fiber before work after happens_after(token) in another.
 inline void happens_before([[maybe_unused]] void* token) {
 #if defined(__SANITIZE_THREAD__)
   __tsan_release(token);

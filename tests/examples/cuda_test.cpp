@@ -210,7 +210,7 @@ TEST_F(TrainOnCuda, RefusesToRecordUnsupportedSteps) {
   options_.graph = true;
   EXPECT_EQ(error_of<ValueError>([&] { run("cpu"); }),
             "[train] steps can be recorded only on CUDA devices, but the model is on cpu");
-  EXPECT_THAT(error_of<ValueError>([&] { run("sim:1GiB"); }), HasSubstr("and the model is on sim:"));
+  EXPECT_THAT(error_of<ValueError>([&] { run("sim:1GiB"); }), HasSubstr("but the model is on sim:"));
   TrainOptions with = options_;
   with.budget = "1GiB";
   EXPECT_EQ(error_of<ValueError>([&] { run(with); }),

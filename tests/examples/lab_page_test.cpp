@@ -110,6 +110,9 @@ TEST(PageData, MarksReclaimStagesAndFailures) {
   EXPECT_THAT(marks[0]["rows"].dump(), HasSubstr(R"(["yield","2.00 MiB"],["took","1.50 us"])"));
   EXPECT_EQ(marks[1]["kind"], "oom");
   EXPECT_THAT(marks[1]["rows"].dump(), HasSubstr("1.00 TiB"));
+  const std::string page = page_html({.trace = *trace, .title = "two steps", .source = "a.pgt"});
+  for (const Json& mark : marks)
+    EXPECT_THAT(page, HasSubstr("m.kind === " + mark["kind"].dump())) << "the legend has every kind of mark";
 }
 
 TEST(PageData, ListsTheHoldersOfMemoryAtThePeak) {

@@ -46,10 +46,12 @@ class MemoryPromises : public ::testing::Test {
     std::string list;
     for (std::size_t entries = 1 + below(3); entries > 0; --entries) {
       if (below(3) == 0) list += "2*";
-      list += one_of(attention_names());
-      list += one_of<std::string>({"", "+rope:1e6", "+nope", "+rope:10000:ntk:2", "+rope:10000:yarn:4:64"});
-      list += one_of<std::string>({"", "", "+softcap:20"}) + one_of<std::string>({"", "", "+sinks"}) +
-              one_of<std::string>({"", "", "+qk-norm"});
+      const std::string kind = one_of(attention_names());
+      list += kind;
+      if (kind != "delta" && kind != "gla")  // recurrent layers have neither positions nor scores
+        list += one_of<std::string>({"", "+rope:1e6", "+nope", "+rope:10000:ntk:2", "+rope:10000:yarn:4:64"}) +
+                one_of<std::string>({"", "", "+softcap:20"}) + one_of<std::string>({"", "", "+sinks"}) +
+                one_of<std::string>({"", "", "+qk-norm"});
       if (below(3) == 0) list += "+heads:" + std::to_string(one_of<std::int64_t>({1, o.heads}));
       if (entries > 1) list += ",";
     }

@@ -454,7 +454,7 @@ TEST_F(Train, PrintsOnlyTheReportToStandardOutput) {
 TEST_F(Train, PrintsALinePerIntervalUnlessQuiet) {
   run();
   for (const char* part : {"step  1/20  loss 5.5", "step  5/20", "step 20/20", "|g|", "tok/s", "reserved", "ETA 0:00",
-                           "validation", "trigram", "sample", "parameter"})
+                           "held out", "trigram", "sample", "parameter"})
     EXPECT_THAT(out_.str(), HasSubstr(part));
   EXPECT_EQ(out_.str().find("step  6/20"), std::string::npos);
   options_.quiet = true;

@@ -270,8 +270,7 @@ TEST_F(TrainText, AFailedOutputDoesNotStopTheOthers) {
   options_.json = "/dev/full";
   options_.metrics = folder_.file("steps.csv");
   EXPECT_EQ(refusal<FileError>(options_), "[train] cannot write /dev/full: No space left on device");
-  EXPECT_THAT(out_.str(),
-              AllOf(HasSubstr("validation"), HasSubstr("steps.csv"), ::testing::Not(HasSubstr("/dev/full"))));
+  EXPECT_THAT(out_.str(), AllOf(HasSubstr("held out"), HasSubstr("steps.csv"), ::testing::Not(HasSubstr("/dev/full"))));
   EXPECT_THAT(read_bytes(options_.metrics), HasSubstr("\n20,"));
 }
 

@@ -1,4 +1,4 @@
-// Naive definitions of the elementwise operations, independent of kernels/definition.
+// Naive definitions of the elementwise operations, independent of kernels/functors.
 #pragma once
 
 #include <algorithm>

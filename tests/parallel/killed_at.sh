@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# killed_at.sh MPIRUN MPI_MOMENTS FOLDER RANK MOMENTS...: kills the rank of three at each of the moments. All must end soon, with
-# its number, and leave the old checkpoint or the new one whole; says "as it should" where they do.
+# killed_at.sh MPIRUN MPI_MOMENTS FOLDER RANK MOMENTS...: kills one of three ranks at each of the moments. All ranks
+# must end soon, name the killed one, and leave the old or the new checkpoint whole. Prints "as it should" if they do.
 set -u
 mpirun=$1 program=$2 folder=$3 rank=$4
 shift 4
 rm -rf "$folder" && mkdir -p "$folder"
 fail() { echo "$1" && cat "$folder"/*/log && exit 1; }
 
-# kill_at MOMENT: most of its time, mpirun waits for what it has ended.
+# kill_at MOMENT: mpirun takes most of the time; it waits for the ranks that it ends.
 kill_at() {
   local own=$folder/$1 before=$SECONDS
   mkdir "$own"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# train_endings.sh MPIRUN TRAIN FOLDER WAY: a training run on three ranks that ends early; says "as it should" where it does.
-# killed: a rank is killed in its steps. stopped: one is asked to stop. asked: all are, through mpirun. corrupt: the
-# checkpoint is cut off.
+# train_endings.sh MPIRUN TRAIN FOLDER WAY: a training run on three ranks that ends early. Prints "as it should" if the
+# run ends as expected. WAY: killed (a rank, during its steps), stopped (a signal to one rank), asked (a signal to all,
+# through mpirun), corrupt (the checkpoint is cut off).
 set -u
 mpirun=$1 train=$2 folder=$3/$4 way=$4
 rm -rf "$folder" && mkdir -p "$folder"

@@ -1,9 +1,8 @@
 #!/usr/bin/env bash
 # shellcheck disable=SC2016 # what programs do is expanded when they do it
-# gpu_check_test.sh ROOT [REHEARSAL]: in which order ./run gpu-check does what, what ends it and what does not, and what it
-# says: on a machine that has an nvidia-smi, a compute-sanitizer and a PyTorch, and whose programs do as they are told. With
-# the folder REHEARSAL the programs that it has, which have the emulated device, are run in place of those; SHOW=1 prints
-# what it says then.
+# gpu_check_test.sh ROOT [REHEARSAL]: tests the order of the steps of ./run gpu-check, its ends and its output, with
+# stand-ins for nvidia-smi, compute-sanitizer, PyTorch and poolgrad's programs. With the folder REHEARSAL, its programs
+# run instead, on the emulated device; SHOW=1 prints their output.
 set -euo pipefail
 
 folder=$(mktemp -d)
@@ -18,7 +17,7 @@ tool() { cat >"$folder/$1" && chmod +x "$folder/$1"; }
 tool tools/nvidia-smi <<<$'#!/bin/sh\necho "GPU 0: one"'
 tool tools/ldconfig <<<$'#!/bin/sh\necho "\tlibcublasLt.so.13 (libc6,x86-64) => /lib/libcublasLt.so.13"'
 tool tools/ldd <<<$'#!/bin/sh\nprintf "\\tlibcudart.so.13 => /lib/libcudart.so.13 (0x00007f2a)\\n"'
-# What every other program is: it notes how it was called, and does what a file of its name in faults says.
+# The stand-in for every other program: it writes down its call, and runs the file of its name in faults.
 tool told <<'PROGRAM'
 #!/bin/sh
 name=${0##*/}
@@ -29,7 +28,7 @@ for option; do
 done
 case $name in *_test | compute-sanitizer) echo "[  PASSED  ] 3 tests." ;; *) echo "what $name prints" ;; esac
 PROGRAM
-# figures PROGRAM: what it has measured, as Google Benchmark writes it.
+# figures PROGRAM: writes its measurements in the format of Google Benchmark.
 figures() {
   printf '{ "context": { "num_cpus": 2 },\n  "benchmarks": [\n    {\n%s\n    }\n  ]\n}\n' "$(cat)" >"$folder/$1.json"
 }
@@ -65,14 +64,14 @@ fail() {
   cat "$folder/said"
   exit 1
 }
-# checked STATUS: runs it from the beginning.
+# checked STATUS: runs the whole check, which must exit with this status.
 checked() {
   : >"$NOTES"
   local status=0
   "$folder/run" gpu-check --no-build >"$folder/said" 2>&1 || status=$?
   [ $status = "$1" ] || fail "status $status instead of $1"
 }
-# fault PROGRAM COMMANDS: what it does from now on, before anything else; all others are well.
+# fault PROGRAM COMMANDS: from now on the program runs these commands first; all others succeed.
 fault() {
   rm -rf "$FAULTS" && mkdir "$FAULTS"
   [ $# = 0 ] || echo "$2" >"$FAULTS/$1"
@@ -81,10 +80,10 @@ says() { grep -qE -e "$1" "$folder/said" || fail "it does not say '$1'"; }
 says_not() { ! grep -qE -e "$1" "$folder/said" || fail "it says '$1'"; }
 calls() { grep -qE -e "$1" "$NOTES" || fail "'$1' was not called"; }
 calls_not() { ! grep -qE -e "$1" "$NOTES" || fail "'$1' was called"; }
-# in_order WHAT: the lines of standard input, as they were called.
+# in_order WHAT: the calls were the lines of standard input, in this order.
 in_order() { diff - <(cut -d ' ' -f 1-4 "$NOTES" | sed -E "s|$folder/||g; s/ +$//") || fail "$1: another order"; }
 
-# The programs themselves, where they can be had: every step of it, on an emulated device.
+# Every step with the programs themselves, on an emulated device.
 if [ $# -gt 1 ]; then
   for name in device_check {kernels,gemm,attention,step}_benchmark; do
     ln -sf "$2/$name" "$folder/build/gpu/gpu/$name"
@@ -112,14 +111,14 @@ if [ $# -gt 1 ]; then
   exit
 fi
 
-# All is well: the order, and every measurement with and without tensor cores.
+# Without a fault: the order, and every measurement with and without tensor cores.
 fault
 checked 0
 in_order "all is well" <<'ORDER'
 device_check facts
 allocator_gpu_device_test --gtest_brief=1
 kernels_cuda_gpu_test --gtest_brief=1
-autograd_gpu_test --gtest_brief=1 --gtest_filter=-*ThatDifferencesGive*
+autograd_gpu_test --gtest_brief=1 --gtest_filter=-*PassesGrad*
 compute-sanitizer --tool memcheck --report-api-errors
 compute-sanitizer --tool memcheck --report-api-errors
 compute-sanitizer --tool racecheck --report-api-errors
@@ -129,7 +128,7 @@ compute-sanitizer --tool initcheck --report-api-errors
 compute-sanitizer --tool synccheck --report-api-errors
 compute-sanitizer --tool synccheck --report-api-errors
 gpu_test --gtest_brief=1
-autograd_gpu_test --gtest_brief=1 --gtest_filter=*ThatDifferencesGive*
+autograd_gpu_test --gtest_brief=1 --gtest_filter=*PassesGrad*
 autograd_memory_gpu_test --gtest_brief=1
 attention_gpu_test --gtest_brief=1
 nn_gpu_test --gtest_brief=1
@@ -169,7 +168,7 @@ SAYS
 tail -n 1 "$folder/said" | grep -q '^poolgrad: gpu-check: passed in ' || fail "the outcome is not its last line"
 [ -s "$folder/build/gpu/report/products.json" ] || fail "the report has no figures"
 
-# What sanitizers are to run is there, of kernels and of operators, and what the driver refuses is none of theirs.
+# Sanitizers run tests of kernels and of operators. They do not report calls that the driver refuses.
 calls '^compute-sanitizer --tool memcheck --report-api-errors no --error-exitcode 9 .*/kernels_cuda_gpu_test '
 calls '^compute-sanitizer --tool synccheck --report-api-errors no --error-exitcode 9 .*/autograd_gpu_test '
 patterns=$(sed -n 's/^compute-sanitizer --tool memcheck .*--gtest_filter=//p' "$NOTES" | tr ':\n' '  ')
@@ -182,7 +181,7 @@ for pattern in $patterns; do
     "$1"/tests/autograd/operator_table*.cpp || fail "no operator is called '$pattern'"
 done
 
-# The first test that fails ends it; what was done until then is in the tables, and what it said before them.
+# The first failed test ends the check. Its output comes first, then the tables of the steps until then.
 fault kernels_cuda_gpu_test 'echo "Actual: 1"; exit 1'
 checked 1
 calls '^allocator_gpu_device_test'
@@ -192,7 +191,7 @@ says '^passed +[0-9]+ s  tests of allocator_gpu_device_test'
 says '^FAILED +[0-9]+ s  tests of kernels_cuda_gpu_test \(status 1\)'
 tail -n 1 "$folder/said" | grep -q '^poolgrad: gpu-check: FAILED in ' || fail "the outcome is not its last line"
 
-# So do tests that find no device, and accounts that differ. Where there is one GPU, tests of two end nothing.
+# Tests that find no device end it, too, and so do differing accounts. With one GPU, tests of two do not.
 fault nn_devices_gpu_test 'echo "[  PASSED  ] 0 tests."; echo "[  SKIPPED ] 9 tests."; exit 0'
 checked 0
 says '^\[  SKIPPED \] 9 tests'
@@ -204,7 +203,7 @@ checked 1
 says '^device_check: the accounts differ$'
 calls_not '^device_check latency'
 
-# A sanitizer that refuses the device is asked once, and ends nothing; one that finds something ends it.
+# A sanitizer that refuses the device runs once and does not end the check; one with a finding ends it.
 fault compute-sanitizer 'echo "========= Error: Device not supported. Please refer to the documentation"; exit 1'
 checked 0
 says 'compute-sanitizer refuses this device: =+ Error: Device not supported'
@@ -218,7 +217,7 @@ calls_not '^gpu_test|^kernels_benchmark'
 fault compute-sanitizer 'case $* in *autograd_gpu_test*) echo "========= ERROR SUMMARY: 2 errors" ;; esac'
 checked 1
 says '^FAILED .*compute-sanitizer memcheck over some of the operators, which found something \(status 0\)'
-# One that is not through in time has found what it has said until then. (So has `timeout`, which waits for no minute.)
+# The findings of a sanitizer that times out count. (A stand-in for `timeout` waits for no minute.)
 tool tools/timeout <<<$'#!/bin/sh\nshift 2\ncase $1 in compute-sanitizer) "$@"; exit 124 ;; esac\nexec "$@"'
 for line in 'Invalid __global__ read of size 4 bytes' 'Uninitialized __global__ memory read of size 4 bytes' \
   'Error: Race reported between Write access at a()+0xf0' 'Warning: Race reported between Read access at a()+0xf0' \
@@ -242,7 +241,7 @@ calls_not '^compute-sanitizer .*kernels_cuda_gpu_test'
 POOLGRAD_SANITIZED='' POOLGRAD_SANITIZED_OPERATORS='' checked 0
 calls_not '^compute-sanitizer'
 
-# What is measured besides may fail, poolgrad's own programs may not.
+# Measurements of other libraries may fail, poolgrad's own programs may not.
 fault python3 '[ "${1##*/}" != step.py ] || { echo "CUDA error"; exit 1; }'
 checked 0
 says '^no result +[0-9]+ s  training steps, PyTorch beside: CUDA error'
@@ -255,7 +254,7 @@ fault gemm_benchmark 'echo "out of memory"; exit 1'
 checked 1
 says '^FAILED .*products; the largest is the ceiling \(status 1\)'
 
-# cuBLASLt of the CUDA that the programs were built with is looked for where the loader does not know it.
+# If the loader does not know cuBLASLt of the CUDA of the build, the check searches for it.
 tool tools/ldd <<<$'#!/bin/sh\nprintf "\\tlibcudart.so.97 => /lib/libcudart.so.97 (0x00007f2a)\\n"'
 fault python3 'case $2 in *libcublasLt*|*nvidia*) echo "/some/where/$3" && exit ;; esac'
 checked 0
@@ -265,14 +264,14 @@ calls '^kernels_cuda_gpu_test'
 fault python3 'case $2 in *nvidia*) exit ;; esac'
 checked 0
 says 'no libcublasLt\.so\.97 on this machine'
-# It is known among any number of libraries.
+# The check finds it among any number of libraries.
 tool tools/ldd <<<$'#!/bin/sh\nprintf "\\tlibcudart.so.13 => /lib/libcudart.so.13 (0x00007f2a)\\n"'
 tool tools/ldconfig <<<$'#!/bin/sh\necho "\tlibcublasLt.so.13 (libc6,x86-64) => /lib/libcublasLt.so.13"\nseq 100000'
 fault
 checked 0
 says_not 'libcublasLt|cuBLASLt'
 
-# Time is shared out among all: what there is none for is said, and a check without its tests has not passed.
+# All steps share the time. The check names the steps without time, and fails if they are tests.
 POOLGRAD_GPU_CHECK_SECONDS=70 checked 0
 calls '^examples_gpu_test'
 says '^poolgrad: gpu-check: skipped: attention by portable kernels: it may take 75 s, and [0-9]+ s of 70 are left$'
@@ -287,7 +286,7 @@ says '^skipped +0 s  tests of examples_gpu_test: the 3 s are over$'
 says '^poolgrad: gpu-check: UNFINISHED, with no time for 15 of the tests in [3-9] s'
 calls_not '^autograd_gpu_test|^compute-sanitizer|^examples_gpu_test|_benchmark'
 
-# Whoever ends it has the tables, too, and what it was doing ends with it.
+# A signal to the check also ends its program, and the tables are printed.
 fault train 'echo $$ >"$NOTES.train"; exec sleep 100'
 : >"$NOTES"
 "$folder/run" gpu-check --no-build >"$folder/said" 2>&1 &
@@ -300,7 +299,7 @@ says '^passed +[0-9]+ s  tests of examples_gpu_test'
 for _ in $(seq 100); do kill -0 "$(cat "$NOTES.train")" 2>/dev/null || break; sleep 0.05; done
 ! kill -0 "$(cat "$NOTES.train")" 2>/dev/null || fail "the command goes on"
 
-# --build takes along what a machine may lack.
+# --build copies the libraries that a machine may lack.
 rm -r "$folder/build"
 fault
 tool tools/apt-get <<<$'#!/bin/sh\n'

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# run_test.sh RUN: what the script RUN tells cmake of CUDA, with a cmake that notes what it is told and a machine whose
-# GPU comes and goes; what it says; and how it ends the ranks of an mpirun.
+# run_test.sh RUN: tests the CUDA options that the script RUN passes to cmake, its messages, and the end of its ranks. A
+# stand-in for cmake writes down its options, and a GPU comes and goes.
 set -euo pipefail
 
 folder=$(mktemp -d)

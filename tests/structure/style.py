@@ -31,7 +31,7 @@ def files(*patterns):
 
 
 def comments(text):
-    """(line, text) of comments; neighbouring lines are one."""
+    """(line, text) of comments; neighboring lines are one."""
     block, begin = [], 0
     for number, line in enumerate(text.split("\n"), 1):
         whole = re.match(r"\s*//[/!]?\s?(.*)", line)

@@ -237,7 +237,7 @@ TEST(Random, RandintStaysBelowTheLargestBounds) {
 TEST(Uniform, RejectsInvalidBounds) {
   constexpr double infinity = std::numeric_limits<double>::infinity();
   EXPECT_EQ(error_of<ValueError>([] { rand({1}, 2, 1); }),
-            "[uniform] needs low <= high with a finite difference: low 2.000000, high 1.000000");
+            "[rand] needs low <= high with a finite difference: low 2.000000, high 1.000000");
   for (const auto& [low, high] : {std::pair{-1e308, 1e308},
                                   {0.0, infinity},
                                   {-infinity, infinity},

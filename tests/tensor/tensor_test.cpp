@@ -47,7 +47,7 @@ TEST(Tensor, UndefinedTensorsAreReported) {
   EXPECT_FALSE(undefined.is_sole_owner());
   EXPECT_EQ(describe(undefined), "undefined");
   EXPECT_EQ(error_of<Error>([&] { undefined.shape(); }), "[shape] the tensor is undefined");
-  EXPECT_EQ(error_of<Error>([&] { undefined.numel(); }), "[count] the tensor is undefined");
+  EXPECT_EQ(error_of<Error>([&] { undefined.numel(); }), "[numel] the tensor is undefined");
   EXPECT_EQ(error_of<Error>([&] { undefined.data<float>(); }), "[data] the tensor is undefined");
   EXPECT_EQ(error_of<Error>([&] { undefined.backward(); }), "[backward] the tensor is undefined");
   EXPECT_EQ(error_of<Error>([&] { zeros({2}).copy_from(undefined); }),

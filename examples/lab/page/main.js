@@ -62,7 +62,7 @@ colourChoice.addEventListener("change", () => recolour(colourChoice.value));
 const paintLegends = () => {
   fillLegend("memory-legend", data.sampled.map((name) => [rgb(categoryColour(name)), name])
     .concat(data.has_pages ? [[css("--cached-area"), "reserved beyond requested", true], [css("--reserved"), "reserved", false, true]] : [])
-    .concat(marks.some((m) => m.kind === "rung") ? [[css("--rung"), "▾ rung of the emergency ladder"]] : [])
+    .concat(marks.some((m) => m.kind === "stage") ? [[css("--stage"), "▾ reclaim stage"]] : [])
     .concat(marks.some((m) => m.kind === "oom") ? [[css("--oom"), "out of memory"]] : [])
     .concat(steps.length ? [[css("--step"), "step begins", false, true]] : []));
   fillLegend("fragmentation-legend", fragmentations.map(([name, colour]) => [rgb(shown(parse(colour))), name, false, true]));

@@ -135,7 +135,7 @@ class Plot {
     }
   }
 
-  // Above the plot: rungs of the ladder, failures.
+  // Above the plot: reclaim stages and failures.
   drawMarks(c) {
     const h = horizontal();
     this.markAt = [];
@@ -143,7 +143,7 @@ class Plot {
       const x = this.x(h[mark.at]);
       if (x < margin.left - 1 || x > margin.left + this.width + 1) continue;
       this.markAt.push([x, mark]);
-      c.fillStyle = css(mark.kind === "oom" ? "--oom" : "--rung");
+      c.fillStyle = css(mark.kind === "oom" ? "--oom" : "--stage");
       c.beginPath();
       if (mark.kind === "oom") {
         c.rect(x - 4, margin.top - 11, 8, 8);

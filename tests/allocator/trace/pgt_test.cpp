@@ -156,7 +156,7 @@ TEST(Pgt, CountsCannotExceedTheFile) {
       break;
     }
     repair_checksums(bytes);
-    EXPECT_THAT(refusal_of_pgt(bytes), HasSubstr("of 18446744073709551615 with 0 bytes left")) << name;
+    EXPECT_THAT(refusal_of_pgt(bytes), HasSubstr(": 18446744073709551615 with 0 bytes left")) << name;
   }
 }
 

@@ -212,7 +212,8 @@ TEST(ChunkedAttention, RefusesMixersThatLookAheadOrNeedTheWholeSequence) {
   };
   EXPECT_EQ(refusal(attention_mixer(Pattern::window(4, 4))),
             "[chunks] a pattern that looks ahead cannot process a sequence in chunks: window(4, 4)");
-  EXPECT_THAT(refusal(attention_mixer(Pattern::documents({0, 100}))), HasSubstr("looks ahead: documents(1)"));
+  EXPECT_THAT(refusal(attention_mixer(Pattern::documents({0, 100}))),
+              HasSubstr("looks ahead cannot process a sequence in chunks: documents(1)"));
   EXPECT_EQ(refusal(block_sparse_mixer("adaptive", {.head_dim = 4})),
             "[multihead] this attention needs the whole sequence at once and cannot process it in chunks");
 }

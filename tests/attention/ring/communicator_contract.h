@@ -186,9 +186,9 @@ TYPED_TEST_P(CommunicatorContract, ThrowsTheFailureOfARankAndReleasesTheOthers) 
   }
 }
 
-REGISTER_TYPED_TEST_SUITE_P(CommunicatorContract, KnowsItsRankAndSize, MovesMessagesOfAnySizeAnyDistanceOn,
-                            HandsEveryMessageRoundTheRing, KeepsTheOrderOfMessagesBetweenTwoRanks, WaitsAgainForNothing,
-                            RefusesAMessageOfAnotherSizeThanItsReceiverExpects, RefusesRanksThatDoNotExist,
-                            HandsTheFailureOfARankToItsCallerWithoutLeavingTheOthersWaiting);
+REGISTER_TYPED_TEST_SUITE_P(CommunicatorContract, KnowsItsRankAndSize, SendsMessagesOfAnySizeOverAnyDistance,
+                            PassesEveryMessageAroundTheRing, KeepsTheOrderOfMessagesBetweenTwoRanks,
+                            ASecondWaitDoesNothing, RefusesAMessageOfTheWrongSize, RefusesMissingRanks,
+                            ThrowsTheFailureOfARankAndReleasesTheOthers);
 
 }  // namespace poolgrad::attention::testing_support

@@ -1,5 +1,5 @@
-# Compiles the kernels that read a program for Hopper and holds them to what makes a walk worth having on a device: no stack,
-# no spills, the walk in fewer than 64 registers, and a compiler that is done in seconds.
+# Compiles the kernels that read a program for Hopper. Checks that they have no stack and no spills, that the walk takes
+# fewer than 64 registers, and that the compiler takes only seconds.
 set(source ${ROOT}/tests/kernels/attention/program_walk.cu)
 string(TIMESTAMP begin "%s")
 execute_process(

@@ -1,18 +1,18 @@
 #!/usr/bin/env python3
-"""Holds every kernel to what ptxas said of it when the table was written: no stack, no spills, no more registers. Of the
-kernels that SPILLING names the stack may have some bytes: what lies there they use once a visit.
+"""Compares the report of ptxas on every kernel with a table: no stack, no spills, no more registers than there. The
+kernels that SPILLING names may have some bytes of stack, which they use once a visit.
 
 usage: device_code_report.py --sources FOLDER --table FILE --nvcc VERSION [--write] OBJECT...
        device_code_report.py --sources FOLDER --compile NVCC --architecture sm_80
 
-Beside each object lies OBJECT.ptxas, what `ptxas -v` said (cmake/keep_ptxas_report.sh). Every .cu file below FOLDER must
-have an object. Where ptxas says that it has serialised wgmma or ignored setmaxnreg (C7508, C7510 to C7518, C7520), that
-is a fault. The table has a row for each kernel; --write writes it anew, and a change shows which kernels now take more.
-Another version of nvcc gives out registers in another way, and may name instances otherwise: where the table is of
-another one (or of another architecture), kernels are only held to no stack and no spills, and the output says so.
+Beside each object lies OBJECT.ptxas, the output of `ptxas -v` (cmake/keep_ptxas_report.sh). Every .cu file below FOLDER
+must have an object. A message of ptxas that it serialised wgmma or ignored setmaxnreg (C7508, C7510 to C7518, C7520) is
+a fault. The table has a row for each kernel. --write writes the table; its difference shows the kernels that take more.
+Other versions of nvcc allocate registers differently and may name instances differently. If the table is of another
+version or architecture, the script checks only stack and spills, and the output says so.
 
---compile compiles every .cu file for an architecture of which the build has only PTX, so that ptxas has said nothing of
-it, and holds the kernels to no stack and no spills.
+--compile compiles every .cu file for an architecture of which the build has only PTX, without a report of ptxas. It
+checks stack and spills.
 """
 import argparse
 import pathlib
@@ -29,8 +29,8 @@ REGISTERS = re.compile(r"ptxas info\s*: Used (\d+) registers")
 SPILLING = re.compile(r"(attend|sum)_by_fragments<(float, |\w+, 128).*>|attend_by_warpgroup<\w+, (32|64)>")
 MOST_STACK = 256
 LOST = re.compile(r"ptxas \w+\s*: (\(C75(?:08|1[0-8]|20)\).*)")
-HEAD = ("# What ptxas says of every kernel. Written by the target device_code_table, held to by the test\n"
-        "# DeviceCode.StaysWithinItsTable (tests/kernels/cuda/device_code_report.py).\n")
+HEAD = ("# The report of ptxas on every kernel. The target device_code_table writes it, and the test\n"
+        "# DeviceCode.StaysWithinItsTable compares builds with it (tests/kernels/cuda/device_code_report.py).\n")
 
 
 class Taken(NamedTuple):
@@ -59,7 +59,7 @@ def read_report(text):
 
 
 def read_lost(text):
-    """What ptxas says of the asynchronous products that it has made synchronous."""
+    """Returns the messages of ptxas about asynchronous products that it serializes."""
     return [match.group(1) for line in text.splitlines() if (match := LOST.match(line))]
 
 
@@ -114,7 +114,7 @@ def add_report(kernels, file, text):
 
 
 def compile_sources(sources, nvcc, architecture):
-    """As read_objects(), of what is compiled now, for one architecture."""
+    """As read_objects(), but compiles the sources now, for one architecture."""
     kernels, faults = {}, []
     with tempfile.TemporaryDirectory() as folder:
         for source in sorted(sources.rglob("*.cu")):
@@ -166,7 +166,7 @@ def written_table(version, architecture, rows):
 
 
 def findings(version, kernels, table):
-    """(faults, notes) of what was compiled against the table."""
+    """Returns (faults, notes) of the compiled kernels, compared with the table."""
     of_nvcc, of_architecture, rows = table
     faults, notes = [], []
     for architecture, own in sorted(kernels.items()):

@@ -126,7 +126,7 @@ class DeviceCodeReport(unittest.TestCase):
             self.assertEqual(self.run_script()[0], 0)
 
     def compiled(self, said_of_copy):
-        """The status and output for sm_80, with an nvcc that says what is said here."""
+        """Returns status and output for sm_80, with an nvcc that prints the given report."""
         nvcc, said_of_add = self.root / "nvcc", said(ADD.format("3313e3a1"), 42, architecture="sm_80")
         nvcc.write_text(f"#!/bin/sh\ncase $* in\n*rows/copy.cu) printf '%s' \"{said_of_copy}\" ;;\n"
                         f"*arch=compute_80,code=sm_80*binary.cu) printf '%s' \"{said_of_add}\" ;;\n"

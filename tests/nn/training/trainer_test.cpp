@@ -148,7 +148,7 @@ TEST(Trainer, RunsToItsReportWithoutOptions) {
   EXPECT_EQ(result.steps.size(), 12u);
   EXPECT_LT(result.validation_loss, result.steps.front().loss - 0.5);
   EXPECT_EQ(result.prompt.size() + result.sample.size(), 32u);
-  for (const char* part : {"step  1/12", "step 12/12", "validation", "trigram", "| "})
+  for (const char* part : {"step  1/12", "step 12/12", "held out", "trigram", "| "})
     EXPECT_THAT(out.str(), HasSubstr(part));
   EXPECT_EQ(out.str().find("wrote"), std::string::npos);
 }

@@ -23,13 +23,13 @@ class Client : public ReclaimClient {
   }
 };
 
-class LadderLiveness : public PoolTest {
+class ReclaimLiveness : public PoolTest {
  protected:
-  LadderLiveness() : pool_(memory(), {.budget = 4 * page}), client_(std::make_shared<Client>()) {
+  ReclaimLiveness() : pool_(memory(), {.budget = 4 * page}), client_(std::make_shared<Client>()) {
     pool_.add_client(client_);
     for (void*& block : blocks_) block = allocate(pool_, page);
   }
-  ~LadderLiveness() override {
+  ~ReclaimLiveness() override {
     for (void* block : blocks_) {
       if (block != nullptr) deallocate(pool_, block, page);
     }
@@ -56,28 +56,28 @@ class LadderLiveness : public PoolTest {
   std::shared_ptr<Client> client_;
   std::array<void*, 4> blocks_{};
 };
-INSTANTIATE_TEST_SUITE_P(Devices, LadderLiveness, devices, device_name);
+INSTANTIATE_TEST_SUITE_P(Devices, ReclaimLiveness, devices, device_name);
 
-TEST_P(LadderLiveness, EndsWithAClientThatClaimsBytesItDoesNotFree) {
+TEST_P(ReclaimLiveness, EndsWithAClientThatClaimsBytesItDoesNotFree) {
   client_->reclaims = [](std::size_t bytes) { return bytes; };
   EXPECT_FALSE(can_allocate());
   EXPECT_GT(client_->asked, 0);
   EXPECT_LT(client_->asked, 1000);
 }
 
-TEST_P(LadderLiveness, EndsWithAClientThatClaimsAllBytes) {
+TEST_P(ReclaimLiveness, EndsWithAClientThatClaimsAllBytes) {
   client_->estimates = [] { return SIZE_MAX; };
   client_->reclaims = [](std::size_t) { return SIZE_MAX; };
   EXPECT_FALSE(can_allocate());
 }
 
-TEST_P(LadderLiveness, EndsWithAClientThatNeverFreesItsEstimate) {
+TEST_P(ReclaimLiveness, EndsWithAClientThatNeverFreesItsEstimate) {
   EXPECT_FALSE(can_allocate());
   EXPECT_FALSE(can_allocate());
   EXPECT_LT(client_->asked, 1000);
 }
 
-TEST_P(LadderLiveness, LetsAClientAllocateLessThanItFrees) {
+TEST_P(ReclaimLiveness, LetsAClientAllocateLessThanItFrees) {
   client_->reclaims = [this](std::size_t) {
     give_one_back();
     give_one_back();
@@ -88,7 +88,7 @@ TEST_P(LadderLiveness, LetsAClientAllocateLessThanItFrees) {
   EXPECT_LE(pool_.statistics().reserved_bytes.peak, 4 * page);
 }
 
-TEST_P(LadderLiveness, DoesNotAskAClientForItsOwnAllocations) {
+TEST_P(ReclaimLiveness, DoesNotAskAClientForItsOwnAllocations) {
   int depth = 0;
   int deepest = 0;
   client_->reclaims = [&](std::size_t) {
@@ -101,14 +101,14 @@ TEST_P(LadderLiveness, DoesNotAskAClientForItsOwnAllocations) {
   EXPECT_EQ(deepest, 1);
 }
 
-TEST_P(LadderLiveness, SurvivesAClientThatThrows) {
+TEST_P(ReclaimLiveness, SurvivesAClientThatThrows) {
   client_->reclaims = [](std::size_t) -> std::size_t { throw std::runtime_error("no"); };
   EXPECT_FALSE(can_allocate());
   client_->reclaims = [this](std::size_t) { return give_one_back(); };
   EXPECT_TRUE(can_allocate());
 }
 
-TEST_P(LadderLiveness, SurvivesAClientThatTrimsAndReadsStatistics) {
+TEST_P(ReclaimLiveness, SurvivesAClientThatTrimsAndReadsStatistics) {
   client_->reclaims = [this](std::size_t) {
     pool_.trim();
     pool_.statistics();
@@ -118,7 +118,7 @@ TEST_P(LadderLiveness, SurvivesAClientThatTrimsAndReadsStatistics) {
   EXPECT_TRUE(can_allocate());
 }
 
-TEST_P(LadderLiveness, SurvivesAClientThatAddsClientsAndChangesTheBudget) {
+TEST_P(ReclaimLiveness, SurvivesAClientThatAddsClientsAndChangesTheBudget) {
   std::vector<std::shared_ptr<Client>> others;
   client_->reclaims = [&](std::size_t) {
     others.push_back(std::make_shared<Client>());
@@ -130,14 +130,14 @@ TEST_P(LadderLiveness, SurvivesAClientThatAddsClientsAndChangesTheBudget) {
   EXPECT_EQ(pool_.budget(), 5 * page);
 }
 
-TEST_P(LadderLiveness, DoesNotAskForRequestsThatMayNotReclaim) {
+TEST_P(ReclaimLiveness, DoesNotAskForRequestsThatMayNotReclaim) {
   client_->reclaims = [this](std::size_t) { return give_one_back(); };
   const auto result = pool_.try_allocate({.bytes = page, .stream = stream_of(pool_), .may_reclaim = false});
   EXPECT_TRUE(std::holds_alternative<std::string>(result));
   EXPECT_EQ(client_->asked, 0);
 }
 
-TEST_P(LadderLiveness, DoesNotAskClientsAboveThePriority) {
+TEST_P(ReclaimLiveness, DoesNotAskClientsAboveThePriority) {
   client_->price = 2.0;
   client_->reclaims = [this](std::size_t) { return give_one_back(); };
   const auto cheap = pool_.try_allocate({.bytes = page, .stream = stream_of(pool_), .priority = 1.0});
@@ -147,7 +147,7 @@ TEST_P(LadderLiveness, DoesNotAskClientsAboveThePriority) {
   EXPECT_GT(client_->asked, 0);
 }
 
-TEST_P(LadderLiveness, AsksTheCallbackOnlyAFewTimes) {
+TEST_P(ReclaimLiveness, AsksTheCallbackOnlyAFewTimes) {
   client_->estimates = [] { return std::size_t{0}; };
   std::vector<int> attempts;
   pool_.set_out_of_memory_callback([&](std::size_t bytes, int attempt) {
@@ -159,7 +159,7 @@ TEST_P(LadderLiveness, AsksTheCallbackOnlyAFewTimes) {
   EXPECT_THAT(attempts, ::testing::ElementsAre(0, 1, 2, 3, 4, 5, 6, 7));
 }
 
-TEST_P(LadderLiveness, TriesAgainAfterACallbackThatHelped) {
+TEST_P(ReclaimLiveness, TriesAgainAfterACallbackThatHelped) {
   client_->estimates = [] { return std::size_t{0}; };
   int calls = 0;
   pool_.set_out_of_memory_callback([&](std::size_t, int attempt) {
@@ -171,14 +171,14 @@ TEST_P(LadderLiveness, TriesAgainAfterACallbackThatHelped) {
   EXPECT_EQ(calls, 3);
 }
 
-TEST_P(LadderLiveness, FailsAtOnceWhenTheCallbackDeclines) {
+TEST_P(ReclaimLiveness, FailsAtOnceWhenTheCallbackDeclines) {
   int calls = 0;
   pool_.set_out_of_memory_callback([&](std::size_t, int) { return ++calls, false; });
   EXPECT_FALSE(can_allocate());
   EXPECT_EQ(calls, 1);
 }
 
-TEST_P(LadderLiveness, DoesNotCallBackFromWithinTheCallback) {
+TEST_P(ReclaimLiveness, DoesNotCallBackFromWithinTheCallback) {
   int depth = 0;
   int deepest = 0;
   pool_.set_out_of_memory_callback([&](std::size_t, int) {
@@ -191,7 +191,7 @@ TEST_P(LadderLiveness, DoesNotCallBackFromWithinTheCallback) {
   EXPECT_EQ(deepest, 1);
 }
 
-TEST_P(LadderLiveness, SurvivesACallbackThatThrows) {
+TEST_P(ReclaimLiveness, SurvivesACallbackThatThrows) {
   pool_.set_out_of_memory_callback([](std::size_t, int) -> bool { throw std::runtime_error("no"); });
   try {
     EXPECT_FALSE(can_allocate());
