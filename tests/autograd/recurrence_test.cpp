@@ -27,7 +27,7 @@ namespace poolgrad {
 namespace {
 
 using testing_support::error_of;
-constexpr double infinity = std::numeric_limits<double>::infinity();
+constexpr double infinite = std::numeric_limits<double>::infinity();
 
 struct Operands {
   Tensor q, k, v, beta, gate, state;
@@ -53,7 +53,7 @@ Operands drawn(std::int64_t batch, std::int64_t length, std::int64_t heads, std:
   keys = keys / norm(keys, 2.0, {-1}, Keep(true));
   std::vector<double> gates = (randn(numbers, exact, generator) * 0.3).to_vector<double>();
   for (std::size_t i = 0; i < gates.size(); ++i)
-    gates[i] = i % 7 == 3 ? -infinity : i % 5 == 2 ? 0.0 : -std::abs(gates[i]);
+    gates[i] = i % 7 == 3 ? -infinite : i % 5 == 2 ? 0.0 : -std::abs(gates[i]);
   std::vector<double> betas = sigmoid(randn(numbers, exact, generator)).to_vector<double>();
   for (std::size_t i = 4; i < betas.size(); i += 11) betas[i] = 0.0;
   return {randn({batch, length, heads, k}, exact, generator),
