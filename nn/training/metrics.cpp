@@ -73,7 +73,7 @@ std::uintmax_t bytes_up_to(std::int64_t steps_done, const std::string& path, boo
 
 void MetricsFile::check_name(const std::string& path) {
   if (!path.empty() && !path.ends_with(".jsonl") && !path.ends_with(".csv"))
-    throw ValueError("[train] a file of metrics ends in .jsonl or .csv, and " + printable_path(path) + " in neither");
+    throw ValueError("[train] the metrics file must end in .jsonl or .csv: " + printable_path(path));
 }
 
 MetricsFile::MetricsFile(const std::string& path, std::int64_t steps_done)

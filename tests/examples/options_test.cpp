@@ -572,7 +572,7 @@ TEST(TrainOptions, RefuseBadValuesInOneSentence) {
   EXPECT_EQ(train_refusal([](auto& o) { o.batch = 2, o.accumulate = std::int64_t{1} << 60; }),
             "[train] --accumulate must be at most 524288 with --batch 2, but is 1152921504606846976");
   EXPECT_EQ(train_refusal([](auto& o) { o.metrics = "a.txt"; }),
-            "[--metrics] a file of metrics ends in .jsonl or .csv, and a.txt in neither");
+            "[--metrics] the metrics file must end in .jsonl or .csv: a.txt");
   EXPECT_EQ(train_refusal([](auto& o) { o.other_text = true; }), "[train] --other-text needs --resume");
   EXPECT_EQ(train_refusal([](auto& o) {
               o.device = "sim:1GiB";

@@ -97,7 +97,7 @@ TEST(MetricsFile, LeavesAFileOfOtherLinesAsItIs) {
 TEST(MetricsFile, RefusesOtherNamesAndPathsThatItCannotWrite) {
   const TemporaryFolder folder;
   EXPECT_EQ(error_of<ValueError>([] { MetricsFile("run.txt", 0); }),
-            "[train] a file of metrics ends in .jsonl or .csv, and run.txt in neither");
+            "[train] the metrics file must end in .jsonl or .csv: run.txt");
   EXPECT_THAT(error_of<FileError>([&] { MetricsFile(folder.file("none/run.csv"), 0); }), HasSubstr("cannot write"));
   EXPECT_NO_THROW(MetricsFile("", 0).add({}, 0, 0));
 }
