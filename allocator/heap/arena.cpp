@@ -120,11 +120,13 @@ std::size_t Arena::preferred_alignment(std::size_t size, std::size_t alignment) 
 Block* Arena::take(std::size_t size, std::size_t alignment, std::uint64_t stream) {
   const BucketIndex& free = index(stream).by_size;
   const std::size_t preferred = preferred_alignment(size, alignment);
-  std::size_t start = preferred;
+  std::size_t start = 0;  // the alignment of the block found
   const auto search = [&](const auto& usable) {
-    Block* block = find(free, size, start = preferred, granule_, usable);
-    if (block == nullptr && preferred != alignment) block = find(free, size, start = alignment, granule_, usable);
-    return block;
+    start = preferred;
+    Block* block = find(free, size, start, granule_, usable);
+    if (block != nullptr || preferred == alignment) return block;
+    start = alignment;
+    return find(free, size, start, granule_, usable);
   };
   Block* block = last_comes_last_ ? search(is_no_last) : nullptr;
   if (block == nullptr) block = search(is_any);

@@ -240,6 +240,7 @@ Longest ContextSearch::search(std::int64_t guess, std::size_t memory, Through th
 }
 
 Longest ContextSearch::in(std::size_t memory) {
+  if (const auto found = found_.find(memory); found != found_.end()) return found->second;
   const auto known = answers_.size();
   const double bytes = static_cast<double>(memory);
   double guess = 0;
@@ -252,13 +253,13 @@ Longest ContextSearch::in(std::size_t memory) {
   bool bounded = false;
   const auto first = static_cast<std::int64_t>(std::clamp(guess, 1.0, static_cast<double>(most_)));
   Longest best = search(first, memory, Through::steps, bounded);
-  if (best.context == 0) return best;
-  options_.context = best.context;
-  best.run = dry_run(options_, memory);
-  if (!best.run.fits) best = search(best.context, memory, Through::run, bounded);
-  // Skip answers at a limit and repeated memories: they do not help extrapolation.
-  if (bounded && (known == 0 || answers_.back().memory != bytes))
-    answers_.push_back({bytes, static_cast<double>(best.context)});
+  if (best.context != 0) {
+    options_.context = best.context;
+    best.run = dry_run(options_, memory);
+    if (!best.run.fits) best = search(best.context, memory, Through::run, bounded);
+    if (bounded) answers_.push_back({bytes, static_cast<double>(best.context)});
+  }
+  found_.emplace(memory, best);
   return best;
 }
 

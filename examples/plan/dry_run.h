@@ -5,6 +5,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -57,7 +58,7 @@ class ContextSearch {
 
   /// The longest context whose whole run fits in `memory` bytes, within a thousandth. Starts from a guess, gallops, and
   /// bisects by the first two steps, or by whole runs if those need more. Guesses extrapolate from two short contexts,
-  /// later from earlier answers.
+  /// later from earlier answers. The same memory has one answer.
   Longest in(std::size_t memory);
 
  private:
@@ -70,7 +71,8 @@ class ContextSearch {
 
   TrainOptions options_;
   std::int64_t most_;
-  std::vector<Answer> answers_;
+  std::vector<Answer> answers_;           // those at the limit of memory
+  std::map<std::size_t, Longest> found_;  // by memory
 };
 
 }  // namespace poolgrad::examples

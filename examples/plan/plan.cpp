@@ -128,8 +128,7 @@ void plan_row(PlanRow& row, const Plan& plan, Progress& progress) {
   progress.status("the longest context " + row.name());
   ContextSearch search(row.options, plan.most);
   row.longest = search.in(plan.memory);
-  for (const PlanDevice& device : plan.devices)
-    row.devices.push_back(device.memory == plan.memory ? row.longest : search.in(device.memory));
+  for (const PlanDevice& device : plan.devices) row.devices.push_back(search.in(device.memory));
 }
 
 /// Trains every row for a few steps, one after another. The ETA uses the simulated times.

@@ -15,6 +15,16 @@
 
 namespace poolgrad::nn {
 
+namespace {
+
+std::vector<std::int64_t> in_order(std::int64_t count) {
+  std::vector<std::int64_t> result(static_cast<std::size_t>(count));
+  std::iota(result.begin(), result.end(), 0);
+  return result;
+}
+
+}  // namespace
+
 /// Numbers of one sequence.
 class TaskDraws {
  public:
@@ -27,16 +37,14 @@ class TaskDraws {
   double unit() { return random_unit(seed_, count_++); }
   /// 0 .. count - 1 in any order (Fisher-Yates).
   std::vector<std::int64_t> permutation(std::int64_t count) {
-    std::vector<std::int64_t> result(static_cast<std::size_t>(count));
-    std::iota(result.begin(), result.end(), 0);
+    std::vector<std::int64_t> result = in_order(count);
     for (std::int64_t i = count; i > 1; --i)
       std::swap(result[static_cast<std::size_t>(i - 1)], result[static_cast<std::size_t>(below(i))]);
     return result;
   }
   /// `count` different numbers below `bound`.
   std::vector<std::int64_t> distinct(std::int64_t count, std::int64_t bound) {
-    std::vector<std::int64_t> all(static_cast<std::size_t>(bound));
-    std::iota(all.begin(), all.end(), 0);
+    std::vector<std::int64_t> all = in_order(bound);
     for (std::int64_t i = 0; i < count; ++i)
       std::swap(all[static_cast<std::size_t>(i)], all[static_cast<std::size_t>(i + below(bound - i))]);
     all.resize(static_cast<std::size_t>(count));
@@ -48,12 +56,6 @@ class TaskDraws {
 };
 
 namespace {
-
-std::vector<std::int64_t> in_order(std::int64_t count) {
-  std::vector<std::int64_t> result(static_cast<std::size_t>(count));
-  std::iota(result.begin(), result.end(), 0);
-  return result;
-}
 
 std::int64_t put(TaskSequence& sequence, std::int64_t position, std::int64_t token) {
   sequence.tokens[static_cast<std::size_t>(position)] = token;

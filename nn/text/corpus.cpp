@@ -25,7 +25,7 @@ namespace fs = std::filesystem;
 constexpr std::size_t largest_copied_file = std::size_t{1} << 20;
 constexpr std::int64_t most_searched = std::int64_t{1} << 30;
 constexpr std::int64_t most_hashed = std::int64_t{4} << 30;
-constexpr double least_held_out = 0.01, most_held_out = 0.75;  // of the text
+constexpr double least_validation = 0.01, most_validation = 0.75;  // of the text
 constexpr const char* spread_prefix = "spread:";
 
 struct FoundFile {
@@ -155,7 +155,7 @@ CorpusText divided(std::vector<Text> texts, std::uint64_t seed, bool own_validat
     all.append(texts[i]);
   }
   const double share = static_cast<double>(all.size() - cut) / static_cast<double>(all.size());
-  if (share < least_held_out || share > most_held_out) cut = all.size() / 10 * 9;
+  if (share < least_validation || share > most_validation) cut = all.size() / 10 * 9;
   if (own_validation) cut = all.size();
   CorpusText result;
   result.train = all.part(0, cut);

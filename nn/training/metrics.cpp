@@ -62,7 +62,7 @@ std::uintmax_t bytes_up_to(std::int64_t steps_done, const std::string& path, boo
     const auto step = is_header ? std::optional<std::int64_t>(0) : step_of(text, is_json);
     if (is_too_long || !step || (is_header ? text != header() : *step <= before))
       throw FileError(
-          fmt::format("[train] cannot go on in {}: line {} is of no run's metrics", printable_path(path), number));
+          fmt::format("[train] cannot continue {}: line {} is not a line of metrics", printable_path(path), number));
     if (*step > steps_done) return bytes;
     before = *step;
     bytes += read;
@@ -81,8 +81,8 @@ MetricsFile::MetricsFile(const std::string& path, std::int64_t steps_done)
   check_name(path);
   if (path.empty()) return;
   check_replaceable(path, "train");
-  const bool goes_on = steps_done > 0 && std::filesystem::exists(path);
-  const std::uintmax_t kept = goes_on ? bytes_up_to(steps_done, path, is_json_) : 0;
+  const bool continues = steps_done > 0 && std::filesystem::exists(path);
+  const std::uintmax_t kept = continues ? bytes_up_to(steps_done, path, is_json_) : 0;
   out_.open(path, std::ios::binary | std::ios::app);
   std::error_code error;
   std::filesystem::resize_file(path, kept, error);

@@ -58,7 +58,7 @@ TrainingStep::TrainingStep(const Module& model, Optimizer& optimizer, double cli
 
 void TrainingStep::accumulate(std::int64_t passes) {
   if (passes < 1)
-    throw ValueError(fmt::format("[{}] a step accumulates at least 1 pass, and not {}", operation_, passes));
+    throw ValueError(fmt::format("[{}] a step must accumulate at least 1 pass, but is given {}", operation_, passes));
   passes_ = passes;
 }
 

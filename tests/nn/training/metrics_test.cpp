@@ -86,12 +86,12 @@ TEST(MetricsFile, LeavesAFileOfOtherLinesAsItIs) {
        {std::string("a letter\n"), good + "{\"step\":3}\n", good + "{\"step\":2}\n", good + "[3]\n",
         good + "{\"step\":4.5}\n", good + std::string(5000, ' ') + "\n", std::string("{\"step\":0}\n")}) {
     write_bytes(path, other);
-    EXPECT_THAT(error_of<FileError>([&] { MetricsFile(path, 9); }), HasSubstr("is of no run's metrics")) << other;
+    EXPECT_THAT(error_of<FileError>([&] { MetricsFile(path, 9); }), HasSubstr("is not a line of metrics")) << other;
     EXPECT_EQ(read_bytes(path), other);
   }
   write_bytes(table, "step,loss\n1,2\n");
   EXPECT_EQ(error_of<FileError>([&] { MetricsFile(table, 9); }),
-            "[train] cannot go on in " + table + ": line 1 is of no run's metrics");
+            "[train] cannot continue " + table + ": line 1 is not a line of metrics");
 }
 
 TEST(MetricsFile, RefusesOtherNamesAndPathsThatItCannotWrite) {

@@ -75,7 +75,7 @@ TEST(TrainingStep, AccumulatesPassesToTheBitsOfOneLargerBatchWhereSumsAreExact) 
   }
   EXPECT_TRUE(bit_equal(whole.layer.weight(), parts.layer.weight()));
   EXPECT_EQ(error_of<ValueError>([&] { accumulated.accumulate(0); }),
-            "[train] a step accumulates at least 1 pass, and not 0");
+            "[train] a step must accumulate at least 1 pass, but is given 0");
 }
 
 TEST(TrainingStep, UpdatesByAtMostTheRateTimesTheClipNorm) {
