@@ -34,7 +34,7 @@ struct CrossEntropyRow {
     if (counts) {
       value = log_sum - (wanted - of.shift);
       if (smoothing != T{}) {
-        const T total = part.template fold<reductions::Sum>([&](T logit) { return logit - of.shift; });
+        const T total = part.template reduce<reductions::Sum>([&](T logit) { return logit - of.shift; });
         value = (T(1) - smoothing) * value + smoothing * (log_sum - total / static_cast<T>(shape.columns));
       }
     }

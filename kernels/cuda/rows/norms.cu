@@ -1,6 +1,6 @@
 #include "kernels/cpu/workspace.h"
-#include "kernels/cuda/fold/fold.cuh"
 #include "kernels/cuda/kernels.h"
+#include "kernels/cuda/reduce/reduce.cuh"
 #include "kernels/cuda/rows/rows.cuh"
 #include "kernels/functors/norm.h"
 
@@ -30,16 +30,16 @@ struct NormRow {
   __device__ void row(const RowShape& shape, std::int64_t row) const {
     const RowPart<S, Threads> part(shape, x + row * shape.columns);
     const T inverse_n = T(1) / static_cast<T>(shape.columns);
-    T center = Centered ? inverse_n * part.template fold<reductions::Sum>([](T v) { return v; }) : T{};
-    T variance = inverse_n * part.template fold<reductions::Sum>([&](T v) { return (v - center) * (v - center); });
+    T center = Centered ? inverse_n * part.template reduce<reductions::Sum>([](T v) { return v; }) : T{};
+    T variance = inverse_n * part.template reduce<reductions::Sum>([&](T v) { return (v - center) * (v - center); });
     T factor = T(1) / Math<T>::sqrt(variance + epsilon);
     if (!squares_fit(variance + epsilon)) {  // the same branch for all threads of the row
       constexpr T infinity = std::numeric_limits<T>::infinity();
-      const T largest = part.template fold<reductions::Maximum>([](T v) { return v < T{} ? -v : v; });
+      const T largest = part.template reduce<reductions::Maximum>([](T v) { return v < T{} ? -v : v; });
       if (largest < infinity) {
         const T scale = scale_of_squares(largest, epsilon);
-        if (Centered) center = inverse_n * part.template fold<reductions::Sum>([&](T v) { return v / scale; });
-        variance = inverse_n * part.template fold<reductions::Sum>([&](T v) {
+        if (Centered) center = inverse_n * part.template reduce<reductions::Sum>([&](T v) { return v / scale; });
+        variance = inverse_n * part.template reduce<reductions::Sum>([&](T v) {
           const T d = v / scale - center;
           return d * d;
         });
@@ -240,7 +240,7 @@ void norm_backward(const char* op, Stream stream, const View& dx, const View& dw
     for (const auto& [out, first] : {std::pair{dweight, std::int64_t{0}}, std::pair{dbias, n}})
       if (out.data)
         launch_columns<Sum, T>(op, stream, partial_input(partial.data() + first, 1, chunks.count, n, 2 * n),
-                               FoldOutput<T>(out, T(1)), once);
+                               ReduceOutput<T>(out, T(1)), once);
   });
 }
 

@@ -109,7 +109,7 @@ class RowPart {
   }
   /// Returns the reduction of value(x), or value(a, b), over the row in every thread.
   template <class Reduction, class Value>
-  __device__ T fold(const Value& value) const {
+  __device__ T reduce(const Value& value) const {
     T result = Reduction::template identity<T>;
     for_each_pack([&](std::int64_t c, int, const Packs& in) {
       const int count = elements_of_pack<S>(c, shape_);
@@ -157,9 +157,9 @@ struct ExpSum {
 template <class Part, class T = typename Part::T>
 __device__ ExpSum<T> exp_sum(const Part& row, bool infinite = false) {
   constexpr T infinity = std::numeric_limits<T>::infinity();
-  const T largest = row.template fold<reductions::Maximum>([](T x) { return x; });
+  const T largest = row.template reduce<reductions::Maximum>([](T x) { return x; });
   const T shift = largest == -infinity || (infinite && largest == infinity) ? T{} : largest;
-  return {shift, row.template fold<reductions::Sum>([&](T x) { return Math<T>::exp(x - shift); })};
+  return {shift, row.template reduce<reductions::Sum>([&](T x) { return Math<T>::exp(x - shift); })};
 }
 
 /// Threads of a block with `Threads` threads per row.

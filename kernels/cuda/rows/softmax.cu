@@ -75,7 +75,7 @@ struct SoftmaxGradientRow {
   __device__ void row(const RowShape& shape, std::int64_t row) const {
     const std::int64_t at = row * shape.columns;
     const RowPart<S, Threads, 2> part(shape, grad + at, out + at);
-    const T sum = part.template fold<reductions::Sum>([](T g, T y) { return Log ? g : g * y; });
+    const T sum = part.template reduce<reductions::Sum>([](T g, T y) { return Log ? g : g * y; });
     part.write(dx + at, [&](T g, T y) { return Log ? g - Math<T>::exp(y) * sum : y * (g - sum); });
   }
 };

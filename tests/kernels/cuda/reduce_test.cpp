@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "allocator/caching_allocator.h"
-#include "kernels/cuda/fold/fold.cuh"
+#include "kernels/cuda/reduce/reduce.cuh"
 #include "kernels/elementwise.h"
 #include "kernels/rows.h"
 #include "tests/kernels/cuda/twin.h"
@@ -56,15 +56,15 @@ INSTANTIATE_TEST_SUITE_P(Every, CudaReduce, ::testing::ValuesIn(every_reduction)
 
 // One lane, several lanes, a warp or a block for each row; segments; columns side by side and below each other; many
 // chunks.
-const std::vector<Shape> fold_shapes = {{},        {0},        {1},       {33},         {1025},      {70001},
-                                        {3, 0},    {0, 3},     {31, 33},  {1025, 3},    {3, 2500},   {9000, 2},
-                                        {333, 17}, {9000, 20}, {40, 700}, {4, 1, 5, 7}, {9, 33, 20}, {2, 3, 0, 4}};
+const std::vector<Shape> reduce_shapes = {{},        {0},        {1},       {33},         {1025},      {70001},
+                                          {3, 0},    {0, 3},     {31, 33},  {1025, 3},    {3, 2500},   {9000, 2},
+                                          {333, 17}, {9000, 20}, {40, 700}, {4, 1, 5, 7}, {9, 33, 20}, {2, 3, 0, 4}};
 
 TEST_P(CudaReduce, AgreesWithTheCpuOverEverySubsetOfDimensions) {
   std::mt19937_64 random(test_seed());
   const ReduceOp op = GetParam();
   for (const DType dtype : floats)
-    for (const Shape& shape : fold_shapes) {
+    for (const Shape& shape : reduce_shapes) {
       TestArray x(dtype, shape);
       if (x.count() > 10000 && dtype != DType::f32) continue;  // covers the same code
       fill_for_reduction(op, x, random);

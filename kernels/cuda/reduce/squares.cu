@@ -5,8 +5,8 @@
 
 #include "kernels/cpu/strided.h"
 #include "kernels/cpu/workspace.h"
-#include "kernels/cuda/fold/fold.cuh"
 #include "kernels/cuda/kernels.h"
+#include "kernels/cuda/reduce/reduce.cuh"
 #include "kernels/cuda/tensors.cuh"
 #include "kernels/with_type.h"
 
@@ -29,7 +29,7 @@ constexpr const char* op = "add_sums_of_squares";
 
 /// partial[b] is the sum of block b's segment. Threads take `wide` elements in turn.
 template <class T>
-__global__ void fold_tensors(const __grid_constant__ cuda::TensorTable<1> table, double* const partial) {
+__global__ void reduce_tensors(const __grid_constant__ cuda::TensorTable<1> table, double* const partial) {
   const auto& tensor = table.of_block(blockIdx.x);
   const std::int64_t begin = (static_cast<std::int64_t>(blockIdx.x) - tensor.first_block) * segment_size;
   const std::int64_t end = begin + segment_size < tensor.count ? begin + segment_size : tensor.count;
@@ -38,7 +38,7 @@ __global__ void fold_tensors(const __grid_constant__ cuda::TensorTable<1> table,
   cuda::with_stored<T>(tensor.dtype, [&]<class S>(S) {
     const S* const x = reinterpret_cast<const S*>(tensor.data[0]);
     POOLGRAD_ROLLED
-    for (std::int64_t i = begin + threadIdx.x * n; i < end; i += cuda::fold_threads * n) {
+    for (std::int64_t i = begin + threadIdx.x * n; i < end; i += cuda::reduce_threads * n) {
       if (tensor.packed && i + n <= end) {
         const auto pack = cuda::load_whole<cuda::Pack<S, std::size_t{n}>>(x + i);
         POOLGRAD_UNROLL
@@ -50,17 +50,17 @@ __global__ void fold_tensors(const __grid_constant__ cuda::TensorTable<1> table,
       }
     }
   });
-  sum = cuda::block_reduce<SquareSum<T>, cuda::fold_threads>(sum);
+  sum = cuda::block_reduce<SquareSum<T>, cuda::reduce_threads>(sum);
   if (threadIdx.x == 0) partial[blockIdx.x] = sum;
 }
 
 /// Queues the reductions of tensors with compute type T. Returns the end of their partial sums.
 template <class T>
-double* fold_all(Stream stream, std::span<const View> all, double* partial) {
+double* reduce_all(Stream stream, std::span<const View> all, double* partial) {
   cuda::TensorTable<1> table;
   const auto launch = [&] {
     if (table.size == 0) return;
-    cuda::launch(op, &fold_tensors<T>, {{table.blocks}, {cuda::fold_threads}}, stream, table, partial);
+    cuda::launch(op, &reduce_tensors<T>, {{table.blocks}, {cuda::reduce_threads}}, stream, table, partial);
     partial += table.blocks;
     table = {};
   };
@@ -82,7 +82,7 @@ double* fold_all(Stream stream, std::span<const View> all, double* partial) {
     if (x.count() == 0) continue;
     cuda::check_operand(op, stream, x.data);
     const std::int64_t segments = segments_of(x.count());
-    cuda::launch_rows<SquareSum<T>, T>(op, stream, cuda::fold_input<T>(cuda::plan_rows({}, x, x.rank)),
+    cuda::launch_rows<SquareSum<T>, T>(op, stream, cuda::reduce_input<T>(cuda::plan_rows({}, x, x.rank)),
                                        {cuda::partial_output(partial, segments), T(1)}, segments);
     partial += segments;
   }
@@ -96,7 +96,7 @@ void on_cuda::add_sums_of_squares(Stream stream, const View& sum, std::span<cons
   const Workspace<double> partial(stream, op, segments);
   if (segments == 0) return;
   cuda::check_operand(op, stream, sum.data);
-  fold_all<double>(stream, all, fold_all<float>(stream, all, partial.data()));
+  reduce_all<double>(stream, all, reduce_all<float>(stream, all, partial.data()));
   cuda::launch_rows<DoubleSum, double>(op, stream, cuda::partial_input(partial.data(), 1, segments, 1, 1),
                                        {sum, 1.0, true}, 1);
 }

@@ -2,7 +2,7 @@
 // kernels/cpu/reduction_plan.h classifies x and sets the number of parts of long reductions. The same kernels then
 // reduce the parts.
 //
-// A Fold defines the reduction: Part of(T x, index), identity(), combine(a, b), result(Part, divisor).
+// A Reduction defines the reduction: Part of(T x, index), identity(), combine(a, b), result(Part, divisor).
 #pragma once
 
 #include <algorithm>
@@ -33,7 +33,7 @@ struct Reduced {
 template <class T>
 inline constexpr int wide = sizeof(T) == sizeof(double) && !std::is_integral_v<T> ? 4 : 8;
 
-inline constexpr int fold_threads = 256;
+inline constexpr int reduce_threads = 256;
 
 /// Adjacent dimensions of a view with a row-major index, in 32 bits if all offsets fit.
 struct Axes {
@@ -74,7 +74,7 @@ struct Axes {
 };
 
 /// x as [outer][reduced][inner], as the plan classifies it. `dense`: `wide` neighbors are aligned whole accesses.
-struct FoldInput {
+struct ReduceInput {
   const std::byte* data;
   DType dtype;
   bool dense;
@@ -94,18 +94,18 @@ inline ReductionPlan plan_rows(const View& out, const View& x, int reduced_rank)
 }
 
 template <class T>
-FoldInput fold_input(const ReductionPlan& plan) {
+ReduceInput reduce_input(const ReductionPlan& plan) {
   const View& x = plan.x;
   const int last = x.rank - 1;
-  FoldInput in{x.as<const std::byte>(),
-               x.dtype,
-               true,
-               {x, 0, plan.outer_rank},
-               {x, plan.outer_rank, plan.reduced_rank},
-               plan.outer,
-               plan.reduced,
-               plan.inner,
-               plan.columns() ? x.strides[last] : 0};
+  ReduceInput in{x.as<const std::byte>(),
+                 x.dtype,
+                 true,
+                 {x, 0, plan.outer_rank},
+                 {x, plan.outer_rank, plan.reduced_rank},
+                 plan.outer,
+                 plan.reduced,
+                 plan.inner,
+                 plan.columns() ? x.strides[last] : 0};
   // An access runs along the last dimension; the strides of the others lead from one access to the next.
   const std::size_t size = size_of(x.dtype),
                     access = std::min<std::size_t>(16, size * static_cast<std::size_t>(wide<T>));
@@ -118,14 +118,14 @@ FoldInput fold_input(const ReductionPlan& plan) {
 
 /// Destination of results. `adds`: adds to the current values, which must have the type of a result.
 template <class T>
-struct FoldOutput {
+struct ReduceOutput {
   std::byte* data;
   DType dtype;
   Axes at;
   T divisor;
   bool adds;
 
-  FoldOutput(const View& out, T by, bool add = false)
+  ReduceOutput(const View& out, T by, bool add = false)
       : data(out.as<std::byte>()), dtype(out.dtype), at(out, 0, out.rank), divisor(by), adds(add) {}
   /// Writes result `index`, in row-major order.
   template <class V>
@@ -143,7 +143,7 @@ struct FoldOutput {
 
 /// Reads wide<T> adjacent elements from an offset in whole accesses.
 template <class T>
-__device__ void read_dense(const FoldInput& x, std::int64_t offset, T (&values)[wide<T>]) {
+__device__ void read_dense(const ReduceInput& x, std::int64_t offset, T (&values)[wide<T>]) {
   with_element<T, false>(x.dtype, [&]<class S>(S) {
     const auto pack = load_whole<Pack<S, wide<T>>>(reinterpret_cast<const S*>(x.data) + offset);
     POOLGRAD_UNROLL
@@ -152,7 +152,7 @@ __device__ void read_dense(const FoldInput& x, std::int64_t offset, T (&values)[
 }
 /// Reads elements with a stride; only the first `left` exist.
 template <class T>
-__device__ void read_wide(const FoldInput& x, std::int64_t offset, std::int64_t stride, std::int64_t left,
+__device__ void read_wide(const ReduceInput& x, std::int64_t offset, std::int64_t stride, std::int64_t left,
                           T (&values)[wide<T>]) {
   if (x.dense && left >= wide<T>) return read_dense<T>(x, offset, values);
   with_element<T, false>(x.dtype, [&]<class S>(S) {
@@ -164,11 +164,11 @@ __device__ void read_wide(const FoldInput& x, std::int64_t offset, std::int64_t 
 
 /// Reduces each row, or each `segment` of one, with `lanes` neighboring lanes (Threads == 32) or a block. Writes result
 /// (row, segment). Threads take `wide` elements in turn.
-template <class Fold, class T, int Threads>
-__global__ __launch_bounds__(fold_threads, sizeof(typename Fold::Part) > 8 ? 3 : 4) void fold_rows(
-    const __grid_constant__ FoldInput x, const __grid_constant__ FoldOutput<T> out, const std::int64_t segment,
+template <class Reduction, class T, int Threads>
+__global__ __launch_bounds__(reduce_threads, sizeof(typename Reduction::Part) > 8 ? 3 : 4) void reduce_rows(
+    const __grid_constant__ ReduceInput x, const __grid_constant__ ReduceOutput<T> out, const std::int64_t segment,
     const std::int64_t segments, const int lanes) {
-  using Part = typename Fold::Part;
+  using Part = typename Reduction::Part;
   const bool alone = Threads > threads_per_warp;  // a block per item
   const int per_block = alone ? 1 : static_cast<int>(blockDim.x) / lanes;
   const int lane = static_cast<int>(threadIdx.x) % lanes;
@@ -176,7 +176,7 @@ __global__ __launch_bounds__(fold_threads, sizeof(typename Fold::Part) > 8 ? 3 :
   for (std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * per_block; first < items;
        first += static_cast<std::int64_t>(gridDim.x) * per_block) {
     const std::int64_t item = first + static_cast<int>(threadIdx.x) / lanes;
-    Part part = Fold::identity();
+    Part part = Reduction::identity();
     if (item < items) {
       const std::int64_t row = segments == 1 ? item : item / segments, begin = (item - row * segments) * segment;
       const std::int64_t end = begin + segment < x.count ? begin + segment : x.count, base = x.outer.offset(row);
@@ -186,7 +186,7 @@ __global__ __launch_bounds__(fold_threads, sizeof(typename Fold::Part) > 8 ? 3 :
           T values[wide<T>];
           read_dense<T>(x, base + i, values);
           POOLGRAD_UNROLL
-          for (int e = 0; e < wide<T>; ++e) part = Fold::combine(part, Fold::of(values[e], i + e));
+          for (int e = 0; e < wide<T>; ++e) part = Reduction::combine(part, Reduction::of(values[e], i + e));
           continue;
         }
         const std::int64_t last = i + wide<T> < end ? i + wide<T> : end;
@@ -194,31 +194,31 @@ __global__ __launch_bounds__(fold_threads, sizeof(typename Fold::Part) > 8 ? 3 :
         for (std::int64_t at = i; at < last; ++at) {
           const std::int64_t offset = base + x.reduced.offset(at);
           with_element<T, false>(x.dtype, [&]<class S>(S) {
-            part = Fold::combine(part, Fold::of(widened<T>(reinterpret_cast<const S*>(x.data)[offset]), at));
+            part = Reduction::combine(part, Reduction::of(widened<T>(reinterpret_cast<const S*>(x.data)[offset]), at));
           });
         }
       }
     }
     if constexpr (Threads > threads_per_warp)
-      part = block_reduce<Fold, Threads>(part);
+      part = block_reduce<Reduction, Threads>(part);
     else
-      part = warp_reduce<Fold>(part, lanes);
-    if (lane == 0 && item < items) out.put(item, Fold::result(part, out.divisor));
+      part = warp_reduce<Reduction>(part, lanes);
+    if (lane == 0 && item < items) out.put(item, Reduction::result(part, out.divisor));
   }
 }
 
 /// Reduces each chunk of rows of [outer][reduced][inner] to one row, result (outer, chunk, column). A block has
 /// `across` threads side by side, a power of two, with `wide` columns each. The other threads take further rows. Shared
 /// memory combines the threads of a column.
-template <class Fold, class T>
-__global__ __launch_bounds__(fold_threads, 4) void fold_columns(const __grid_constant__ FoldInput x,
-                                                                const __grid_constant__ FoldOutput<T> out,
-                                                                const __grid_constant__ RowChunks chunks,
-                                                                const int across) {
-  using Part = typename Fold::Part;
-  POOLGRAD_SHARED(Part, staged, fold_threads * wide<T>);
+template <class Reduction, class T>
+__global__ __launch_bounds__(reduce_threads, 4) void reduce_columns(const __grid_constant__ ReduceInput x,
+                                                                    const __grid_constant__ ReduceOutput<T> out,
+                                                                    const __grid_constant__ RowChunks chunks,
+                                                                    const int across) {
+  using Part = typename Reduction::Part;
+  POOLGRAD_SHARED(Part, staged, reduce_threads * wide<T>);
   const int thread = static_cast<int>(threadIdx.x), side = thread % across, below = thread / across;
-  const int down = fold_threads / across;
+  const int down = reduce_threads / across;
   const std::int64_t width = static_cast<std::int64_t>(across) * wide<T>, blocks = (x.inner + width - 1) / width;
   const std::int64_t items = x.rows * chunks.count * blocks;
   for (std::int64_t item = blockIdx.x; item < items; item += gridDim.x) {
@@ -228,7 +228,7 @@ __global__ __launch_bounds__(fold_threads, 4) void fold_columns(const __grid_con
     const int left = x.inner - column < wide<T> ? static_cast<int>(x.inner - column) : wide<T>;
     Part parts[wide<T>];
     POOLGRAD_UNROLL
-    for (int e = 0; e < wide<T>; ++e) parts[e] = Fold::identity();
+    for (int e = 0; e < wide<T>; ++e) parts[e] = Reduction::identity();
     if (left > 0) {
       const std::int64_t base = x.outer.offset(outer) + column * x.inner_stride, end = chunks.end(chunk);
       POOLGRAD_ROLLED
@@ -238,34 +238,35 @@ __global__ __launch_bounds__(fold_threads, 4) void fold_columns(const __grid_con
         read_wide<T>(x, start, x.inner_stride, left, values);
         POOLGRAD_UNROLL
         for (int e = 0; e < wide<T>; ++e)
-          if (e < left) parts[e] = Fold::combine(parts[e], Fold::of(values[e], row));
+          if (e < left) parts[e] = Reduction::combine(parts[e], Reduction::of(values[e], row));
       }
     }
     __syncthreads();  // all threads have combined the previous item
     POOLGRAD_UNROLL
-    for (int e = 0; e < wide<T>; ++e) staged[e * fold_threads + thread] = parts[e];
+    for (int e = 0; e < wide<T>; ++e) staged[e * reduce_threads + thread] = parts[e];
     for (int rows = down / 2; rows > 0; rows /= 2) {
       __syncthreads();
       if (below < rows) {
         POOLGRAD_UNROLL
         for (int e = 0; e < wide<T>; ++e) {
-          parts[e] = Fold::combine(parts[e], static_cast<Part>(staged[e * fold_threads + thread + rows * across]));
-          staged[e * fold_threads + thread] = parts[e];
+          parts[e] =
+              Reduction::combine(parts[e], static_cast<Part>(staged[e * reduce_threads + thread + rows * across]));
+          staged[e * reduce_threads + thread] = parts[e];
         }
       }
     }
     __syncthreads();
     POOLGRAD_ROLLED
-    for (int c = thread; c < width && column_of_block + c < x.inner; c += fold_threads)
+    for (int c = thread; c < width && column_of_block + c < x.inner; c += reduce_threads)
       out.put(at * x.inner + column_of_block + c,
-              Fold::result(static_cast<Part>(staged[c % wide<T> * fold_threads + c / wide<T>]), out.divisor));
+              Reduction::result(static_cast<Part>(staged[c % wide<T> * reduce_threads + c / wide<T>]), out.divisor));
   }
 }
 
 /// Returns as many blocks as the work needs, within the grid limit; blocks loop over the rest.
-inline LaunchShape fold_shape(std::int64_t items, std::int64_t per_block) {
+inline LaunchShape reduce_shape(std::int64_t items, std::int64_t per_block) {
   constexpr std::int64_t most = 1 << 16;
-  return {{std::clamp<std::int64_t>((items + per_block - 1) / per_block, 1, most)}, {fold_threads}};
+  return {{std::clamp<std::int64_t>((items + per_block - 1) / per_block, 1, most)}, {reduce_threads}};
 }
 
 /// Returns the least power of two >= n, at most `most`, itself a power of two.
@@ -276,34 +277,35 @@ constexpr int power_of_two(std::int64_t n, int most) {
 }
 
 /// Queues the reduction of the rows of x, with a result per segment.
-template <class Fold, class T>
-void launch_rows(const char* op, Stream stream, const FoldInput& x, const FoldOutput<T>& out, std::int64_t segments) {
+template <class Reduction, class T>
+void launch_rows(const char* op, Stream stream, const ReduceInput& x, const ReduceOutput<T>& out,
+                 std::int64_t segments) {
   constexpr std::int64_t longest = 64 * threads_per_warp;  // longest row for a warp
   const std::int64_t segment = segments == 1 ? x.count : segment_size, items = x.rows * segments;
   if (std::min(x.count, segment) > longest)
-    return launch(op, &fold_rows<Fold, T, fold_threads>, fold_shape(items, 1), stream, x, out, segment, segments,
-                  fold_threads);
+    return launch(op, &reduce_rows<Reduction, T, reduce_threads>, reduce_shape(items, 1), stream, x, out, segment,
+                  segments, reduce_threads);
   const int lanes = power_of_two((x.count + wide<T> - 1) / wide<T>, threads_per_warp);
-  launch(op, &fold_rows<Fold, T, threads_per_warp>, fold_shape(items, fold_threads / lanes), stream, x, out, segment,
-         segments, lanes);
+  launch(op, &reduce_rows<Reduction, T, threads_per_warp>, reduce_shape(items, reduce_threads / lanes), stream, x, out,
+         segment, segments, lanes);
 }
 
-template <class Fold, class T>
-void launch_columns(const char* op, Stream stream, const FoldInput& x, const FoldOutput<T>& out,
+template <class Reduction, class T>
+void launch_columns(const char* op, Stream stream, const ReduceInput& x, const ReduceOutput<T>& out,
                     const RowChunks& chunks) {
   int across = power_of_two((x.inner + wide<T> - 1) / wide<T>, threads_per_warp);
   // A single chunk means few rows: more threads share them, so that each has at least one.
   if (chunks.count == 1)
-    while (across > 4 && 2 * fold_threads / across < chunks.size) across /= 2;
+    while (across > 4 && 2 * reduce_threads / across < chunks.size) across /= 2;
   const std::int64_t width = static_cast<std::int64_t>(across) * wide<T>;
-  launch(op, &fold_columns<Fold, T>, fold_shape(x.rows * chunks.count * ((x.inner + width - 1) / width), 1), stream, x,
-         out, chunks, across);
+  launch(op, &reduce_columns<Reduction, T>, reduce_shape(x.rows * chunks.count * ((x.inner + width - 1) / width), 1),
+         stream, x, out, chunks, across);
 }
 
 /// Partial results, [outer][parts][inner], as an input for the next reduction. Parts are `apart` elements apart.
 template <class T>
-FoldInput partial_input(const T* partial, std::int64_t outer, std::int64_t parts, std::int64_t inner,
-                        std::int64_t apart) {
+ReduceInput partial_input(const T* partial, std::int64_t outer, std::int64_t parts, std::int64_t inner,
+                          std::int64_t apart) {
   View view{const_cast<T*>(partial), dtype_of<T>, 3, {outer, parts, inner}, {parts * apart, apart, 1}};
   if (inner == 1) view.rank = 2;
   ReductionPlan plan;
@@ -312,7 +314,7 @@ FoldInput partial_input(const T* partial, std::int64_t outer, std::int64_t parts
   plan.outer = outer;
   plan.reduced = parts;
   plan.inner = inner;
-  return fold_input<T>(plan);
+  return reduce_input<T>(plan);
 }
 /// Returns a view of `count` partial results for output.
 template <class T>

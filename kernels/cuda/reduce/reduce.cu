@@ -1,26 +1,26 @@
 #include "kernels/cpu/workspace.h"
-#include "kernels/cuda/fold/fold.cuh"
 #include "kernels/cuda/kernels.h"
+#include "kernels/cuda/reduce/reduce.cuh"
 #include "kernels/with_type.h"
 
 namespace poolgrad::kernels {
 namespace {
 
-template <class Fold, class T>
+template <class Reduction, class T>
 void reduce_as_planned(const char* op, Stream stream, const ReductionPlan& plan, T divisor) {
   const Workspace<T> partial(stream, "reduce", plan.workspace_size());
-  const cuda::FoldInput x = cuda::fold_input<T>(plan);
-  const cuda::FoldOutput<T> out(plan.out, divisor);
+  const cuda::ReduceInput x = cuda::reduce_input<T>(plan);
+  const cuda::ReduceOutput<T> out(plan.out, divisor);
   const std::int64_t parts = plan.columns() ? RowChunks(plan.reduced).count : plan.segments();
-  const auto fold = [&](const cuda::FoldInput& from, const cuda::FoldOutput<T>& to, std::int64_t cut) {
-    if (!plan.columns()) return cuda::launch_rows<Fold, T>(op, stream, from, to, cut);
+  const auto pass = [&](const cuda::ReduceInput& from, const cuda::ReduceOutput<T>& to, std::int64_t cut) {
+    if (!plan.columns()) return cuda::launch_rows<Reduction, T>(op, stream, from, to, cut);
     RowChunks rows(from.count);
     if (cut == 1) rows.size = from.count, rows.count = 1;
-    cuda::launch_columns<Fold, T>(op, stream, from, to, rows);
+    cuda::launch_columns<Reduction, T>(op, stream, from, to, rows);
   };
-  if (parts == 1) return fold(x, out, 1);
-  fold(x, {cuda::partial_output(partial.data(), plan.workspace_size()), T(1)}, parts);
-  fold(cuda::partial_input(partial.data(), plan.outer, parts, plan.inner, plan.inner), out, 1);
+  if (parts == 1) return pass(x, out, 1);
+  pass(x, {cuda::partial_output(partial.data(), plan.workspace_size()), T(1)}, parts);
+  pass(cuda::partial_input(partial.data(), plan.outer, parts, plan.inner, plan.inner), out, 1);
 }
 
 }  // namespace

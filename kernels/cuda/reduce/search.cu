@@ -1,6 +1,6 @@
 // Index of the largest or smallest element: a reduction whose part is a value and its index.
-#include "kernels/cuda/fold/fold.cuh"
 #include "kernels/cuda/kernels.h"
+#include "kernels/cuda/reduce/reduce.cuh"
 #include "kernels/with_type.h"
 
 namespace poolgrad::kernels {
@@ -33,8 +33,8 @@ void best_index(const char* op, Stream stream, const View& out, const View& x) {
   for (const View* operand : {&out, &x}) cuda::check_operand(op, stream, operand->data);
   const ReductionPlan plan = cuda::plan_rows(out, x, std::min(x.rank, 1));
   with_compute_type(x.dtype, [&]<class T>(T) {
-    cuda::launch_rows<BestIndex<Largest, T>, T>(op, stream, cuda::fold_input<T>(plan),
-                                                cuda::FoldOutput<T>(plan.out, T(1)), 1);
+    cuda::launch_rows<BestIndex<Largest, T>, T>(op, stream, cuda::reduce_input<T>(plan),
+                                                cuda::ReduceOutput<T>(plan.out, T(1)), 1);
   });
 }
 

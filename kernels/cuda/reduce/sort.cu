@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "kernels/cpu/workspace.h"
-#include "kernels/cuda/fold/fold.cuh"
 #include "kernels/cuda/kernels.h"
+#include "kernels/cuda/reduce/reduce.cuh"
 #include "kernels/functors/order.h"
 #include "kernels/with_type.h"
 
@@ -15,7 +15,7 @@ namespace {
 
 using namespace cuda;
 
-static_assert(sorted_run == cuda::fold_threads);
+static_assert(sorted_run == cuda::reduce_threads);
 
 /// The first `kept` places of each row.
 struct OrderedRows {
@@ -30,7 +30,7 @@ struct OrderedRows {
 
 /// Sorts runs into `to`. If `to` is null, a row is one run and goes to `out`.
 template <class T>
-__global__ void sort_runs(const __grid_constant__ cuda::FoldInput x, const __grid_constant__ OrderedRows out,
+__global__ void sort_runs(const __grid_constant__ cuda::ReduceInput x, const __grid_constant__ OrderedRows out,
                           const bool descending, const std::int64_t runs, Placed* const to) {
   POOLGRAD_SHARED(Placed, staged, sorted_run);
   const auto thread = static_cast<std::int64_t>(threadIdx.x);
@@ -95,8 +95,8 @@ void on_cuda::argsort(Stream stream, const View& out, const View& x, bool descen
   Placed* to = from + (runs > 1 ? count : 0);
   const OrderedRows places{out.as<std::int64_t>(), {out, 0, last}, out.strides[last], out.shape[last]};
   with_compute_type(x.dtype, [&]<class T>(T) {
-    const cuda::FoldInput in = cuda::fold_input<T>(cuda::plan_rows(out, x, 1));
-    cuda::launch("argsort", &sort_runs<T>, cuda::fold_shape(in.rows * runs, 1), stream, in, places, descending, runs,
+    const cuda::ReduceInput in = cuda::reduce_input<T>(cuda::plan_rows(out, x, 1));
+    cuda::launch("argsort", &sort_runs<T>, cuda::reduce_shape(in.rows * runs, 1), stream, in, places, descending, runs,
                  from);
   });
   for (std::int64_t width = sorted_run; width < columns; width *= 2) {

@@ -1,14 +1,14 @@
 #include <algorithm>
 #include <type_traits>
 
-#include "kernels/cuda/fold/fold.cuh"
 #include "kernels/cuda/kernels.h"
+#include "kernels/cuda/reduce/reduce.cuh"
 #include "kernels/with_type.h"
 
 namespace poolgrad::kernels {
 namespace {
 
-using cuda::FoldInput, cuda::fold_threads, cuda::threads_per_warp, cuda::wide;
+using cuda::ReduceInput, cuda::reduce_threads, cuda::threads_per_warp, cuda::wide;
 
 /// Rows of the result.
 struct ScannedRows {
@@ -21,9 +21,9 @@ struct ScannedRows {
 /// Running sum of a row of x (rows, count), from its start or its end. `Threads` threads, a warp or a block, process
 /// one tile after another; each thread has wide<T> elements of a tile.
 template <class T, class Sum, int Threads>
-__global__ __launch_bounds__(fold_threads, 4) void scan_rows(const __grid_constant__ FoldInput x,
-                                                             const __grid_constant__ ScannedRows out,
-                                                             const bool reverse) {
+__global__ __launch_bounds__(reduce_threads, 4) void scan_rows(const __grid_constant__ ReduceInput x,
+                                                               const __grid_constant__ ScannedRows out,
+                                                               const bool reverse) {
   const int rows_of_block = static_cast<int>(blockDim.x) / Threads, thread = static_cast<int>(threadIdx.x) % Threads;
   const int direction = reverse ? -1 : 1;
   for (std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * rows_of_block; first < x.rows;
@@ -71,15 +71,15 @@ void on_cuda::cumulative_sum(Stream stream, const View& out, const View& x, bool
   const ScannedRows to{out.as<std::byte>(), out.dtype, {out, 0, plan.outer_rank}, out.rank ? out.strides[last] : 0};
   with_compute_type(x.dtype, [&]<class T>(T) {
     using Sum = std::conditional_t<std::is_integral_v<T>, T, double>;
-    FoldInput in = cuda::fold_input<T>(plan);
+    ReduceInput in = cuda::reduce_input<T>(plan);
     in.dense &= !reverse;  // in reverse, neighbors come in descending order
     constexpr int of_a_warp = 16 * threads_per_warp * wide<T>;
     if (plan.reduced <= of_a_warp)
       cuda::launch("cumulative_sum", &scan_rows<T, Sum, threads_per_warp>,
-                   cuda::fold_shape(plan.outer, fold_threads / threads_per_warp), stream, in, to, reverse);
+                   cuda::reduce_shape(plan.outer, reduce_threads / threads_per_warp), stream, in, to, reverse);
     else
-      cuda::launch("cumulative_sum", &scan_rows<T, Sum, fold_threads>, cuda::fold_shape(plan.outer, 1), stream, in, to,
-                   reverse);
+      cuda::launch("cumulative_sum", &scan_rows<T, Sum, reduce_threads>, cuda::reduce_shape(plan.outer, 1), stream, in,
+                   to, reverse);
   });
 }
 
