@@ -95,11 +95,12 @@ std::vector<PlanRow> rows_of(const PlanOptions& options) {
 }
 
 /// "8GiB", or "50%" of the bytes that `row` reserves without savings.
-std::size_t memory_for(const std::string& text, const PlanRow& row) {
-  if (!text.ends_with('%')) return parse_memory(text, "--memory");
+std::size_t memory_for(const std::string& text, const char* option, const PlanRow& row) {
+  if (!text.ends_with('%')) return parse_memory(text, option);
   const auto percent = number_in<double>(std::string_view(text).substr(0, text.size() - 1));
   if (!percent || !(*percent > 0) || *percent > 1000)
-    throw ValueError("[plan] a share of --memory must be above 0 % and at most 1000 %, but is " + printable(text));
+    throw ValueError(
+        fmt::format("[plan] a share of {} must be above 0 % and at most 1000 %, but is {}", option, printable(text)));
   const DryRun run = dry_run(with_policy(row.options, "none"), no_limit);
   const double bytes = *percent / 100 * static_cast<double>(run.peak_reserved);
   return std::clamp(static_cast<std::size_t>(bytes), smallest_memory, no_limit);
@@ -218,7 +219,7 @@ Plan make_plan(const PlanOptions& options, Progress& progress) {
     if (!options.train.text.empty()) of_option("--text", [&] { return nn::read_corpus(options.train.text); });
   }
   const char* const usual = options.policies.empty() ? "8GiB" : "50%";
-  plan.memory = memory_for(options.memory.empty() ? usual : options.memory, plan.rows.front());
+  plan.memory = memory_for(options.memory.empty() ? usual : options.memory, options.memory_option, plan.rows.front());
   for (PlanRow& row : plan.rows) plan_row(row, plan, progress);
   const PlanRow& first = plan.rows.front();
   plan.picture =
@@ -303,6 +304,7 @@ int parse_plan_options(int argc, const char* const* argv, PlanOptions& o) {
   const int code = parse_command_line(app, argc, argv);
   if (!budget.empty()) {
     o.memory = budget;
+    o.memory_option = "--budget";
     if (o.train.checkpoint == "auto") o.train.checkpoint = "budget";
   }
   if (o.measure > 0 && !o.policies.empty() && o.vary.empty() && app.count("--attention") == 0)

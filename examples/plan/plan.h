@@ -18,8 +18,9 @@
 namespace poolgrad::examples {
 
 struct PlanOptions {
-  TrainOptions train;             // measured runs read its text
-  std::string memory;             // "8GiB", or "50%" of the first row's reserved bytes without savings
+  TrainOptions train;                      // measured runs read its text
+  std::string memory;                      // "8GiB", or "50%" of the first row's reserved bytes without savings
+  const char* memory_option = "--memory";  // the option that messages about `memory` name
   std::vector<std::string> vary;  // "attention=causal,window": a row for each value; several: for each combination
   std::string policies;           // "none,block+tile": each row with each policy, see with_policy(); or "all"
   std::int64_t measure = 0;       // steps to train each row for, on the CPU; 0: no training

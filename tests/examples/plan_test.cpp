@@ -414,6 +414,11 @@ TEST_F(PlanTest, RefusesBadOptionsInOneSentence) {
   EXPECT_EQ(refused([](PlanOptions& o) { o.memory = "1KiB"; }),
             "[plan] --memory must be from 1.00 MiB to 768.00 GiB, but is 1KiB");
   EXPECT_EQ(refused([](PlanOptions& o) {
+              const char* const line[] = {"plan", "--budget", "1KiB"};
+              parse_plan_options(3, line, o);
+            }),
+            "[plan] --budget must be from 1.00 MiB to 768.00 GiB, but is 1KiB");
+  EXPECT_EQ(refused([](PlanOptions& o) {
               o.devices = {"8GB", "9TB"};
             }),
             "[plan] --devices must be from 1.00 MiB to 768.00 GiB, but is 9TB");
