@@ -1,18 +1,22 @@
-// attend(): the forward pass, and forward and backward together; the plans of rings.
+// attend() and other layers of long context: the forward pass, and forward and backward together; the plans of rings.
 //
 //   attention_benchmark                                           as Google Benchmark shows it
 //   attention_benchmark --serve DTYPE PATTERN PASS B NQ NK H D    waits for lines; answers each with the milliseconds
 //                                                                 of one call
+//   attention_benchmark --save FILE DTYPE PATTERN B NQ NK H D     writes operands, result "out" and gradients "d NAME"
+//                                                                 of one call to a safetensors file
 //
 // `FLOPS` counts the pairs that the pattern admits, with their multiplicity: 4 D for the forward pass and 10 D for the
 // backward pass, whatever the kernels recompute. Run with --benchmark_repetitions=5 and read the medians.
-// --device=cuda:0 measures a GPU; POOLGRAD_BENCHMARK_SMALL=1: a tiny size. benchmarks/peers/sdpa.py uses the second
-// form to alternate with PyTorch.
+// --device=cuda:0 measures a GPU; POOLGRAD_BENCHMARK_SMALL=1: a tiny size. benchmarks/peers/sdpa.py and layers.py use
+// the second form to alternate with PyTorch, and layers.py the third to compare results.
 #include <cstdlib>
+#include <numeric>
 #include <optional>
 #include <utility>
 
 #include "attention/attend.h"
+#include "attention/modules/block_selection.h"
 #include "attention/ring/plan.h"
 #include "autograd/engine/engine.h"
 #include "autograd/operators/arithmetic.h"
@@ -20,6 +24,7 @@
 #include "benchmarks/support.h"
 #include "tensor/creation.h"
 #include "tensor/grad_mode.h"
+#include "tensor/safetensors.h"
 
 namespace {
 
@@ -29,17 +34,26 @@ using attention::Pattern;
 Device device;  // --device
 
 const std::vector<std::pair<std::string, DType>> dtypes = {
-    {"f32", DType::f32}, {"f16", DType::f16}, {"bf16", DType::bf16}};
+    {"f32", DType::f32}, {"f16", DType::f16}, {"bf16", DType::bf16}, {"f64", DType::f64}};
+
+/// mixed: five layers of a window and one of the pattern, each with the result of the last one as its queries.
+/// selection: AdaptiveBlockSparseAttention; its number of pairs is that of the pattern.
+enum class Kind { attend, mixed, selection, delta, gla, convolution };
 
 struct Case {
-  Pattern pattern;
+  Pattern pattern = Pattern::causal();
   double dropout = 0.0;
-  std::optional<DeltaRuleOptions> recurrent = {};  // gated_delta_rule() in place of attend()
+  Kind kind = Kind::attend;
 };
+
+constexpr std::int64_t block = 64, selected = 16, window = 512;
 
 const std::vector<std::pair<std::string, Case>>& cases() {
   static const Pattern dilated = Pattern::dilated({512, 1024, 2048}, {1, 2, 4}),
                        random = Pattern::random_blocks(128, 0.25, 1);
+  std::vector<std::int64_t> near(selected), apart(selected);
+  std::iota(near.begin(), near.end(), 1 - selected);
+  for (std::size_t i = 0; i < apart.size(); ++i) apart[i] = 4 * near[i];
   static const std::vector<std::pair<std::string, Case>> all = {
       {"dense", {Pattern::dense()}},
       {"causal", {Pattern::causal()}},
@@ -51,8 +65,12 @@ const std::vector<std::pair<std::string, Case>>& cases() {
       {"blocks_causal", {Pattern::dilated_sparse(128) & Pattern::causal()}},
       {"dilated_plus_random", {dilated + random}},  // visits the keys of the union without a mask
       {"dilated_or_random", {dilated | random}},
-      {"delta", {Pattern::causal(), 0.0, DeltaRuleOptions{}}},
-      {"gla", {Pattern::causal(), 0.0, DeltaRuleOptions{.delta = false}}},
+      {"per_head", {Pattern::block_offsets(block, std::vector{near, apart}) & Pattern::causal()}},
+      {"mixed", {.kind = Kind::mixed}},
+      {"selection", {Pattern::block_offsets(block, near) & Pattern::causal(), 0.0, Kind::selection}},
+      {"delta", {.kind = Kind::delta}},
+      {"gla", {.kind = Kind::gla}},
+      {"convolution", {.kind = Kind::convolution}},
   };
   return all;
 }
@@ -62,51 +80,94 @@ class Call {
  public:
   Call(DType dtype, const Case& of, bool backward, std::int64_t batch, std::int64_t queries, std::int64_t keys,
        std::int64_t heads, std::int64_t depth)
-      : pattern_(of.pattern), options_{.dropout = of.dropout}, recurrent_(of.recurrent), backward_(backward) {
-    const auto operand = [&](std::int64_t length) {
-      Tensor x = randn({batch, length, heads, depth}, {dtype, device});
-      x.set_requires_grad(backward);
-      return x;
-    };
-    q_ = operand(queries), k_ = operand(keys), v_ = operand(keys);
+      : case_(of), backward_(backward) {
+    const TensorOptions wide{compute_dtype(dtype), device};
     gradient_ = randn({batch, queries, heads, depth}, {dtype, device});
-    if (recurrent_) {  // products of D x D a position: forward 7 (4 without delta), backward 20 (10)
-      const TensorOptions wide{compute_dtype(dtype), device};
-      k_ = (k_ * 0.125).detach().set_requires_grad(backward);
-      beta_ = rand({batch, keys, heads}, 0.0, 1.0, wide).set_requires_grad(backward);
-      gate_ = rand({batch, keys, heads}, -0.1, 0.0, wide).set_requires_grad(backward);
-      const double products = recurrent_->delta ? (backward ? 27.0 : 7.0) : (backward ? 14.0 : 4.0);
+    if (of.kind == Kind::convolution) {
+      gradient_ = randn({batch, queries, 3 * heads * depth}, {dtype, device});
+      add("x", randn(gradient_.shape(), gradient_.options()));
+      add("weight", randn({gradient_.size(2), 4}, gradient_.options()));
+      operations_ = (backward ? 24.0 : 8.0) * static_cast<double>(gradient_.numel());
+      return;
+    }
+    const bool recurrent = of.kind == Kind::delta || of.kind == Kind::gla;
+    add("q", randn(gradient_.shape(), gradient_.options()));
+    for (const char* name : {"k", "v"}) {
+      const Tensor x = randn({batch, keys, heads, depth}, gradient_.options());
+      add(name, recurrent && *name == 'k' ? x * 0.125 : x);
+    }
+    if (recurrent) {  // products of D x D a position: forward 7 (4 without delta), backward 20 (10)
+      add("beta", rand({batch, keys, heads}, 0.0, 1.0, wide));
+      add("gate", rand({batch, keys, heads}, -0.1, 0.0, wide));
+      const double products = of.kind == Kind::delta ? (backward ? 27.0 : 7.0) : (backward ? 14.0 : 4.0);
       operations_ = products * 2.0 * static_cast<double>(batch * keys * heads * depth * depth);
       return;
     }
-    const auto compiled = pattern_.compile(heads, kernels::PositionMap::contiguous(queries, keys - queries),
-                                           kernels::PositionMap::contiguous(keys));
-    double pairs = 0;
-    for (const auto& pass : compiled.passes) pairs += pass.count_pairs();
-    operations_ = (backward ? 14.0 : 4.0) * static_cast<double>(batch * depth) * pairs;
+    if (of.kind == Kind::selection) {
+      selection_.emplace(depth, attention::BlockSelectionOptions{.block_size = block, .selected = selected},
+                         attention::CoreOptions{}, nn::ParameterOptions{.dtype = wide.dtype, .device = device});
+      for (const auto& [name, parameter] : selection_->named_parameters()) operands_.emplace_back(name, parameter);
+    }
+    const auto pairs = [&](const Pattern& pattern) {
+      double sum = 0;
+      for (const auto& pass : pattern
+                                  .compile(heads, kernels::PositionMap::contiguous(queries, keys - queries),
+                                           kernels::PositionMap::contiguous(keys))
+                                  .passes)
+        sum += pass.count_pairs();
+      return sum;
+    };
+    operations_ = (backward ? 14.0 : 4.0) * static_cast<double>(batch * depth) *
+                  (pairs(of.pattern) + (of.kind == Kind::mixed ? 5 * pairs(local()) : 0.0));
   }
 
   void run() {
-    if (recurrent_ && backward_) {
-      grad({gated_delta_rule(q_, k_, v_, beta_, gate_, {}, *recurrent_).out}, {q_, k_, v_, beta_, gate_}, {gradient_});
-    } else if (recurrent_) {
-      const NoGradGuard guard;
-      gated_delta_rule(q_, k_, v_, beta_, gate_, {}, *recurrent_);
-    } else if (backward_) {
-      grad({attention::attend(q_, k_, v_, pattern_, options_).out}, {q_, k_, v_}, {gradient_});
+    if (backward_) {
+      gradients();
     } else {
       const NoGradGuard guard;
-      attention::attend(q_, k_, v_, pattern_, options_);
+      forward();
     }
   }
   double operations() const { return operations_; }
 
+  void save(const std::string& path) {
+    SafetensorsFile file;
+    for (const auto& [name, x] : operands_) file.tensors.emplace_back(name, x.detach());
+    file.tensors.emplace_back("gradient", gradient_);
+    file.tensors.emplace_back("out", forward().detach());
+    const std::vector<Tensor> found = gradients();
+    for (std::size_t i = 0; i < found.size(); ++i) file.tensors.emplace_back("d " + operands_[i].first, found[i]);
+    save_safetensors(path, file);
+  }
+
  private:
-  Pattern pattern_;
-  attention::AttendOptions options_;
-  std::optional<DeltaRuleOptions> recurrent_;
+  static Pattern local() { return Pattern::causal() & Pattern::window(window - 1, 0); }
+
+  void add(const char* name, const Tensor& x) { operands_.emplace_back(name, x.detach().set_requires_grad(backward_)); }
+
+  Tensor forward() {
+    const auto in = [&](std::size_t i) { return operands_[i].second; };
+    if (case_.kind == Kind::convolution) return short_convolution(in(0), in(1));
+    if (case_.kind == Kind::delta || case_.kind == Kind::gla)
+      return gated_delta_rule(in(0), in(1), in(2), in(3), in(4), {}, {.delta = case_.kind == Kind::delta}).out;
+    if (selection_) return selection_->forward(in(0), in(1), in(2), {.causal = true});
+    Tensor q = in(0);
+    for (int layer = 0; case_.kind == Kind::mixed && layer < 5; ++layer)
+      q = attention::attend(q, in(1), in(2), local()).out;
+    return attention::attend(q, in(1), in(2), case_.pattern, {.dropout = case_.dropout}).out;
+  }
+  std::vector<Tensor> gradients() {
+    std::vector<Tensor> wanted;
+    for (const auto& [name, x] : operands_) wanted.push_back(x);
+    return grad({forward()}, wanted, {gradient_});
+  }
+
+  const Case& case_;
   bool backward_;
-  Tensor q_, k_, v_, gradient_, beta_, gate_;
+  std::vector<std::pair<std::string, Tensor>> operands_;
+  std::optional<attention::AdaptiveBlockSparseAttention> selection_;
+  Tensor gradient_;
   double operations_ = 0;
 };
 
@@ -132,7 +193,7 @@ void register_plans() {
           for (const int step : plan.visited()) benchmark::DoNotOptimize(plan.computes(ranks - 1, step));
         }
       };
-      if (of.dropout == 0 && !of.recurrent)
+      if (of.dropout == 0 && of.kind == Kind::attend)
         benchmark::RegisterBenchmark(("RingPlan/" + name + "/" + attention::to_string(layout)).c_str(), run)
             ->ArgName("ranks")
             ->Arg(small_sizes() ? 8 : 512)
@@ -145,6 +206,7 @@ void register_all() {
   for (const auto& [dtype_name, dtype] : dtypes)
     for (const auto& [case_name, of] : cases())
       for (const bool backward : {false, true}) {
+        if (dtype == DType::f64) continue;  // for --save
         const std::string name =
             "Attention/" + dtype_name + "/" + case_name + "/" + (backward ? "forward_backward" : "forward");
         const auto run = [dtype = dtype, &of = of, backward](benchmark::State& state) {
@@ -175,13 +237,16 @@ const T& named(const std::vector<std::pair<std::string, T>>& all, const std::str
   std::exit(2);
 }
 
+/// The words are the dtype, the pattern, and five sizes from `sizes` on.
+Call call_of(char** words, char** sizes, bool backward) {
+  std::int64_t n[5];
+  for (int i = 0; i < 5; ++i) n[i] = std::atoll(sizes[i]);
+  return Call(named(dtypes, words[0]), named(cases(), words[1]), backward, n[0], n[1], n[2], n[3], n[4]);
+}
+
 /// The first line answers the floating-point operations of a call.
 int serve(char** words) {
-  const std::string pass = words[2];
-  std::int64_t n[5];
-  for (int i = 0; i < 5; ++i) n[i] = std::atoll(words[3 + i]);
-  Call call(named(dtypes, words[0]), named(cases(), words[1]), pass == "forward_backward", n[0], n[1], n[2], n[3],
-            n[4]);
+  Call call = call_of(words, words + 3, std::string(words[2]) == "forward_backward");
   std::printf("%.6e\n", call.operations());
   std::fflush(stdout);
   return serve_lines(
@@ -196,7 +261,12 @@ int serve(char** words) {
 
 int main(int count, char** arguments) {
   device = take_device(count, arguments);
-  if (count == 10 && std::string(arguments[1]) == "--serve") return serve(arguments + 2);
+  const std::string task = count == 10 ? arguments[1] : "";
+  if (task == "--serve") return serve(arguments + 2);
+  if (task == "--save") {
+    call_of(arguments + 3, arguments + 5, true).save(arguments[2]);
+    return 0;
+  }
   register_all();
   return run_benchmarks(count, arguments);
 }

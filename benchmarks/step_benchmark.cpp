@@ -4,8 +4,10 @@
 //
 //   step_benchmark                                         the four, as Google Benchmark shows them
 //   step_benchmark --serve B T C L H V [dtype [recorded]]  waits for lines; answers each with a step's milliseconds
+//   step_benchmark --serve B T C L H V dtype mqar          the same on the task mqar, with the loss of its answers
+//   step_benchmark --save FILE B T C L H V dtype mqar      writes data, parameters, "loss" and gradients "d NAME"
 //
-// benchmarks/peers/step.py uses the second form to alternate with PyTorch.
+// benchmarks/peers/step.py and layers.py use the second form to alternate with PyTorch.
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
@@ -13,10 +15,14 @@
 
 #include "allocator/caching_allocator.h"
 #include "attention/modules/multihead.h"
+#include "autograd/operators.h"
 #include "benchmarks/support.h"
 #include "nn/optimizer.h"
+#include "nn/tasks/sequence_task.h"
 #include "tensor/creation.h"
+#include "tensor/grad_mode.h"
 #include "tensor/graph.h"
+#include "tensor/safetensors.h"
 
 namespace {
 
@@ -47,6 +53,48 @@ class Step {
         tokens_(randint(0, s.vocabulary, {s.batch, s.context}, {DType::i64, device})),
         targets_(randint(0, s.vocabulary, {s.batch, s.context}, {DType::i64, device})) {}
 
+  /// Replaces the data by sequences of mqar with T / 8 pairs (Zoology), whose answers alone have a loss.
+  void take_mqar() {
+    const std::int64_t batch = tokens_.size(0), context = tokens_.size(1);
+    const nn::TaskKind& kind = nn::parse_task_kind("mqar");
+    const nn::SequenceTask task{.kind = &kind,
+                                .distance = context / 2,
+                                .pairs = context / 8,
+                                .keys = kind.keys,
+                                .values = kind.values,
+                                .spacing = 1,
+                                .align = 1};
+    std::vector<std::int64_t> tokens, asked, answers;
+    for (std::int64_t b = 0; b < batch; ++b) {
+      const nn::TaskSequence sequence = task.make(1, static_cast<std::uint64_t>(b));
+      tokens.insert(tokens.end(), sequence.tokens.begin(), sequence.tokens.end());
+      for (const auto& question : sequence.questions) {
+        asked.push_back(b * context + question.position);
+        answers.push_back(question.answer);
+      }
+    }
+    const auto count = static_cast<std::int64_t>(asked.size());
+    tokens_ = from_data(tokens, {batch, context}, device);
+    asked_ = from_data(asked, {count}, device);
+    targets_ = from_data(answers, {count}, device);
+  }
+
+  void save(const std::string& path) {
+    SafetensorsFile file{.tensors = {{"tokens", tokens_}, {"asked", asked_}, {"targets", targets_}}, .metadata = {}};
+    for (const auto& [name, parameter] : model_->named_parameters()) {  // some start at 0 and hide errors of others
+      const NoGradGuard guard;
+      Tensor(parameter).copy_from(randn(parameter.shape(), parameter.options()) * 0.1);
+    }
+    const Tensor value = loss();
+    value.backward();
+    file.tensors.emplace_back("loss", value.detach());
+    for (const auto& [name, parameter] : model_->named_parameters()) {
+      file.tensors.emplace_back(name, parameter.detach());
+      file.tensors.emplace_back("d " + name, parameter.grad());
+    }
+    save_safetensors(path, file);
+  }
+
   void run() { graph_ ? graph_->replay() : run_eagerly(); }
   /// Records a step, which run() then replays.
   void record() {
@@ -56,15 +104,19 @@ class Step {
   std::size_t recorded_bytes() const { return graph_ ? graph_->statistics().reserved_bytes.current : 0; }
 
  private:
+  Tensor loss() {
+    if (!asked_.defined()) return model_->loss(tokens_, targets_);
+    return cross_entropy(model_->logits_of(index_select(flatten(model_->hidden(tokens_), 0, 1), 0, asked_)), targets_);
+  }
   void run_eagerly() {
-    model_->loss(tokens_, targets_).backward();
+    loss().backward();
     optimizer_.step();
     optimizer_.zero_grad();
   }
 
   std::unique_ptr<nn::LanguageModel> model_;
   nn::AdamW optimizer_;
-  Tensor tokens_, targets_;
+  Tensor tokens_, targets_, asked_;  // asked_: rows of the batch with a target; undefined: all
   std::optional<Graph> graph_;
 };
 
@@ -115,12 +167,19 @@ double resident_mebibytes(const std::string& field) {
   return 0;
 }
 
-int serve(char** numbers, const char* dtype, bool recorded) {
+std::unique_ptr<Step> step_of(char** numbers, const char* dtype, std::string_view how) {
   std::int64_t s[6];
   for (int i = 0; i < 6; ++i) s[i] = std::atoll(numbers[i]);
+  auto step = std::make_unique<Step>(Shape6{s[0], s[1], s[2], s[3], s[4], s[5]}, parse_dtype(dtype));
+  if (how == "mqar") step->take_mqar();
+  if (how == "recorded") step->record();
+  return step;
+}
+
+int serve(char** numbers, const char* dtype, std::string_view how) {
   const double before = resident_mebibytes("VmRSS");
-  Step step({s[0], s[1], s[2], s[3], s[4], s[5]}, parse_dtype(dtype));
-  if (recorded) step.record();
+  const auto owner = step_of(numbers, dtype, how);
+  Step& step = *owner;
   return serve_lines(
       [&] {
         step.run();
@@ -140,7 +199,11 @@ int serve(char** numbers, const char* dtype, bool recorded) {
 int main(int argc, char** argv) {
   device = take_device(argc, argv);
   if (argc >= 8 && argc <= 10 && std::strcmp(argv[1], "--serve") == 0)
-    return serve(argv + 2, argc > 8 ? argv[8] : "f32", argc > 9 && std::strcmp(argv[9], "recorded") == 0);
+    return serve(argv + 2, argc > 8 ? argv[8] : "f32", argc > 9 ? argv[9] : "");
+  if (argc == 11 && std::strcmp(argv[1], "--save") == 0) {
+    step_of(argv + 3, argv[9], argv[10])->save(argv[2]);
+    return 0;
+  }
   register_all();
   return run_benchmarks(argc, argv);
 }

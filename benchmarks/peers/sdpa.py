@@ -58,7 +58,7 @@ def delta_rule(q, k, v, beta, gate, delta, chunk=64):
     import torch
 
     def chunks(x):
-        return x.float().unflatten(2, (-1, chunk))
+        return (x if x.dtype == torch.float64 else x.float()).unflatten(2, (-1, chunk))
 
     q, k, v, beta, gate = map(chunks, (q, k, v, beta, gate))
     since = gate.cumsum(-1)

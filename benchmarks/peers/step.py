@@ -36,8 +36,8 @@ def reason_of(error):
     return "out of memory" if "out of memory" in text or "OutOfMemory" in text else text.split("\n")[-1][:80]
 
 
-def torch_step(configuration, dtype="f32", compiled=False, math_attention=False):
-    """Returns a function that takes one step."""
+def torch_model(configuration, math_attention=False):
+    """Returns a model of (tokens, targets, rows of the batch with a target or None for all), whose result is the loss."""
     import torch
     import torch.nn as nn
     import torch.nn.functional as F
@@ -68,19 +68,30 @@ def torch_step(configuration, dtype="f32", compiled=False, math_attention=False)
             self.tokens, self.positions = nn.Embedding(V, C), nn.Embedding(T, C)
             self.blocks, self.norm = nn.Sequential(*[Block() for _ in range(L)]), nn.LayerNorm(C)
 
-        def forward(self, tokens, targets):
-            x = self.norm(self.blocks(self.tokens(tokens) + self.positions.weight[None]))
-            # The loss in f32, as poolgrad's is.
-            return F.cross_entropy(F.linear(x, self.tokens.weight).view(-1, V).float(), targets.view(-1))
+        def forward(self, tokens, targets, asked=None):
+            x = self.norm(self.blocks(self.tokens(tokens) + self.positions.weight[None])).view(-1, C)
+            if asked is not None:
+                x = x[asked]
+            logits = F.linear(x, self.tokens.weight)
+            # The loss at least in f32, as poolgrad's is.
+            return F.cross_entropy(logits.float() if logits.dtype == torch.bfloat16 else logits, targets.view(-1))
 
-    model = Model().to(DEVICE)
+    return Model()
+
+
+def torch_step(configuration, dtype="f32", compiled=False, math_attention=False, data=None):
+    """Returns a function that takes one step, on random data unless `data` has the model's operands."""
+    import torch
+
+    B, T, V = configuration[0], configuration[1], configuration[5]
+    model = torch_model(configuration, math_attention).to(DEVICE)
     loss = torch.compile(model) if compiled else model
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, foreach=True)
-    tokens, targets = torch.randint(V, (B, T), device=DEVICE), torch.randint(V, (B, T), device=DEVICE)
+    data = data or [torch.randint(V, (B, T), device=DEVICE) for _ in range(2)]
 
     def step():
         with torch.autocast(DEVICE, torch.bfloat16, enabled=dtype == "bf16"):
-            value = loss(tokens, targets)
+            value = loss(*data)
         value.backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
@@ -118,7 +129,7 @@ class Poolgrad:
     def __init__(self, program, configuration, variant):
         dtype, *how = variant.split(", ")
         arguments = [program, "--device=" + DEVICE, "--serve", *map(str, configuration), dtype]
-        arguments += ["recorded"] if "recorded" in how else []
+        arguments += [word for word in how if word in ("recorded", "mqar")]
         environment = os.environ | {"POOLGRAD_MMA": str(int("tensor cores" in how))}
         self.process = subprocess.Popen(
             arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)

@@ -25,12 +25,13 @@ const dnnl::engine& engine() {
 }
 
 /// A matrix of the batch, `rows` by `columns` after transposition; a batch stride of 0 broadcasts. Empty if oneDNN
-/// cannot describe it: overlapping matrices.
+/// cannot describe it: overlapping matrices. A single matrix ends where its rows end: with a larger stride oneDNN 2.6.3
+/// takes another implementation, whose scratch holds all of C twice in f32.
 memory::desc describe(const Gemm& g, DType dtype, std::int64_t rows, std::int64_t columns, bool transposed,
                       std::int64_t leading, std::int64_t batch_stride) {
   const auto type = dtype == DType::bf16 ? memory::data_type::bf16 : memory::data_type::f32;
   const bool repeats = g.batch == 1 || batch_stride == 0;
-  const std::int64_t stride = repeats ? std::max(rows, columns) * leading : batch_stride;
+  const std::int64_t stride = repeats ? (transposed ? columns : rows) * leading : batch_stride;
   return {{repeats ? 1 : g.batch, rows, columns},
           type,
           transposed ? memory::dims{stride, 1, leading} : memory::dims{stride, leading, 1},

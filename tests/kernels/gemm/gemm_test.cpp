@@ -18,6 +18,7 @@
 #include "allocator/caching_allocator.h"
 #include "allocator/error.h"
 #include "allocator/memory/simulated_memory.h"
+#include "kernels/cpu/kernels.h"
 #include "kernels/parallel.h"
 
 namespace poolgrad::kernels {
@@ -396,6 +397,22 @@ TEST(Gemm, RequestsTheSameScratchFromASimulatedCpu) {
                 << to_string(dtype);
           }
     }
+}
+
+TEST(Gemm, TakesScratchThatDoesNotGrowWithTheRows) {
+  const auto scratch = [](std::int64_t rows, std::int64_t n, std::int64_t k, bool transposed) {
+    Gemm g = product(rows, n, k, false, transposed);
+    g.dtype = DType::bf16;
+    g.lda = k, g.ldb = transposed ? k : n, g.ldc = n;
+    return on_cpu::gemm_scratch(g);
+  };
+  for (const std::string& name : backends()) {
+    const Backend backend(name);
+    for (const bool transposed : {false, true})
+      for (auto [n, k] : {std::pair{512, 64}, {64, 512}})
+        EXPECT_EQ(scratch(65536, n, k, transposed), scratch(4096, n, k, transposed))
+            << name << ", " << k << " to " << n << (transposed ? ", transposed" : "");
+  }
 }
 
 #if !defined(POOLGRAD_STD_THREADS)
