@@ -57,9 +57,10 @@ SequencePart next_part(const SequenceState* state, const SequencePart& here) {
   return {.begin = state->length, .whole = state->whole, .first_row = here.first_row, .rows = here.rows};
 }
 
-std::unique_ptr<Layer> make_norm(NormKind kind, std::int64_t width, bool bias, const ParameterOptions& parameters) {
-  if (kind == NormKind::rms_norm) return std::make_unique<RMSNorm>(width, 1e-6, parameters);
-  return std::make_unique<LayerNorm>(width, bias, 1e-5, parameters);
+std::unique_ptr<Layer> make_norm(NormKind kind, double epsilon, std::int64_t width, bool bias,
+                                 const ParameterOptions& parameters) {
+  if (kind == NormKind::rms_norm) return std::make_unique<RMSNorm>(width, epsilon > 0 ? epsilon : 1e-6, parameters);
+  return std::make_unique<LayerNorm>(width, bias, epsilon > 0 ? epsilon : 1e-5, parameters);
 }
 
 }  // namespace
@@ -67,9 +68,9 @@ std::unique_ptr<Layer> make_norm(NormKind kind, std::int64_t width, bool bias, c
 TransformerBlock::TransformerBlock(std::int64_t width, std::unique_ptr<SequenceMixer> mixer,
                                    std::unique_ptr<Layer> feed_forward, TransformerBlockOptions options,
                                    const ParameterOptions& parameters, CallSite)
-    : norm1_(make_norm(options.norm, width, options.bias, parameters)),
+    : norm1_(make_norm(options.norm, options.norm_epsilon, width, options.bias, parameters)),
       mixer_(given(std::move(mixer), "mixer")),
-      norm2_(make_norm(options.norm, width, options.bias, parameters)),
+      norm2_(make_norm(options.norm, options.norm_epsilon, width, options.bias, parameters)),
       feed_forward_(given(std::move(feed_forward), "feed-forward layer")),
       dropout_(options.dropout, parameters.numbers()),
       tile_(options.tile) {
@@ -116,13 +117,17 @@ void LanguageModelConfig::check() const {
   if (!is_floating(dtype)) fail("activations must be floating, but are " + std::string(to_string(dtype)));
   if (tile < 0) fail("a tile must not be negative, but has " + std::to_string(tile) + " positions");
   if (!(feed_forward_multiplier > 0)) fail("the feed-forward multiplier must be positive");
+  if (hidden < 0) fail(fmt::format("hidden units must not be negative, but are {}", hidden));
+  if (static_cast<double>(hidden) > most_units) fail(fmt::format("{} hidden units are more than 2^40", hidden));
   if (units_of(*this) > most_units)
     fail(fmt::format("the feed-forward multiplier {} makes more than 2^40 hidden units of width {}",
                      feed_forward_multiplier, width));
+  if (!(norm_epsilon >= 0 && std::isfinite(norm_epsilon)))
+    fail(fmt::format("the epsilon of norms must be a number from 0 on, but is {}", norm_epsilon));
 }
 
 std::int64_t LanguageModelConfig::hidden_units() const {
-  return static_cast<std::int64_t>(std::ceil(units_of(*this) / 8.0)) * 8;
+  return hidden > 0 ? hidden : static_cast<std::int64_t>(std::ceil(units_of(*this) / 8.0)) * 8;
 }
 
 LanguageModel::LanguageModel(const LanguageModelConfig& config, const MixerFactory& mixer, ParameterOptions options,
@@ -140,18 +145,21 @@ LanguageModel::LanguageModel(const LanguageModelConfig& config, const MixerFacto
     auto feed_forward = std::make_unique<FeedForward>(
         config.width, config.hidden_units(),
         FeedForwardOptions{.kind = config.feed_forward, .bias = config.biases, .down_deviation = 0.0}, options);
-    blocks_.push_back(std::make_unique<TransformerBlock>(
-        config.width, mixer(config_, options, i), std::move(feed_forward),
-        TransformerBlockOptions{
-            .norm = config.norm, .bias = config.biases, .dropout = config.dropout, .tile = config.tile},
-        options));
+    blocks_.push_back(std::make_unique<TransformerBlock>(config.width, mixer(config_, options, i),
+                                                         std::move(feed_forward),
+                                                         TransformerBlockOptions{.norm = config.norm,
+                                                                                 .norm_epsilon = config.norm_epsilon,
+                                                                                 .bias = config.biases,
+                                                                                 .dropout = config.dropout,
+                                                                                 .tile = config.tile},
+                                                         options));
     add_module("block" + std::to_string(i), *blocks_.back());
     if (blocks_.back()->looks_ahead() && !config.looks_ahead)
       throw ValueError("[language_model] the mixer of block " + std::to_string(i) +
                        " looks ahead and sees the tokens to predict: make it causal (& Pattern::causal()), or set "
                        "looks_ahead to allow it");
   }
-  norm_ = make_norm(config.norm, config.width, config.biases, options);
+  norm_ = make_norm(config.norm, config.norm_epsilon, config.width, config.biases, options);
   add_module("norm", *norm_);
   if (!config.tied_head)
     add_module("head",

@@ -16,7 +16,8 @@ enum class NormKind { layer_norm, rms_norm };
 
 struct TransformerBlockOptions {
   NormKind norm = NormKind::rms_norm;
-  bool bias = false;  // of the norms; the layers bring their own
+  double norm_epsilon = 0.0;  // see LanguageModelConfig
+  bool bias = false;          // of the norms; the layers bring their own
   double dropout = 0.0;
   /// Positions in one tile of norm2 and the feed-forward layer (checkpoint_tiled()); 0: all. Both must treat each
   /// position by itself.
@@ -61,7 +62,9 @@ struct LanguageModelConfig {
   std::int64_t kv_heads = 0;  // shared by groups of queries; 0: as many as heads
   FeedForwardKind feed_forward = FeedForwardKind::gelu;
   double feed_forward_multiplier = 4.0;  // hidden units per width; see hidden_units()
+  std::int64_t hidden = 0;               // hidden units; 0: as many as the multiplier makes
   NormKind norm = NormKind::rms_norm;
+  double norm_epsilon = 0.0;  // 0: 1e-6 for rms_norm, 1e-5 for layer_norm
   Positions positions = Positions::rope;
   bool tied_head = false;    // the output weight is the embedding
   bool biases = false;       // in linear layers and LayerNorm
@@ -72,10 +75,10 @@ struct LanguageModelConfig {
   bool looks_ahead = false;
 
   /// Throws ValueError, one sentence: sizes below 1, width not divisible by heads, heads not a multiple of kv_heads, an
-  /// odd head width with rope, a negative tile, a dtype that is not floating, a multiplier that is not positive or
-  /// makes more than 2^40 hidden units.
+  /// odd head width with rope, a negative tile, a dtype that is not floating, a multiplier that is not positive, more
+  /// than 2^40 hidden units, an epsilon that is negative or not finite.
   void check() const;
-  /// multiplier * width, times 2/3 for SwiGLU (equal parameter count), rounded up to a multiple of 8.
+  /// `hidden`, or multiplier * width, times 2/3 for SwiGLU (equal parameter count), rounded up to a multiple of 8.
   std::int64_t hidden_units() const;
   DType parameter_dtype() const { return compute_dtype(dtype); }
 };

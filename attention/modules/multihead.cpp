@@ -16,6 +16,7 @@
 #include "autograd/operators/rows.h"
 #include "autograd/operators/shared.h"
 #include "autograd/operators/views.h"
+#include "nn/training/checkpoint.h"
 #include "tensor/creation.h"
 #include "tensor/grad_mode.h"
 
@@ -268,6 +269,18 @@ nn::MixerFactory attention_mixer(const Pattern& pattern, const MultiheadOptions&
 std::unique_ptr<nn::LanguageModel> make_language_model(const nn::LanguageModelConfig& config, const Pattern& pattern,
                                                        const nn::ParameterOptions& parameters, CallSite) {
   return std::make_unique<nn::LanguageModel>(config, attention_mixer(pattern), parameters);
+}
+
+std::unique_ptr<nn::LanguageModel> load_language_model(const std::string& folder, DType dtype,
+                                                       const nn::ParameterOptions& parameters, CallSite) {
+  nn::PretrainedConfig config = nn::read_pretrained_config(folder);
+  config.model.dtype = dtype;
+  const MultiheadOptions options{.layer_norm = false, .post_norm = false, .rope = config.rope};
+  auto model =
+      std::make_unique<nn::LanguageModel>(config.model, attention_mixer(Pattern::causal(), options), parameters);
+  nn::load_trained_model(folder, *model);
+  model->eval();
+  return model;
 }
 
 }  // namespace poolgrad::attention

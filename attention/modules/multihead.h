@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <source_location>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -162,6 +163,10 @@ nn::MixerFactory attention_mixer(const Pattern& pattern,
 /// Returns an nn::LanguageModel with attention_mixer(). Throws ValueError for a pattern that looks ahead, unless
 /// config.looks_ahead, and for one with a length() below the context.
 std::unique_ptr<nn::LanguageModel> make_language_model(const nn::LanguageModelConfig& config, const Pattern& pattern,
+                                                       const nn::ParameterOptions& parameters = {}, CallSite = {});
+/// Loads a LlamaForCausalLM of a folder in Hugging Face's format (nn::read_pretrained_config()), in eval() mode.
+/// `dtype` is LanguageModelConfig::dtype. Throws FileError before it allocates the model.
+std::unique_ptr<nn::LanguageModel> load_language_model(const std::string& folder, DType dtype = DType::f32,
                                                        const nn::ParameterOptions& parameters = {}, CallSite = {});
 
 }  // namespace poolgrad::attention

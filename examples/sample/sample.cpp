@@ -207,11 +207,13 @@ void check_sampler(const nn::SamplerOptions& options) {
 
 int parse_sample_options(int argc, const char* const* argv, SampleOptions& o) {
   CLI::App app(
-      "Generates text with a model saved by train --save. Without a prompt, continues standard input; on a terminal, "
+      "Generates text with a model saved by train --save, or one in Hugging Face's format. Without a prompt, continues "
+      "standard input; on a terminal, "
       "line by line.",
       "./run sample");
   app.option_defaults()->always_capture_default();
-  app.add_option("checkpoint", o.checkpoint, "Checkpoint of train --save")->required();
+  app.add_option("checkpoint", o.checkpoint, "Checkpoint of train --save, or folder in Hugging Face's format")
+      ->required();
   auto* prompt = app.add_option("--prompt", o.prompt, "Text to continue; it is also printed");
   app.add_option("--prompt-file", o.prompt_file, "File with the text to continue")->excludes(prompt);
   app.add_option("--bytes", o.bytes, "Bytes to write");
@@ -236,7 +238,7 @@ void sample(const SampleOptions& options, const SampleStreams& streams) {
   if (by_lines && options.json)
     throw ValueError("[sample] --json needs a text to continue: --prompt, --prompt-file or standard input");
   // Report errors before waiting for the prompt.
-  of_option("sample", [&] { return nn::read_training_metadata(options.checkpoint); });
+  of_option("sample", [&] { return configuration_of(options.checkpoint); });
   std::string prompt;
   if (options.prompt)
     prompt = *options.prompt;

@@ -12,7 +12,7 @@
 namespace poolgrad::examples {
 
 struct SampleOptions {
-  std::string checkpoint;             // from ./run train --save
+  std::string checkpoint;             // from ./run train --save, or a folder in Hugging Face's format
   std::optional<std::string> prompt;  // default: the prompt file, else standard input, whole or by lines
   std::string prompt_file;
   std::int64_t bytes = 300;

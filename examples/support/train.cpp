@@ -29,6 +29,13 @@ constexpr double selective_price = 1.0;
 /// Per step. The host stores a text position for each.
 constexpr std::int64_t most_sequences = 1 << 20;
 
+nn::FeedForwardKind parse_feed_forward(const std::string& name) {
+  if (name == "gelu") return nn::FeedForwardKind::gelu;
+  if (name == "gelu_exact") return nn::FeedForwardKind::gelu_exact;
+  if (name == "swiglu") return nn::FeedForwardKind::swiglu;
+  throw ValueError("[train] --feed-forward must be gelu, gelu_exact or swiglu, but is " + printable(name));
+}
+
 /// The part of a policy that splits the model into checkpoints.
 nn::Checkpointing stages_of(const std::string& policy) {
   if (policy == "selective" || policy == "budget") return {};
@@ -79,6 +86,9 @@ void TrainOptions::check() const {
     refuse(fmt::format("--width {} / --heads {} must be even, because rotary positions rotate pairs", width, heads));
   if (kv_heads < 0 || (kv_heads > 0 && heads % kv_heads != 0))
     refuse(fmt::format("--heads {} is not a multiple of --kv-heads {}", heads, kv_heads));
+  if (hidden < 0) refuse(fmt::format("--hidden must not be negative, but is {}", hidden));
+  if (!(norm_eps >= 0 && std::isfinite(norm_eps)))
+    refuse(fmt::format("--norm-eps must be a number from 0 on, but is {}", norm_eps));
   if (tile < 0) refuse(fmt::format("--tile must not be negative, but is {}", tile));
   if (batch > most_sequences) refuse(fmt::format("--batch must be at most {}, but is {}", most_sequences, batch));
   if (accumulate > most_sequences / batch)
@@ -183,6 +193,10 @@ nn::LanguageModelConfig TrainOptions::model() const {
           .width = width,
           .heads = heads,
           .kv_heads = kv_heads ? kv_heads : heads,
+          .feed_forward = parse_feed_forward(feed_forward),
+          .hidden = hidden,
+          .norm_epsilon = norm_eps,
+          .tied_head = tied_head,
           .dropout = dropout,
           .dtype = activations().dtype,
           .tile = tile};

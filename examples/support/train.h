@@ -48,6 +48,10 @@ struct TrainOptions {
   std::int64_t width = 128;
   std::int64_t heads = 4;
   std::int64_t kv_heads = 0;                         // 0: as many as heads
+  std::string feed_forward = "gelu";                 // or gelu_exact, swiglu
+  std::int64_t hidden = 0;                           // units of feed-forward layers; 0: by the width
+  double norm_eps = 0;                               // 0: 1e-6
+  bool tied_head = false;                            // the output weight is the embedding
   AttentionOptions attention;                        // for a number of layers; its seed: see attention_in_force()
   std::optional<std::uint64_t> attention_seed = {};  // of random blocks; none: `seed`. 0 in older checkpoints
   std::int64_t batch = 1;
@@ -141,6 +145,9 @@ struct TrainOptions {
                                             nn::StartingWeights* weights = nullptr) const;
 };
 
+/// The configuration in a checkpoint, or that of a model in a folder in Hugging Face's format. Throws FileError.
+std::map<std::string, std::string> configuration_of(const std::string& path);
+
 /// A run before its first step: text, memory and model. Members are in order of construction.
 struct PreparedRun {
   /// Throws as train() does. Reports long work to `progress`.
@@ -163,7 +170,7 @@ struct TrainedModel {
   std::unique_ptr<Generator> generator;  // of the model
   std::unique_ptr<nn::LanguageModel> model;
 };
-/// Throws FileError for an invalid checkpoint.
+/// `path`: a checkpoint, or a folder in Hugging Face's format. Throws FileError for an invalid one.
 TrainedModel load_trained_model(const std::string& path, Device device);
 
 /// A head of a model, counted from 0.

@@ -49,6 +49,12 @@ void from_text(const std::string& name, const std::string& text, std::vector<std
   }
 }
 
+void from_text(const std::string& name, const std::string& text, bool& value) {
+  if (text != "true" && text != "false")
+    throw FileError("[train] the checkpoint's " + name + " is malformed: " + printable(text));
+  value = text == "true";
+}
+
 bool is_one_of(std::string_view name, std::initializer_list<std::string_view> names) {
   return std::ranges::count(names, name) > 0;
 }
@@ -70,7 +76,8 @@ std::string_view value_before(std::string_view name) {
   constexpr std::pair<std::string_view, std::string_view> came_later[] = {
       {"chunk", "0"},         {"tile", "0"},          {"autocast", "none"},   {"loss-scale", "none"},
       {"optimizer", "adamw"}, {"schedule", "cosine"}, {"tokenizer", "bytes"}, {"accumulate", "1"},
-      {"ema", "0"},           {"state-chunk", "64"},  {"conv", "4"}};
+      {"ema", "0"},           {"state-chunk", "64"},  {"conv", "4"},          {"feed-forward", "gelu"},
+      {"hidden", "0"},        {"norm-eps", "0"},      {"tied-head", "false"}};
   for (const auto& [later, before] : came_later)
     if (name == later) return before;
   return "";
@@ -193,10 +200,34 @@ void TrainOptions::check_tensors(const std::string& path) const {
           compare(fmt::format("block{}.{}", layer, name.substr(first.size())), tensor);
 }
 
+std::map<std::string, std::string> configuration_of(const std::string& path) {
+  if (!nn::is_pretrained(path)) return nn::read_training_metadata(path);
+  const auto [model, rope] = nn::read_pretrained_config(path);
+  constexpr std::int64_t bytes = 256;
+  if (model.vocabulary < bytes || model.vocabulary > nn::Tokenizer::most_tokens)
+    throw FileError(fmt::format("[load] {}: programs take a vocabulary of {} to {} tokens, but it has {}",
+                                printable_path(path), bytes, nn::Tokenizer::most_tokens, model.vocabulary));
+  std::string positions = fmt::format("rope:{}", rope.base);
+  if (rope.scaling == RopeScaling::linear) positions += fmt::format(":linear:{}", rope.factor);
+  std::erase(positions, '+');  // of an exponent: in a list it joins parts
+  TrainOptions options;
+  options.tokenizer = model.vocabulary == bytes ? "bytes" : fmt::format("bpe:{}", model.vocabulary);
+  options.context = model.context;
+  options.layers = LayerList(fmt::format("{}*causal+{}", model.layers, positions));
+  options.width = model.width;
+  options.heads = model.heads;
+  options.kv_heads = model.kv_heads;
+  options.feed_forward = "swiglu";
+  options.hidden = model.hidden;
+  options.norm_eps = model.norm_epsilon;
+  options.tied_head = model.tied_head;
+  return options.configuration();
+}
+
 TrainedModel load_trained_model(const std::string& path, Device device) {
   TrainedModel trained;
-  trained.options.adopt(nn::read_training_metadata(path));
-  trained.options.check_tensors(path);
+  trained.options.adopt(configuration_of(path));
+  if (!nn::is_pretrained(path)) trained.options.check_tensors(path);
   trained.tokenizer = std::make_shared<const nn::Tokenizer>(
       trained.options.tokenizer == "bytes" ? nn::Tokenizer() : nn::load_tokenizer(path));
   trained.generator = std::make_unique<Generator>(trained.options.seed);

@@ -128,9 +128,10 @@ nlohmann::ordered_json describe_configuration(const TrainOptions& o, nn::Trainer
 TrainOptions completed(TrainOptions options) {
   if (!options.start().empty()) {
     const bool resumes = options.init.empty();
-    const auto configuration =
-        of_option(resumes ? "--resume" : "--init", [&] { return nn::read_training_metadata(options.start()); });
-    if (!resumes) {
+    const auto configuration = of_option(resumes ? "--resume" : "--init", [&] {
+      return resumes ? nn::read_training_metadata(options.resume) : configuration_of(options.init);
+    });
+    if (!resumes && !nn::is_pretrained(options.init)) {
       TrainOptions there;
       there.adopt(configuration);
       of_option("--init", [&] { there.check_tensors(options.init); });

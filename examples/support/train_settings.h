@@ -19,6 +19,10 @@ void for_each_setting(Options& o, F&& f) {
   f("width", o.width, "Width of the model");
   f("heads", o.heads, "Attention heads");
   f("kv-heads", o.kv_heads, "Key and value heads (0: as many as heads)");
+  f("feed-forward", o.feed_forward, "Activation of feed-forward layers: gelu, gelu_exact or swiglu");
+  f("hidden", o.hidden, "Units of feed-forward layers (0: 4 times the width; swiglu: 8/3)");
+  f("norm-eps", o.norm_eps, "Epsilon of RMSNorm (0: 1e-6)");
+  f("tied-head", o.tied_head, "Use the embedding as the output weight");
   f("attention", o.attention.attention, fmt::format("{}", fmt::join(attention_names(), ", ")));
   for_each_attention_setting(o.attention, f);
   f("batch", o.batch, "Sequences that go through the model at once");
@@ -66,7 +70,8 @@ void for_each_run_setting(Options& o, F&& f) {
   f("resume", o.resume, "Checkpoint to resume, bit for bit; --steps, --lr and --schedule may change");
   f("validate", o.validate, "File or folder to validate on, whole at each line, in place of a part of the text");
   f("init", o.init,
-    "Checkpoint whose weights a new run starts from, with the checkpoint's model except for options that are given");
+    "Checkpoint, or folder in Hugging Face's format, whose weights a new run starts from, with its model except for "
+    "options that are given");
   f("other-text", o.other_text, "Resume a checkpoint that was trained on another text");
   f("stop-after", o.stop_after, "Save and stop after this step (0: never)");
   f("report", o.report, "Steps between printed lines");

@@ -231,6 +231,11 @@ TrainingState load_training_state(const std::string& path, Module& model, Optimi
 }
 
 std::map<std::string, std::string> load_trained_model(const std::string& path, Module& model, CallSite) {
+  if (is_pretrained(path)) {
+    for (const auto& [name, here, there] : import_weights(path, llama_rules, model).left)
+      if (there.empty()) refuse_file(path, fmt::format("{} {} is missing", name, here));
+    return {};
+  }
   const SafetensorsReader reader(path);
   check_trained_model(path, reader.outline());
   model.check(with_prefix(reader.outline(), "model."));
@@ -241,6 +246,7 @@ std::map<std::string, std::string> load_trained_model(const std::string& path, M
 }
 
 StartingWeights load_starting_weights(const std::string& path, Module& model, CallSite) {
+  if (is_pretrained(path)) return import_weights(path, llama_rules, model);
   const SafetensorsReader reader(path);
   check_trained_model(path, reader.outline());
   const auto shown = [](const Tensor& x) { return fmt::format("{} {}", to_string(x.shape()), to_string(x.dtype())); };
@@ -268,6 +274,7 @@ StartingWeights load_starting_weights(const std::string& path, Module& model, Ca
 }
 
 Tokenizer load_tokenizer(const std::string& path, CallSite) {
+  if (is_pretrained(path)) return Tokenizer();
   const SafetensorsReader reader(path);
   check_format(path, reader.outline());
   if (!reader.outline().contains(merges_key)) return Tokenizer();

@@ -16,6 +16,7 @@
 #include "nn/module.h"
 #include "nn/optimizer.h"
 #include "nn/text/tokenizer.h"
+#include "nn/training/pretrained.h"
 
 namespace poolgrad::nn {
 
@@ -52,17 +53,9 @@ TrainingState load_training_state(const std::string& path, Module& model, Optimi
                                   EMA* averages = nullptr, const std::function<void(const TrainingState&)>& accept = {},
                                   CallSite = {});
 /// Reads the parameters of a model for use, or their averages if the file has them. Returns the caller's metadata.
-/// Throws the errors of load_training_state().
+/// Throws the errors of load_training_state(). `path` may be a folder in Hugging Face's format
+/// (nn/training/pretrained.h), here and in load_starting_weights().
 std::map<std::string, std::string> load_trained_model(const std::string& path, Module& model, CallSite = {});
-/// The tensors of a model that the checkpoint of another model filled, and the tensors that found no partner.
-struct StartingWeights {
-  struct Left {
-    std::string name;
-    std::string here, there;  // "(256, 128) f32"; "" if that side has no such tensor
-  };
-  std::int64_t taken = 0;
-  std::vector<Left> left = {};  // first of the model, then of the checkpoint alone
-};
 /// Reads the tensors of a checkpoint that fit the model by name, shape and dtype, or their averages if the file has
 /// them. Other tensors of the model keep their values. Throws FileError, changing nothing, for a malformed file, and if
 /// no tensor fits.

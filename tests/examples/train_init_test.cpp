@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 
 #include "allocator/error.h"
+#include "examples/sample/sample.h"
+#include "tests/attention/modules/llama.h"
 #include "tests/examples/small_run.h"
 
 namespace poolgrad::examples {
@@ -110,6 +112,89 @@ TEST_F(TrainInit, RefusesFileMismatchBeforeAllocating) {
   EXPECT_THAT(refusal<FileError>(start()), HasSubstr("its model of 2 layers and width 96"));
   testing_support::write_bytes(options_.save, bytes.substr(0, bytes.size() - 9));
   EXPECT_THAT(refusal<FileError>(start()), AllOf(HasSubstr("[--init] "), HasSubstr(options_.save)));
+}
+
+/// A folder in Hugging Face's format with a model of bytes.
+class TrainFromLlama : public SmallRun {
+ protected:
+  TrainFromLlama() {
+    llama_.draw(3);
+    llama_.write(path());
+    TrainOptions o;
+    o.text = options_.text;
+    o.init = path();
+    o.steps = 0;
+    o.sample = 8;
+    options_ = o;
+  }
+  std::string path() const { return folder_.file("llama"); }
+
+  Llama llama_{.vocabulary = 256, .base = 1e17};
+};
+
+TEST_F(TrainFromLlama, ContinuesTheModelAndSavesAnOrdinaryCheckpoint) {
+  options_.save = folder_.file("next.safetensors");
+  options_.steps = 4;
+  options_.lr = 1e-3;
+  const nn::TrainResult result = run();
+  EXPECT_THAT(out_.str(), AllOf(HasSubstr("start    19 tensors from " + path() + "\n"), Not(HasSubstr("not "))));
+  EXPECT_LT(result.steps.back().loss, result.steps.front().loss);
+  const TrainedModel before = load_trained_model(path(), cpu), after = load_trained_model(options_.save, cpu);
+  EXPECT_EQ(after.options.feed_forward, "swiglu");
+  EXPECT_EQ(after.options.hidden, 10);
+  EXPECT_EQ(after.options.norm_eps, 1e-3);
+  EXPECT_EQ(after.model->parameter_count(), before.model->parameter_count());
+}
+
+TEST_F(TrainFromLlama, ReportsTensorsOfLayersThatAreLeftOut) {
+  options_.layers = LayerList("causal");
+  options_.context = 32;
+  options_.given = {"layers", "context"};
+  run();
+  EXPECT_THAT(out_.str(), AllOf(HasSubstr("start    11 tensors"), HasSubstr("context 32"),
+                                HasSubstr("not model.layers.1.input_layernorm.weight: (24,) f32 there, none here")));
+}
+
+TEST_F(TrainFromLlama, RefusesAnotherShapeAndAnotherUse) {
+  options_.kv_heads = 4;
+  options_.given = {"kv-heads"};
+  EXPECT_EQ(refusal<FileError>(options_),
+            "[--init] " + path() +
+                ": block0.mixer.projection.weight is (48, 24) f32 there, but (72, 24) f32 "
+                "in the model");
+  options_ = {};
+  options_.resume = path();
+  EXPECT_THAT(refusal<FileError>(options_), HasSubstr("llama: not a regular file"));
+  Llama small{.vocabulary = 19};
+  small.draw(1);
+  small.write(path());
+  options_ = {};
+  options_.init = path();
+  EXPECT_EQ(refusal<FileError>(options_),
+            "[--init] " + path() + ": programs take a vocabulary of 256 to 65536 tokens, but it has 19");
+}
+
+TEST_F(TrainFromLlama, SamplesTheMostProbableBytes) {
+  for (const std::int64_t vocabulary : {256, 300}) {
+    llama_.vocabulary = vocabulary;
+    llama_.draw(7);
+    llama_.write(path());
+    SampleOptions options;
+    options.checkpoint = path();
+    options.prompt = "int";
+    options.bytes = 3;
+    options.sampler.temperature = 0;
+    std::istringstream in;
+    std::ostringstream out, notes;
+    sample(options, {in, out, notes});
+    std::vector<std::int64_t> tokens{'i', 'n', 't'};
+    for (int i = 0; i < 3; ++i) {
+      const std::vector<double> logits = llama_.logits(tokens);
+      const auto last = logits.end() - vocabulary;
+      tokens.push_back(std::max_element(last, last + 256) - last);  // tokens beyond the bytes are not written
+    }
+    EXPECT_EQ(out.str(), std::string(tokens.begin(), tokens.end()) + "\n");
+  }
 }
 
 }  // namespace

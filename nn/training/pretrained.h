@@ -1,0 +1,51 @@
+// Weights of other programs: safetensors files whose names rules map, and folders in Hugging Face's format.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "autograd/operators/rows.h"
+#include "nn/language_model.h"
+
+namespace poolgrad::nn {
+
+/// The tensors of a model that a file filled, and the tensors that found no partner.
+struct StartingWeights {
+  struct Left {
+    std::string name;
+    std::string here, there;  // "(256, 128) f32"; "" if that side has no such tensor
+  };
+  std::int64_t taken = 0;
+  std::vector<Left> left = {};  // first of the model, then of the file alone
+};
+
+/// Fills tensors of a model from a safetensors file, or from a folder with model.safetensors or, in shards,
+/// model.safetensors.index.json. A line of `rules` makes a tensor of the model from tensors of the file. `*` stands for
+/// a number, the same one in each name:
+///
+///   head.weight = lm_head.weight                           # a comment
+///   block*.up.weight = h.*.mlp.c_fc.weight^T               transposed: two dimensions
+///   block*.qkv.weight = h.*.q.weight + h.*.k.weight        one after another in dimension 0
+///   gate.weight = gate_up.weight[0/2]                      the first of two equal parts of dimension 0
+///
+/// Casts floating dtypes, one tensor at a time. Other tensors of the model keep their values. Returns the missing and
+/// the unused tensors. Throws, changing nothing, ValueError for a malformed rule, and FileError for a malformed file, a
+/// tensor of another shape, a rule that finds some of its tensors, and no tensor at all.
+StartingWeights import_weights(const std::string& path, std::string_view rules, Module& model, CallSite = {});
+/// The rules for LlamaForCausalLM as an nn::LanguageModel with attention.
+extern const std::string_view llama_rules;
+
+/// The model of a folder in Hugging Face's format, without its pattern of attention, which is causal.
+struct PretrainedConfig {
+  LanguageModelConfig model;
+  RopeOptions rope;
+};
+/// Whether `path` is a folder.
+bool is_pretrained(const std::string& path);
+/// Reads config.json of a LlamaForCausalLM: RMSNorm, rotary positions (plain or linear), grouped keys and values,
+/// SwiGLU, no biases. Compares every shape of the weights with it, so a following allocation is at most as large as the
+/// weights in f32. Throws FileError, one sentence with the key or the tensor.
+PretrainedConfig read_pretrained_config(const std::string& folder, CallSite = {});
+
+}  // namespace poolgrad::nn
