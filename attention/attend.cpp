@@ -1,11 +1,14 @@
 #include "attention/attend.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <limits>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "allocator/error.h"
@@ -54,6 +57,8 @@ Attended attend(const Tensor& q, const Tensor& k, const Tensor& v, const Pattern
   if (const auto cast = autocast("attend", {q, k, v}); !cast.empty())
     return attend(cast[0], cast[1], cast[2], pattern, options);
   const bool differentiable = check_attend(q, k, v, options);
+  if (!options.documents.empty())
+    return attend_documents(q, k, v, pattern, options, [](const auto&... packed) { return attend(packed...); });
   const AttendOperands x = prepare_operands(q, k, v, options);
   AttendCall call = prepare_call(x.q.size(3), x.queries(), x.keys(), pattern, options);
   call.compiled =
@@ -100,9 +105,63 @@ Attended attend(const Tensor& q, const Tensor& k, const Tensor& v, const Pattern
 
 namespace {
 
+/// Throws ValueError unless `pattern` is a band, which is the same at every offset.
+void check_band(const Pattern& pattern, std::int64_t heads, const Operands& operands) {
+  const kernels::PositionMap none = kernels::PositionMap::contiguous(0);
+  const Pattern::Compiled compiled = pattern.compile(heads, none, none);
+  const kernels::AttentionSchedule& pass = compiled.passes.front();
+  if (compiled.passes.size() > 1 || pass.document_count > 0 || pass.term_count != 1 ||
+      pass.term[0].kind != kernels::AttentionTerm::Kind::all)
+    fail<ValueError>(
+        "attend", "documents by row need a pattern of dense, causal and window, not " + pattern.to_string(), operands);
+}
+
 Tensor in_dtype(const Tensor& x, DType dtype) { return x.defined() ? to(x, dtype) : x; }
 
 }  // namespace
+
+RowDocuments documents_of(const Tensor& tokens, std::int64_t separator) {
+  check_dtype("documents_of", tokens, DType::i64, "tokens must be i64", {{"tokens", tokens}});
+  if (tokens.dim() != 2) fail<ShapeError>("documents_of", "tokens must be (B, T)", {{"tokens", tokens}});
+  const std::vector<std::int64_t> values = tokens.to_vector<std::int64_t>();
+  const std::int64_t length = tokens.size(1);
+  RowDocuments rows(static_cast<std::size_t>(tokens.size(0)), {0});
+  for (std::int64_t i = 0; i < std::ssize(values); ++i)
+    if (const std::int64_t end = i % length + 1; values[static_cast<std::size_t>(i)] == separator || end == length)
+      rows[static_cast<std::size_t>(i / length)].push_back(end);
+  return rows;
+}
+
+Attended attend_documents(const Tensor& q, const Tensor& k, const Tensor& v, const Pattern& pattern,
+                          AttendOptions options, const AttendFunction& attend_packed) {
+  const RowDocuments rows = std::exchange(options.documents, {});
+  const Operands operands{{"q", q}, {"k", k}, {"v", v}, {"bias", options.bias}};
+  const std::int64_t batch = q.size(0), length = q.size(1);
+  const auto refuse = [&](const std::string& reason) {
+    fail<ValueError>("attend", "documents by row " + reason, operands);
+  };
+  if (k.size(1) != length) refuse("need as many keys as queries");
+  if (options.bias.defined() || options.dropout > 0.0 || options.out_over_q || options.key_positions.gap > 0)
+    refuse("take no bias, dropout, out_over_q and chunks");
+  if (std::ssize(rows) != batch) refuse(fmt::format("need a list for each row, but there are {}", rows.size()));
+  check_band(pattern, q.size(2), operands);
+  std::vector<std::int64_t> begins{0};  // of the rows one after another
+  for (std::size_t row = 0; row < rows.size(); ++row) {
+    const std::vector<std::int64_t>& own = rows[row];
+    if (own.empty() || own.front() != 0 || own.back() != length || !std::ranges::is_sorted(own))
+      refuse(fmt::format("must ascend from 0 to {}, but not so in row {}", length, row));
+    for (const std::int64_t end : own)
+      if (end > 0) begins.push_back(static_cast<std::int64_t>(row) * length + end);
+  }
+  const auto packed = [&](const Tensor& x) { return reshape(x, {1, batch * length, x.size(2), x.size(3)}); };
+  if (options.key_padding.defined()) options.key_padding = reshape(options.key_padding, {1, batch * length});
+  options.key_positions = {};
+  const Attended whole =
+      attend_packed(packed(q), packed(k), packed(v), pattern & Pattern::documents(std::move(begins)), options);
+  const std::int64_t heads = q.size(2);
+  return {reshape(whole.out, {batch, length, heads, v.size(3)}),
+          permute(reshape(whole.lse, {heads, batch, length}), {1, 0, 2})};
+}
 
 AttendOperands prepare_operands(const Tensor& q, const Tensor& k, const Tensor& v, const AttendOptions& options) {
   const MemoryScope scope("attend", Category::temp);

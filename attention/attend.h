@@ -1,7 +1,9 @@
 // Exact attention, fused: one operation for every pattern.
 #pragma once
 
+#include <cstdint>
 #include <optional>
+#include <vector>
 
 #include "attention/pattern/pattern.h"
 #include "tensor/generator.h"
@@ -21,6 +23,12 @@ struct KeyPositions {
   std::int64_t length(std::int64_t rows) const { return whole > rows + gap ? whole : rows + gap; }
 };
 
+/// cu_seqlens of each row of a batch: document d of row b is the positions [rows[b][d], rows[b][d + 1]).
+using RowDocuments = std::vector<std::vector<std::int64_t>>;
+/// Returns the documents of tokens (B, T) i64: a document ends after each token `separator`. Waits for a device; a
+/// simulated one has zeros. Throws ShapeError and DTypeError for other tokens.
+RowDocuments documents_of(const Tensor& tokens, std::int64_t separator);
+
 /// The options of a call of attend() or of a module, besides its operands and its pattern.
 struct AttendOptions {
   /// pattern & Pattern::causal(): keys up to the query's own position only.
@@ -37,6 +45,11 @@ struct AttendOptions {
   /// (B, Nk) bool, true for padding: no query of the batch entry sees these keys, for any pattern. They still count as
   /// positions. Their rows of k and v have no effect, even if they are NaN.
   Tensor key_padding = {};
+  /// The documents of each row, if rows differ; empty: those of the pattern. A query sees keys of its own document
+  /// only. Self-attention by dense, causal and window patterns, without bias, dropout, chunks and out_over_q; else
+  /// ValueError, and for lists that do not begin with 0, decrease, or do not end with N. Pattern::documents() serves
+  /// rows that are alike.
+  RowDocuments documents = {};
   /// ALiBi: -slopes[h] |i - j| by absolute positions; (Hq), floating, no gradient. See alibi_slopes().
   Tensor alibi = {};
   /// (Hq) logits of a key without a value, visible to every query of the head; differentiable.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "attention/attend.h"
@@ -12,6 +13,12 @@ namespace poolgrad::attention {
 
 /// Throws the errors that attend() promises. Returns whether a gradient is wanted.
 bool check_attend(const Tensor& q, const Tensor& k, const Tensor& v, const AttendOptions& options);
+using AttendFunction =
+    std::function<Attended(const Tensor& q, const Tensor& k, const Tensor& v, const Pattern&, const AttendOptions&)>;
+/// Returns the result of a call with AttendOptions::documents, whose operands are checked: `attend_packed` of the rows
+/// one after another, as one row without the option. Copies no operand whose rows lie at equal distances.
+Attended attend_documents(const Tensor& q, const Tensor& k, const Tensor& v, const Pattern& pattern,
+                          AttendOptions options, const AttendFunction& attend_packed);
 /// Throws unless `padding` is undefined or fits `keys` keys of the batch of `q`.
 void check_key_padding(const char* op, const Tensor& q, std::int64_t keys, const Tensor& padding);
 

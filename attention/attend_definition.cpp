@@ -157,6 +157,9 @@ Attended attend_by_definition(const Tensor& q, const Tensor& k, const Tensor& v,
   if (const auto cast = autocast("attend", {q, k, v}); !cast.empty())
     return attend_by_definition(cast[0], cast[1], cast[2], pattern, options);
   check_attend(q, k, v, options);
+  if (!options.documents.empty())
+    return attend_documents(q, k, v, pattern, options,
+                            [](const auto&... packed) { return attend_by_definition(packed...); });
   const AttendOperands x = prepare_operands(q, k, v, options);
   return attend_by_definition(x, prepare_call(x.q.size(3), x.queries(), x.keys(), pattern, options));
 }

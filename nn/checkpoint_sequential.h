@@ -30,6 +30,11 @@ using Stage = std::function<Tensor(const Tensor&)>;
 /// Applies the stages to x one after another and returns the last result. Captures of the stages must live as long as
 /// the graph.
 Tensor checkpoint_sequential(const std::vector<Stage>& stages, const Tensor& x, Checkpointing policy, CallSite = {});
+/// A stage that also sees the tensors that earlier stages passed on. It may append tensors for later stages, the same
+/// number in every call. They are never recomputed for those stages, so their memory stays allocated.
+using PassingStage = std::function<Tensor(const Tensor& x, std::vector<Tensor>& passed)>;
+Tensor checkpoint_sequential(const std::vector<PassingStage>& stages, const Tensor& x, Checkpointing policy,
+                             CallSite = {});
 Tensor checkpoint_sequential(const std::vector<Layer*>& layers, const Tensor& x, Checkpointing policy, CallSite = {});
 
 }  // namespace poolgrad::nn

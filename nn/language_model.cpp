@@ -98,7 +98,12 @@ void TransformerBlock::set_part(const SequencePart& part) {
   part_ = part;
 }
 
-Tensor TransformerBlock::mixing_weights(const Tensor& x, CallSite) { return mixer_->weights((*norm1_)(x)); }
+Tensor TransformerBlock::mixing_weights(const Tensor& x) { return mixer_->weights((*norm1_)(x)); }
+
+void Block::set_part(const SequencePart& part) {
+  if (part.positions.count > 0)
+    throw ValueError("[block] this block needs whole sequences, but gets a part of their positions");
+}
 
 void LanguageModelConfig::check() const {
   const auto fail = [](const std::string& reason) { throw ValueError("[language_model] " + reason); };
@@ -115,6 +120,8 @@ void LanguageModelConfig::check() const {
     fail("rotary positions need an even width per head, but " + std::to_string(width) + " / " + std::to_string(heads) +
          " is odd");
   if (!is_floating(dtype)) fail("activations must be floating, but are " + std::string(to_string(dtype)));
+  if (!(logit_softcap >= 0 && std::isfinite(logit_softcap)))
+    fail(fmt::format("the softcap of logits must be a number from 0 on, but is {}", logit_softcap));
   if (tile < 0) fail("a tile must not be negative, but has " + std::to_string(tile) + " positions");
   if (!(feed_forward_multiplier > 0)) fail("the feed-forward multiplier must be positive");
   if (hidden < 0) fail(fmt::format("hidden units must not be negative, but are {}", hidden));
@@ -130,29 +137,42 @@ std::int64_t LanguageModelConfig::hidden_units() const {
   return hidden > 0 ? hidden : static_cast<std::int64_t>(std::ceil(units_of(*this) / 8.0)) * 8;
 }
 
+BlockFactory transformer_blocks(MixerFactory mixer) {
+  if (!mixer) throw ValueError("[language_model] the factory of mixers is empty");
+  return [mixer = std::move(mixer)](const LanguageModelConfig& config, const ParameterOptions& options,
+                                    std::int64_t layer) {
+    auto feed_forward = std::make_unique<FeedForward>(
+        config.width, config.hidden_units(),
+        FeedForwardOptions{.kind = config.feed_forward, .bias = config.biases, .down_deviation = 0.0}, options);
+    return std::make_unique<TransformerBlock>(config.width, mixer(config, options, layer), std::move(feed_forward),
+                                              TransformerBlockOptions{.norm = config.norm,
+                                                                      .norm_epsilon = config.norm_epsilon,
+                                                                      .bias = config.biases,
+                                                                      .dropout = config.dropout,
+                                                                      .tile = config.tile},
+                                              options);
+  };
+}
+
 LanguageModel::LanguageModel(const LanguageModelConfig& config, const MixerFactory& mixer, ParameterOptions options,
+                             CallSite)
+    : LanguageModel(config, transformer_blocks(mixer), options) {}
+
+LanguageModel::LanguageModel(const LanguageModelConfig& config, const BlockFactory& block, ParameterOptions options,
                              CallSite)
     : config_(completed(config)),
       embedding_(config.vocabulary, config.width, embedding_deviation(config),
                  options = with_dtype(options, config.parameter_dtype())),
       dropout_(config.dropout, options.numbers()) {
-  if (!mixer) throw ValueError("[language_model] the factory of mixers is empty");
+  if (!block) throw ValueError("[language_model] the factory of blocks is empty");
   add_module("embedding", embedding_);
   if (config.positions == Positions::learned)
     add_module("positions", positions_.emplace(config.context, config.width, embedding_deviation(config), options));
   add_module("dropout", dropout_);
   for (std::int64_t i = 0; i < config.layers; ++i) {
-    auto feed_forward = std::make_unique<FeedForward>(
-        config.width, config.hidden_units(),
-        FeedForwardOptions{.kind = config.feed_forward, .bias = config.biases, .down_deviation = 0.0}, options);
-    blocks_.push_back(std::make_unique<TransformerBlock>(config.width, mixer(config_, options, i),
-                                                         std::move(feed_forward),
-                                                         TransformerBlockOptions{.norm = config.norm,
-                                                                                 .norm_epsilon = config.norm_epsilon,
-                                                                                 .bias = config.biases,
-                                                                                 .dropout = config.dropout,
-                                                                                 .tile = config.tile},
-                                                         options));
+    blocks_.push_back(block(config_, options, i));
+    if (!blocks_.back()) throw ValueError("[language_model] there is no block " + std::to_string(i));
+    reads_embeddings_ |= blocks_.back()->reads_embeddings();
     add_module("block" + std::to_string(i), *blocks_.back());
     if (blocks_.back()->looks_ahead() && !config.looks_ahead)
       throw ValueError("[language_model] the mixer of block " + std::to_string(i) +
@@ -206,14 +226,32 @@ Tensor LanguageModel::hidden(const Tensor& tokens, State* state, CallSite) {
                     config_.context, seen, describe(tokens)));
   const MemoryScope scope("model", Category::activation);
   const SequencePart part = next_part(state ? state->data() : nullptr, part_);
-  std::vector<Stage> stages{[this, seen, part](const Tensor& in) { return embed(in, seen, part); }};
+  using Passed = std::vector<Tensor>;
+  std::vector<PassingStage> stages{[this, seen, part](const Tensor& in, Passed& passed) {
+    if (reads_embeddings_) passed.push_back(in);
+    return embed(in, seen, part);
+  }};
   for (std::size_t i = 0; i < blocks_.size(); ++i)
-    stages.emplace_back([this, i, state](const Tensor& x) {
+    stages.emplace_back([this, i, state](const Tensor& x, Passed& passed) {
       const MemoryScope block("block" + std::to_string(i));
-      return blocks_[i]->forward(x, state ? &(*state)[i] : nullptr);
+      return run_block(i, x, passed, state ? &(*state)[i] : nullptr);
     });
-  stages.emplace_back([this](const Tensor& x) { return (*norm_)(x); });
+  stages.emplace_back([this](const Tensor& x, Passed&) { return (*norm_)(x); });
   return checkpoint_sequential(stages, tokens, state ? Checkpointing() : checkpointing_);
+}
+
+Tensor LanguageModel::run_block(std::size_t i, const Tensor& x, std::vector<Tensor>& passed, SequenceState* state) {
+  if (reads_embeddings_ && i == 0) passed.push_back(x);
+  const std::ptrdiff_t own = reads_embeddings_ ? 2 : 0;
+  BlockContext context{.passed = {passed.begin() + own, passed.end()}, .state = state};
+  if (reads_embeddings_) context.tokens = passed[0], context.x0 = passed[1];
+  Tensor result = blocks_[i]->forward(x, context);
+  if (!result.defined() || result.shape() != x.shape() || result.dtype() != x.dtype() || result.device() != x.device())
+    throw ShapeError(fmt::format("[language_model] block {} must return a tensor like x: x {}, result {}", i,
+                                 describe(x), result.defined() ? describe(result) : "undefined"));
+  passed.resize(static_cast<std::size_t>(own));
+  passed.insert(passed.end(), context.passed.begin(), context.passed.end());
+  return result;
 }
 
 void LanguageModel::set_part(const SequencePart& part) {
@@ -223,7 +261,9 @@ void LanguageModel::set_part(const SequencePart& part) {
 
 Tensor LanguageModel::logits_of(const Tensor& x, CallSite) {
   const MemoryScope scope("head", Category::activation);
-  return linear(x, parameter_for("linear", head_weight(), x));
+  const Tensor logits = linear(x, parameter_for("linear", head_weight(), x));
+  const double cap = config_.logit_softcap;
+  return cap > 0 ? tanh(logits / cap) * cap : logits;
 }
 
 Tensor LanguageModel::logits(const Tensor& tokens, State* state, CallSite) { return logits_of(hidden(tokens, state)); }
@@ -231,7 +271,8 @@ Tensor LanguageModel::logits(const Tensor& tokens, State* state, CallSite) { ret
 Tensor LanguageModel::loss(const Tensor& tokens, const Tensor& targets, bool sum, State* state, CallSite) {
   const Tensor x = hidden(tokens, state);
   const MemoryScope scope("loss", Category::activation);
-  return linear_cross_entropy(x, head_weight(), targets, {.reduction = sum ? Reduction::sum : Reduction::mean});
+  return linear_cross_entropy(x, head_weight(), targets,
+                              {.reduction = sum ? Reduction::sum : Reduction::mean, .softcap = config_.logit_softcap});
 }
 
 Tensor LanguageModel::losses(const Tensor& tokens, const Tensor& targets, State* state, CallSite) {
@@ -255,9 +296,11 @@ std::vector<Tensor> LanguageModel::mixing_weights(const Tensor& tokens, CallSite
   const MemoryScope scope("mixing_weights", Category::weights);
   std::vector<Tensor> result;
   Tensor x = embed(tokens, 0, {});
-  for (const auto& block : blocks_) {
-    result.push_back(block->mixing_weights(x));
-    x = block->forward(x);
+  std::vector<Tensor> passed;
+  if (reads_embeddings_) passed.push_back(tokens);
+  for (std::size_t i = 0; i < blocks_.size(); ++i) {
+    result.push_back(blocks_[i]->mixing_weights(x));
+    x = run_block(i, x, passed, nullptr);
   }
   return result;
 }

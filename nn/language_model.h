@@ -7,6 +7,7 @@
 #include <optional>
 #include <vector>
 
+#include "nn/block.h"
 #include "nn/checkpoint_sequential.h"
 #include "nn/layers.h"
 
@@ -25,19 +26,19 @@ struct TransformerBlockOptions {
 };
 
 /// A pre-norm block: h = x + dropout(mixer(norm1(x))), out = h + dropout(feed_forward(norm2(h))); x is (B, T, width).
-class TransformerBlock : public Module {
+class TransformerBlock : public Block {
  public:
   /// Throws ValueError for a null mixer or feed-forward layer.
   TransformerBlock(std::int64_t width, std::unique_ptr<SequenceMixer> mixer, std::unique_ptr<Layer> feed_forward,
                    TransformerBlockOptions options = {}, const ParameterOptions& parameters = {}, CallSite = {});
 
+  Tensor forward(const Tensor& x, BlockContext& context) override { return forward(x, context.state); }
   Tensor forward(const Tensor& x, SequenceState* state = nullptr, CallSite = {});
-  bool continues() const { return mixer_->continues(); }
-  bool looks_ahead() const { return mixer_->looks_ahead(); }
-  /// Returns the weights() of the mixer for the block's input x.
-  Tensor mixing_weights(const Tensor& x, CallSite = {});
-  /// See LanguageModel::set_part().
-  void set_part(const SequencePart& part);
+  bool continues() const override { return mixer_->continues(); }
+  bool looks_ahead() const override { return mixer_->looks_ahead(); }
+  bool reads_embeddings() const override { return false; }
+  Tensor mixing_weights(const Tensor& x) override;
+  void set_part(const SequencePart& part) override;
 
  private:
   std::unique_ptr<Layer> norm1_;
@@ -71,12 +72,14 @@ struct LanguageModelConfig {
   double dropout = 0.0;      // of embeddings and residual branches
   DType dtype = DType::f32;  // of activations; parameters are f64 for f64 and f32 otherwise
   std::int64_t tile = 0;     // positions that feed-forward layers take at a time; 0: all
+  /// c of c tanh(logit / c), which bounds every logit (Gemma 2, 2024); 0: off.
+  double logit_softcap = 0.0;
   /// Mixers may see later positions: an encoder. The loss then does not measure prediction.
   bool looks_ahead = false;
 
   /// Throws ValueError, one sentence: sizes below 1, width not divisible by heads, heads not a multiple of kv_heads, an
   /// odd head width with rope, a negative tile, a dtype that is not floating, a multiplier that is not positive, more
-  /// than 2^40 hidden units, an epsilon that is negative or not finite.
+  /// than 2^40 hidden units, an epsilon or a softcap that is negative or not finite.
   void check() const;
   /// `hidden`, or multiplier * width, times 2/3 for SwiGLU (equal parameter count), rounded up to a multiple of 8.
   std::int64_t hidden_units() const;
@@ -87,13 +90,20 @@ struct LanguageModelConfig {
 using MixerFactory = std::function<std::unique_ptr<SequenceMixer>(const LanguageModelConfig&, const ParameterOptions&,
                                                                   std::int64_t layer)>;
 
+/// Returns a factory of TransformerBlocks with these mixers, and with norms and feed-forward layers of the config.
+/// Throws ValueError for an empty function.
+BlockFactory transformer_blocks(MixerFactory mixer);
+
 /// Embedding, blocks, final norm, head. Embeddings start with deviation 1 (tied: 1 / sqrt(width)), residual outputs and
 /// an untied head at 0, other weights with 1 / sqrt(inputs). The dtype of the parameters is
 /// config.parameter_dtype(); options.generator feeds dropout and must outlive the model.
 class LanguageModel : public Module {
  public:
-  /// Throws ValueError for a config that check() refuses, for a null mixer, and for a mixer that looks ahead without
-  /// config.looks_ahead.
+  /// Throws ValueError for a config that check() refuses, for a null block or mixer, and for one that looks ahead
+  /// without config.looks_ahead.
+  LanguageModel(const LanguageModelConfig& config, const BlockFactory& block, ParameterOptions options = {},
+                CallSite = {});
+  /// The same with transformer_blocks().
   LanguageModel(const LanguageModelConfig& config, const MixerFactory& mixer, ParameterOptions options = {},
                 CallSite = {});
 
@@ -107,7 +117,7 @@ class LanguageModel : public Module {
 
   /// tokens (B, T) i64 -> (B, T, width) after the final norm. T may exceed the context. With learned positions, throws
   /// ShapeError if the state's length plus T exceeds it. Throws ValueError for the state of a model with another number
-  /// of blocks.
+  /// of blocks, and ShapeError for a block that returns another shape, dtype or device.
   Tensor hidden(const Tensor& tokens, State* state = nullptr, CallSite = {});
   /// hidden (..., width), some or all positions -> (..., vocabulary).
   Tensor logits_of(const Tensor& hidden, CallSite = {});
@@ -137,6 +147,8 @@ class LanguageModel : public Module {
 
  private:
   const Tensor& head_weight() const;
+  /// Calls block i. `passed` begins with tokens and x0 if reads_embeddings_.
+  Tensor run_block(std::size_t i, const Tensor& x, std::vector<Tensor>& passed, SequenceState* state);
   /// Returns the input of the first block for tokens that follow `seen` others.
   Tensor embed(const Tensor& tokens, std::int64_t seen, const SequencePart& part);
 
@@ -146,7 +158,8 @@ class LanguageModel : public Module {
   Embedding embedding_;
   std::optional<Embedding> positions_;
   Dropout dropout_;
-  std::vector<std::unique_ptr<TransformerBlock>> blocks_;
+  std::vector<std::unique_ptr<Block>> blocks_;
+  bool reads_embeddings_ = false;  // some block does
   std::unique_ptr<Layer> norm_;
   std::optional<Linear> head_;
 };

@@ -44,7 +44,7 @@ MultiheadOptions completed(MultiheadOptions options, std::int64_t heads) {
 
 /// weight[begin:] *= factor.
 void scale_rows(const Tensor& weight, std::int64_t begin, double factor) {
-  if (factor == 1.0) return;
+  if (factor == 1.0 || begin >= weight.size(0)) return;
   const NoGradGuard no_grad;
   Tensor rows = slice(weight, 0, begin);
   rows.copy_from(rows * factor);
@@ -61,7 +61,8 @@ MultiheadShell::MultiheadShell(std::int64_t width, std::int64_t heads, std::uniq
       options_(completed(options, heads)),
       heads_(heads),
       head_dim_(checked_head_dim(width, heads, options_)),
-      projection_(width, (heads + 2 * options_.kv_heads) * head_dim_, {.bias = options.bias}, parameters),
+      projection_(width, (heads + (options.shared_keys ? 0 : 2 * options_.kv_heads)) * head_dim_,
+                  {.bias = options.bias}, parameters),
       output_(width, width, {.bias = options.bias, .deviation = options.output_deviation.value_or(-1.0)}, parameters) {
   if (!core_) throw ValueError("[multihead] the attention core is null");
   core_->check_heads(heads);
@@ -78,10 +79,10 @@ MultiheadShell::MultiheadShell(std::int64_t width, std::int64_t heads, std::uniq
   add_module("projection", projection_);
   if (options.layer_norm) {
     q_norm_ = named("q_norm", layer_norm(width));
-    k_norm_ = named("k_norm", layer_norm(options_.kv_heads * head_dim_));
+    if (!options.shared_keys) k_norm_ = named("k_norm", layer_norm(options_.kv_heads * head_dim_));
   } else if (options.qk_norm) {
     q_norm_ = named("q_norm", std::make_unique<nn::RMSNorm>(head_dim_, 1e-6, parameters));
-    k_norm_ = named("k_norm", std::make_unique<nn::RMSNorm>(head_dim_, 1e-6, parameters));
+    if (!options.shared_keys) k_norm_ = named("k_norm", std::make_unique<nn::RMSNorm>(head_dim_, 1e-6, parameters));
   }
   if (options.post_norm) post_norm_ = named("post_norm", layer_norm(width));
   add_module("output", output_);
@@ -117,6 +118,12 @@ MultiheadShell::Projected MultiheadShell::project(const Tensor& query, const Ten
   const MemoryScope scope("projection", Category::query);  // queries, keys and values in one block
   const std::int64_t kv_heads = options_.kv_heads;
   Projected result;
+  const auto normed = [&](nn::Layer* norm, const Tensor& x) {
+    if (!norm) return x;
+    return options_.layer_norm ? reshape(norm->forward(flatten(x, 2, 3)), x.shape()) : norm->forward(x);
+  };
+  if (options_.shared_keys)
+    return {rotated(normed(q_norm_.get(), project_heads(query, 0, {heads_})[0]), queries), {}, {}};
   if (query.is_same(key) && key.is_same(value)) {
     if (options_.rope && !q_norm_ && queries == keys) {  // rotates queries and keys at once, in one packed tensor
       const Tensor packed = project_heads(query, 0, {heads_ + 2 * kv_heads})[0];
@@ -133,13 +140,40 @@ MultiheadShell::Projected MultiheadShell::project(const Tensor& query, const Ten
     result = {project_heads(query, 0, {heads_})[0], project_heads(key, heads_, {kv_heads})[0],
               project_heads(value, heads_ + kv_heads, {kv_heads})[0]};
   }
-  const auto normed = [&](nn::Layer* norm, const Tensor& x) {
-    if (!norm) return x;
-    return options_.layer_norm ? reshape(norm->forward(flatten(x, 2, 3)), x.shape()) : norm->forward(x);
-  };
   result.q = rotated(normed(q_norm_.get(), result.q), queries);
   const MemoryScope scope_of_keys(Category::key);
   result.k = rotated(normed(k_norm_.get(), result.k), keys);
+  return result;
+}
+
+MultiheadShell::Projected MultiheadShell::project(const Tensor& x, const nn::SequenceState* state,
+                                                  const kernels::PositionMap& positions,
+                                                  const LayerOperands& operands) {
+  const auto& [embedding, shared, documents] = operands;
+  if (state && !documents.empty())
+    throw ValueError("[multihead] documents by row need whole sequences, without a state");
+  if (options_.shared_keys) {
+    if (!shared || !shared->k.defined() || !shared->v.defined())
+      throw ValueError("[multihead] a layer with shared keys needs those of an earlier layer");
+    if (embedding.defined())
+      throw ValueError("[multihead] a layer with shared keys has no values to add an embedding to");
+    if (state && state->whole > 0) throw ValueError("[multihead] a layer with shared keys cannot process chunks");
+    const std::int64_t length = steps_of(x) + (state ? state->length : 0);
+    if (shared->k.dim() != 4 || shared->k.size(1) != length)
+      fail<ShapeError>("multihead", fmt::format("shared keys must be those of {} positions", length),
+                       {{"x", x}, {"keys", shared->k}});
+  }
+  Projected result = project(x, x, x, positions, positions);
+  if (options_.shared_keys) return {result.q, shared->k, shared->v};
+  if (embedding.defined()) {
+    check_floating("multihead", {{"value embedding", embedding}});
+    const Shape wanted{x.size(0), x.size(1), options_.kv_heads * head_dim_};
+    if (embedding.shape() != wanted)
+      fail<ShapeError>("multihead", fmt::format("the value embedding must be {}", to_string(wanted)),
+                       {{"x", x}, {"value embedding", embedding}});
+    const MemoryScope scope("value_embedding", Category::value);
+    result.v = result.v + reshape(to(embedding, result.v.dtype()), result.v.shape());
+  }
   return result;
 }
 
@@ -155,6 +189,7 @@ Tensor MultiheadShell::merge_heads(const Tensor& heads) {
 }
 
 Tensor MultiheadShell::weights(const Tensor& x) {
+  if (options_.shared_keys) return {};
   const kernels::PositionMap positions = positions_of(x, x);
   Projected projected = project(x, x, x, positions, positions);
   const AttendOptions call = call_of_part();
@@ -181,15 +216,16 @@ kernels::PositionMap MultiheadShell::positions_of(const Tensor& x, const Tensor&
   return part_.positions.count > 0 ? part_.positions : core_->positions(steps_of(x), steps_of(keys));
 }
 
-Tensor MultiheadShell::forward(const Tensor& x, nn::SequenceState* state) {
+Tensor MultiheadShell::forward(const Tensor& x, nn::SequenceState* state, const LayerOperands& operands) {
   const bool divided = part_.positions.count > 0;
   if (divided && state) throw ValueError("[multihead] a part of a sequence cannot be processed in chunks");
   const std::int64_t position = state ? state->length : 0;
   const kernels::PositionMap positions =
       state ? kernels::PositionMap::contiguous(steps_of(x), position) : positions_of(x, x);
-  Projected projected = project(x, x, x, positions, positions);
+  Projected projected = project(x, state, positions, operands);
   nn::SequenceState chunk_seen;  // the state after the chunk, set once the chunk is done
   AttendOptions call = call_of_part();
+  call.documents = operands.documents;
   if (state && state->whole > 0) {
     const std::optional<Pattern> pattern = core_->fixed_pattern(state->whole, options_.causal);
     if (!pattern)
@@ -205,11 +241,14 @@ Tensor MultiheadShell::forward(const Tensor& x, nn::SequenceState* state) {
           "[multihead] this attention needs the whole sequence at once and cannot continue an earlier one");
     core_->check_continued(position + x.size(1), state->context);
     call.key_positions.whole = state->context;
-    const MemoryScope scope("state", Category::cache);
-    state->tensors.resize(2);
-    projected.k = append_positions(state->tensors[0], position, projected.k);
-    projected.v = append_positions(state->tensors[1], position, projected.v);
+    if (!options_.shared_keys) {
+      const MemoryScope scope("state", Category::cache);
+      state->tensors.resize(2);
+      projected.k = append_positions(state->tensors[0], position, projected.k);
+      projected.v = append_positions(state->tensors[1], position, projected.v);
+    }
   }
+  if (operands.shared && !options_.shared_keys) *operands.shared = {projected.k, projected.v};
   const Tensor result = merge_heads(attend_heads(projected, call));
   if (state && state->whole > 0)
     *state = std::move(chunk_seen);
@@ -220,6 +259,7 @@ Tensor MultiheadShell::forward(const Tensor& x, nn::SequenceState* state) {
 
 Tensor MultiheadShell::forward(const Tensor& query, const Tensor& key, const Tensor& value, const AttendOptions& call,
                                CallSite) {
+  if (options_.shared_keys) throw ValueError("[multihead] a layer with shared keys attends to no other keys");
   AttendOptions own = call;
   if (own.whole == 0 && part_.positions.count > 0) own.whole = part_.whole;
   if (own.first_batch == 0) own.first_batch = part_.first_row;

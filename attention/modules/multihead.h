@@ -32,6 +32,8 @@ struct MultiheadOptions {
   /// Rotary positions of queries and keys, applied after their norms. Keys count from 0; the last query has the
   /// position of the last key. On a rank with a part of every sequence, positions count in the whole. By default none.
   std::optional<RopeOptions> rope = std::nullopt;
+  /// Projects queries alone: keys and values are those of an earlier layer, LayerOperands::shared.
+  bool shared_keys = false;
   bool alibi = false;  // AttendOptions::alibi with alibi_slopes()
   bool sinks = false;  // AttendOptions::sinks, learned; they start at 0
   /// Of the output projection, before the gain; negative: 1 / sqrt(width). By default also 1 / sqrt(width), but 0 in
@@ -39,6 +41,23 @@ struct MultiheadOptions {
   std::optional<double> output_deviation = std::nullopt;
   /// As a SequenceMixer.
   bool causal = false;
+};
+
+/// Keys and values (B, N, kv_heads, head_dim) of a layer, earlier positions included.
+struct KeysValues {
+  Tensor k, v;
+};
+
+/// Operands of self-attention besides x, from other parts of a model.
+struct LayerOperands {
+  /// (B, N, kv_heads * head_dim), floating: added to the values of x, such as an embedding of the tokens. Undefined:
+  /// none.
+  Tensor value_embedding = {};
+  /// With MultiheadOptions::shared_keys, the keys and values to attend to. Otherwise, unless null, receives the layer's
+  /// own, for later layers.
+  KeysValues* shared = nullptr;
+  /// AttendOptions::documents of the rows of x, without a state.
+  RowDocuments documents = {};
 };
 
 /// (B, N, width) -> (B, N, width): packed projection to heads, norms, rotation, the core, post norm, output projection.
@@ -59,11 +78,15 @@ class MultiheadShell : public nn::SequenceMixer {
   ///
   /// In chunks (a state with `whole`), take_chunk() keeps the keys that are still visible. A pattern that looks ahead
   /// or depends on the content then throws ValueError.
-  Tensor forward(const Tensor& x, nn::SequenceState* state = nullptr) override;
+  Tensor forward(const Tensor& x, nn::SequenceState* state = nullptr) override { return forward(x, state, {}); }
+  /// The same with other operands. A layer with shared keys has no tensors in its state, and takes a state after the
+  /// layer whose keys it shares. Throws ValueError for a value embedding of such a layer, without keys to share, and in
+  /// chunks; ShapeError for operands that do not fit x.
+  Tensor forward(const Tensor& x, nn::SequenceState* state, const LayerOperands& operands);
   bool continues() const override { return core_->continues(); }
   bool looks_ahead() const override { return core_->looks_ahead(options_.causal); }
   /// Returns the weights, by attention over values that are unit vectors: value j is the unit vector j, of width T. A
-  /// rank with a part of sequences returns its rows, (B, heads, its positions, T).
+  /// rank with a part of sequences returns its rows, (B, heads, its positions, T). Undefined with shared keys.
   Tensor weights(const Tensor& x) override;
   /// Rotary positions of queries and keys are those of the part, and the core gets the length of the whole. Positions
   /// allow no state (ValueError). Throws ValueError for positions if the core has no communicator.
@@ -96,6 +119,9 @@ class MultiheadShell : public nn::SequenceMixer {
   kernels::PositionMap positions_of(const Tensor& x, const Tensor& keys) const;
   /// Returns the options of self-attention for this part.
   AttendOptions call_of_part() const;
+  /// Projects x at these positions, and completes it by `operands`.
+  Projected project(const Tensor& x, const nn::SequenceState* state, const kernels::PositionMap& positions,
+                    const LayerOperands& operands);
   Tensor rotated(const Tensor& heads, const kernels::PositionMap& positions) const;
   Tensor attend_heads(const Projected& projected, AttendOptions call);
   Tensor merge_heads(const Tensor& heads);

@@ -34,6 +34,7 @@ bool check_ring(const Tensor& q, const Tensor& k, const Tensor& v, std::int64_t 
     fail<ValueError>("ring_attend", reason, {{"q", q}, {"k", k}, {"v", v}, {"bias", options.bias}});
   };
   if (options.bias.defined()) refuse("a bias of all pairs is not divided among ranks");
+  if (!options.documents.empty()) refuse("documents by row are not divided among ranks");
   if (options.key_positions.gap > 0) refuse("keys with a gap are not divided among ranks");
   if (options.out_over_q || options.dq_over_out) refuse("out_over_q and dq_over_out are not for rings");
   return differentiable;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <memory>
 #include <mutex>
@@ -54,6 +55,8 @@ ClassTargets::ClassTargets(const char* op, const Tensor& targets, std::int64_t c
   check_dtype(op, targets, DType::i64, "targets must be i64", operands);
   if (!(options.label_smoothing >= 0.0 && options.label_smoothing <= 1.0))
     fail<ValueError>(op, "label smoothing is outside [0, 1]", operands);
+  if (!(options.softcap >= 0.0 && std::isfinite(options.softcap)))
+    fail<ValueError>(op, fmt::format("the softcap must be a number from 0 on, but is {}", options.softcap), operands);
   rows = dense(targets);
   counted = not_class(rows, options.ignore_index);
   safe = where(counted, rows, 0.0);
@@ -100,6 +103,8 @@ Tensor cross_entropy(TensorArg logits, const Tensor& targets, CrossEntropyOption
   if (logits->dim() == 0 || targets.shape() != row_shape(logits))
     fail<ShapeError>("cross_entropy", "needs logits (..., V) and targets (...)", operands);
   const ClassTargets wanted("cross_entropy", targets, logits->shape().back(), options, operands);
+  if (const double cap = std::exchange(options.softcap, 0.0); cap > 0)
+    return cross_entropy(tanh(to(*logits, compute_dtype(logits->dtype())) / cap) * cap, targets, options);
 
   const TensorOptions statistics{compute_dtype(logits->dtype()), logits->device()};
   Tensor losses = Tensor::empty(targets.shape(), statistics);
@@ -137,6 +142,7 @@ Tensor nll_loss(TensorArg log_probabilities, const Tensor& targets, CrossEntropy
   if (log_probabilities->dim() == 0 || targets.shape() != row_shape(log_probabilities))
     fail<ShapeError>("nll_loss", "needs log_probabilities (..., V) and targets (...)", operands);
   const ClassTargets wanted("nll_loss", targets, log_probabilities->shape().back(), options, operands);
+  if (options.softcap != 0) fail<ValueError>("nll_loss", "probabilities take no softcap", operands);
   const DType wide = compute_dtype(log_probabilities->dtype());
   const Tensor losses = target_losses(to(*log_probabilities, wide), {}, wanted, options);
   if (options.reduction == Reduction::mean) return sum(losses) * wanted.inverse_count(wide);
@@ -250,6 +256,7 @@ LossAndGradients run_chunks(const Tensor& x, const Tensor& weight, const Tensor&
     return gradient && *gradient != statistics.dtype ? Tensor::empty(shape, statistics) : Tensor();
   };
   const Tensor logits = Tensor::empty({chunk, classes}, statistics), lse = Tensor::empty({chunk}, statistics);
+  const Tensor bounded = want.any() && options.softcap > 0 ? Tensor::empty(logits.shape(), statistics) : logits;
   const Tensor dlogits = want.any() && is_half(x.dtype()) ? Tensor::empty(logits.shape(), x.options()) : logits;
   const Tensor one = ones({}, statistics);
   const Tensor dx_room = room(want.dx, {chunk, x.shape()[1]}), dx_scale = want.dx && is_half(*want.dx) ? one : scale;
@@ -260,11 +267,19 @@ LossAndGradients run_chunks(const Tensor& x, const Tensor& weight, const Tensor&
     const auto head = [&](const Tensor& of_chunk) { return slice(of_chunk, 0, 0, end - begin); };
     const Tensor scores = head(logits), sums = head(lse);
     product(scores, part(x), transposed_weight);
+    const View tanh_of = head(bounded).view();
+    if (options.softcap > 0) {
+      kernels::unary(stream, kernels::UnaryOp::affine, tanh_of, scores.view(), 1.0 / options.softcap);
+      kernels::unary(stream, kernels::UnaryOp::tanh, tanh_of, tanh_of);
+      kernels::unary(stream, kernels::UnaryOp::affine, scores.view(), tanh_of, options.softcap);
+    }
     kernels::cross_entropy(stream, part(result.losses).view(), sums.view(), scores.view(), part(targets).view(),
                            options.ignore_index, options.label_smoothing);
     if (!want.any()) continue;
     kernels::cross_entropy_backward(stream, scores.view(), broadcast_view(one, sums.shape()), scores.view(),
                                     sums.view(), part(targets).view(), options.ignore_index, options.label_smoothing);
+    if (options.softcap > 0)
+      kernels::unary_backward(stream, kernels::UnaryOp::tanh, scores.view(), scores.view(), scores.view(), tanh_of);
     const Tensor dscores = head(dlogits);
     if (!dlogits.is_same(logits)) kernels::copy(stream, dscores.view(), scores.view());
     if (want.dx) {

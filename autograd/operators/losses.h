@@ -15,6 +15,9 @@ struct CrossEntropyOptions {
   std::int64_t ignore_index = -100;  // targets with this value are ignored
   double label_smoothing = 0.0;
   Reduction reduction = Reduction::mean;
+  /// c of c tanh(logit / c), applied to the logits first; 0: off. Throws ValueError if negative or not finite, and in
+  /// nll_loss() unless 0.
+  double softcap = 0.0;
 };
 
 /// Returns the mean of logsumexp(logits) - logits[target], for logits (..., V) and i64 targets (...). The backward
@@ -23,6 +26,7 @@ struct CrossEntropyOptions {
 Tensor cross_entropy(TensorArg logits, const Tensor& targets, CrossEntropyOptions options = {});
 /// Returns cross_entropy(x weight^T, targets) for x (..., C) and weight (V, C), in chunks of rows. Only the logits of
 /// one chunk exist at a time: at most 1024 rows, or 512 for half types, whose logits are f32.
+/// With a softcap and gradients, a second tensor of this size.
 /// The forward pass computes the gradients, tagged Category::gradient. The first backward takes them; a second one
 /// (retain_graph) recomputes them. For f16 and bf16 the gradient of the weight is summed in f32. An f32 weight, cast
 /// for the products, gets this sum directly; otherwise the sum takes additional memory of its size. Under autocast x

@@ -29,10 +29,12 @@ constexpr double selective_price = 1.0;
 /// Per step. The host stores a text position for each.
 constexpr std::int64_t most_sequences = 1 << 20;
 
-nn::FeedForwardKind parse_feed_forward(const std::string& name) {
-  if (name == "gelu") return nn::FeedForwardKind::gelu;
-  if (name == "gelu_exact") return nn::FeedForwardKind::gelu_exact;
-  if (name == "swiglu") return nn::FeedForwardKind::swiglu;
+nn::FeedForwardKind feed_forward_of(const std::string& name) {
+  constexpr std::pair<std::string_view, nn::FeedForwardKind> kinds[] = {{"gelu", nn::FeedForwardKind::gelu},
+                                                                        {"gelu_exact", nn::FeedForwardKind::gelu_exact},
+                                                                        {"swiglu", nn::FeedForwardKind::swiglu}};
+  for (const auto& [known, kind] : kinds)
+    if (name == known) return kind;
   throw ValueError("[train] --feed-forward must be gelu, gelu_exact or swiglu, but is " + printable(name));
 }
 
@@ -89,6 +91,8 @@ void TrainOptions::check() const {
   if (hidden < 0) refuse(fmt::format("--hidden must not be negative, but is {}", hidden));
   if (!(norm_eps >= 0 && std::isfinite(norm_eps)))
     refuse(fmt::format("--norm-eps must be a number from 0 on, but is {}", norm_eps));
+  if (!(logit_softcap >= 0 && std::isfinite(logit_softcap)))
+    refuse(fmt::format("--logit-softcap must be a number from 0 on, but is {}", logit_softcap));
   if (tile < 0) refuse(fmt::format("--tile must not be negative, but is {}", tile));
   if (batch > most_sequences) refuse(fmt::format("--batch must be at most {}, but is {}", most_sequences, batch));
   if (accumulate > most_sequences / batch)
@@ -193,13 +197,14 @@ nn::LanguageModelConfig TrainOptions::model() const {
           .width = width,
           .heads = heads,
           .kv_heads = kv_heads ? kv_heads : heads,
-          .feed_forward = parse_feed_forward(feed_forward),
+          .feed_forward = feed_forward_of(feed_forward),
           .hidden = hidden,
           .norm_epsilon = norm_eps,
           .tied_head = tied_head,
           .dropout = dropout,
           .dtype = activations().dtype,
-          .tile = tile};
+          .tile = tile,
+          .logit_softcap = logit_softcap};
 }
 
 DTypeChoice choose_dtype(bool on_cpu, std::string_view instruction_set, std::string_view gemm_backend) {

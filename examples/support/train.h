@@ -52,6 +52,7 @@ struct TrainOptions {
   std::int64_t hidden = 0;                           // units of feed-forward layers; 0: by the width
   double norm_eps = 0;                               // 0: 1e-6
   bool tied_head = false;                            // the output weight is the embedding
+  double logit_softcap = 0;                          // nn::LanguageModelConfig::logit_softcap
   AttentionOptions attention;                        // for a number of layers; its seed: see attention_in_force()
   std::optional<std::uint64_t> attention_seed = {};  // of random blocks; none: `seed`. 0 in older checkpoints
   std::int64_t batch = 1;

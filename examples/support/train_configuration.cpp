@@ -26,6 +26,11 @@ std::string to_text(const LayerList& layers) { return layers.text(); }
 std::string to_text(const std::vector<std::int64_t>& values) { return fmt::format("{}", fmt::join(values, ",")); }
 
 void from_text(const std::string&, const std::string& text, std::string& value) { value = text; }
+void from_text(const std::string& name, const std::string& text, bool& value) {
+  if (text != "true" && text != "false")
+    throw FileError("[train] the checkpoint's " + name + " is malformed: " + printable(text));
+  value = text == "true";
+}
 void from_text(const std::string& name, const std::string& text, LayerList& value) {
   value = LayerList(text);
   try {
@@ -77,7 +82,7 @@ std::string_view value_before(std::string_view name) {
       {"chunk", "0"},         {"tile", "0"},          {"autocast", "none"},   {"loss-scale", "none"},
       {"optimizer", "adamw"}, {"schedule", "cosine"}, {"tokenizer", "bytes"}, {"accumulate", "1"},
       {"ema", "0"},           {"state-chunk", "64"},  {"conv", "4"},          {"feed-forward", "gelu"},
-      {"hidden", "0"},        {"norm-eps", "0"},      {"tied-head", "false"}};
+      {"hidden", "0"},        {"norm-eps", "0"},      {"tied-head", "false"}, {"logit-softcap", "0"}};
   for (const auto& [later, before] : came_later)
     if (name == later) return before;
   return "";

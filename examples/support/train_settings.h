@@ -19,10 +19,11 @@ void for_each_setting(Options& o, F&& f) {
   f("width", o.width, "Width of the model");
   f("heads", o.heads, "Attention heads");
   f("kv-heads", o.kv_heads, "Key and value heads (0: as many as heads)");
-  f("feed-forward", o.feed_forward, "Activation of feed-forward layers: gelu, gelu_exact or swiglu");
+  f("feed-forward", o.feed_forward, "Activation of feed-forward layers: gelu (by tanh), gelu_exact or swiglu");
   f("hidden", o.hidden, "Units of feed-forward layers (0: 4 times the width; swiglu: 8/3)");
   f("norm-eps", o.norm_eps, "Epsilon of RMSNorm (0: 1e-6)");
   f("tied-head", o.tied_head, "Use the embedding as the output weight");
+  f("logit-softcap", o.logit_softcap, "Bound C of the logits, C tanh(logit / C), such as 30 (0: none)");
   f("attention", o.attention.attention, fmt::format("{}", fmt::join(attention_names(), ", ")));
   for_each_attention_setting(o.attention, f);
   f("batch", o.batch, "Sequences that go through the model at once");

@@ -32,7 +32,7 @@ std::unique_ptr<Optimizer> optimizer_for(NamedTensors parameters, const TrainerO
       .learning_rate = o.learning_rate, .beta2 = 0.95, .weight_decay = o.weight_decay, .decay_matrices_only = true};
   const auto is_vector = [](const std::string&, const Tensor& parameter) { return parameter.dim() < 2; };
   const auto is_table = [](const std::string& name, const Tensor&) {
-    return name == "embedding.weight" || name == "positions.weight" || name == "head.weight";
+    return name.ends_with("embedding.weight") || name == "positions.weight" || name == "head.weight";
   };
   switch (o.optimizer) {
     case OptimizerKind::adamw: break;

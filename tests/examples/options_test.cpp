@@ -418,6 +418,24 @@ TEST(TrainOptions, ReadTheCommandLine) {
   EXPECT_FALSE(options.given.contains("width"));
 }
 
+TEST(TrainOptions, ConfigureTheModelAndItsCheckpoints) {
+  const TrainOptions options = parse({"--feed-forward", "swiglu", "--tied-head", "--logit-softcap", "30"});
+  EXPECT_EQ(options.model().feed_forward, nn::FeedForwardKind::swiglu);
+  EXPECT_TRUE(options.model().tied_head);
+  EXPECT_EQ(options.model().logit_softcap, 30);
+  TrainOptions resumed;
+  resumed.adopt(options.configuration());
+  EXPECT_EQ(resumed.configuration(), options.configuration());
+  auto older = options.configuration();
+  for (const char* const name : {"feed-forward", "tied-head", "logit-softcap"}) older.erase(name);
+  resumed.adopt(older);
+  EXPECT_EQ(resumed.model().feed_forward, nn::FeedForwardKind::gelu);
+  EXPECT_FALSE(resumed.model().tied_head);
+  EXPECT_EQ(resumed.model().logit_softcap, 0);
+  older["tied-head"] = "yes";
+  EXPECT_EQ(error_of<FileError>([&] { resumed.adopt(older); }), "[train] the checkpoint's tied-head is malformed: yes");
+}
+
 TEST(TrainOptions, ReadLayersAsANumberOrAList) {
   EXPECT_EQ(parse({"--layers", "5"}).model().layers, 5);
   const TrainOptions options = parse({"--layers", "2*window:9,causal+nope", "--context", "64"});
@@ -533,6 +551,10 @@ TEST(TrainOptions, RefuseBadValuesInOneSentence) {
   EXPECT_EQ(train_refusal([](auto& o) { o.attention.window = 0; }), "[train] --window must be at least 1, but is 0");
   EXPECT_EQ(train_refusal([](auto& o) { o.width = 130; }), "[train] --width 130 is not divisible by --heads 4");
   EXPECT_EQ(train_refusal([](auto& o) { o.kv_heads = 3; }), "[train] --heads 4 is not a multiple of --kv-heads 3");
+  EXPECT_EQ(train_refusal([](auto& o) { o.feed_forward = "relu"; }),
+            "[train] --feed-forward must be gelu, gelu_exact or swiglu, but is relu");
+  EXPECT_EQ(train_refusal([](auto& o) { o.logit_softcap = -1; }),
+            "[train] --logit-softcap must be a number from 0 on, but is -1");
   EXPECT_THAT(train_refusal([](auto& o) { o.dtype = "f8"; }), HasSubstr("[--dtype] unknown dtype 'f8'"));
   EXPECT_EQ(train_refusal([](auto& o) { o.dtype = "i32"; }),
             "[train] --dtype must be f32, f64, bf16, f16 or auto, but is i32");

@@ -56,6 +56,16 @@ class SimLikeCpu : public ::testing::Test {
   TrainOptions options_;
 };
 
+TEST_F(SimLikeCpu, ReservesTheSameBytesForOtherPartsOfTheModel) {
+  options_.feed_forward = "swiglu";
+  options_.tied_head = true;
+  options_.logit_softcap = 20;
+  for (const char* const dtype : {"f32", "bf16"}) {
+    options_.dtype = dtype;
+    expect_same_bytes();
+  }
+}
+
 TEST_F(SimLikeCpu, ReservesTheSameBytesForEveryPattern) {
   options_.attention.block = 32;
   options_.attention.stride = 16;

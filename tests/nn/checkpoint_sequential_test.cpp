@@ -122,6 +122,29 @@ TEST(CheckpointSequential, TakesLayersAndAnEmptyList) {
   }
 }
 
+TEST(CheckpointSequential, PassesTensorsOnToLaterStages) {
+  const auto run = [](const std::string& policy) {
+    Generator input(2);
+    const Tensor x = randn({8}, {.dtype = DType::f64}, input).set_requires_grad();
+    std::vector<PassingStage> stages;
+    for (std::size_t i = 0; i < 7; ++i)
+      stages.emplace_back([i](const Tensor& in, std::vector<Tensor>& passed) {
+        EXPECT_EQ(passed.size(), i);
+        passed.push_back(sin(in));
+        return cos(in) * passed[i / 2];
+      });
+    const Tensor y = checkpoint_sequential(stages, x, Checkpointing::parse(policy));
+    sum(y).backward();
+    return std::pair{y, x.grad()};
+  };
+  const auto [y, gradient] = run("none");
+  for (const std::string& policy : policies()) {
+    const auto [found, its_gradient] = run(policy);
+    EXPECT_TRUE(bit_equal(found, y)) << policy;
+    EXPECT_TRUE(bit_equal(its_gradient, gradient)) << policy;
+  }
+}
+
 TEST(CheckpointSequential, NamesTheEmptyStage) {
   Linear a(4, 4);
   for (const std::string& policy : policies()) {

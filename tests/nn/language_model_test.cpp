@@ -143,6 +143,8 @@ TEST(LanguageModel, RefusesInvalidConfigurations) {
             "[language_model] the feed-forward multiplier 1e+30 makes more than 2^40 hidden units of width 8");
   EXPECT_EQ(refusal([](auto& c) { c.feed_forward_multiplier = INFINITY; }),
             "[language_model] the feed-forward multiplier inf makes more than 2^40 hidden units of width 8");
+  EXPECT_EQ(refusal([](auto& c) { c.logit_softcap = -1; }),
+            "[language_model] the softcap of logits must be a number from 0 on, but is -1");
   EXPECT_THROW(LanguageModel(LanguageModelConfig{.width = 7}, running_mean()), ValueError);
 }
 
@@ -217,7 +219,7 @@ TEST(LanguageModel, RefusesAMixerThatLooksAheadUnlessAllowed) {
 TEST(LanguageModel, NamesAMissingPart) {
   EXPECT_EQ(error_of<ValueError>([] { LanguageModel(tiny(), MixerFactory()); }),
             "[language_model] the factory of mixers is empty");
-  EXPECT_EQ(error_of<ValueError>([] { LanguageModel(tiny(), [](const auto&...) { return nullptr; }); }),
+  EXPECT_EQ(error_of<ValueError>([] { LanguageModel(tiny(), MixerFactory([](const auto&...) { return nullptr; })); }),
             "[transformer_block] there is no mixer");
   EXPECT_EQ(error_of<ValueError>([] { TransformerBlock(8, std::make_unique<RunningMean>(), nullptr); }),
             "[transformer_block] there is no feed-forward layer");
@@ -308,6 +310,25 @@ TEST(LanguageModel, TiledFeedForwardIsEqualUpToRounding) {
     EXPECT_LT(relative_error(tiled[i], expected[i]), 1e-12) << "parameter " << i;
     EXPECT_TRUE(bit_equal(both[i], tiled[i])) << "parameter " << i;
   }
+}
+
+TEST(LanguageModel, ASoftcapBoundsTheLogitsOfEveryLoss) {
+  Generator generator(1);
+  LanguageModelConfig config = tiny();
+  config.dtype = DType::f64;
+  LanguageModel plain(config, running_mean(), {.generator = &generator});
+  config.logit_softcap = 2;
+  LanguageModel capped(config, running_mean(), {.generator = &generator});
+  for (std::size_t i = 0; i < plain.parameters().size(); ++i) {
+    const NoGradGuard no_grad;
+    plain.parameters()[i].copy_from(randn(plain.parameters()[i].shape(), {.dtype = DType::f64}, generator));
+    capped.parameters()[i].copy_from(plain.parameters()[i]);
+  }
+  const Tensor tokens = some_tokens(2, 8), want = tanh(plain.logits(tokens) / 2.0) * 2.0;
+  EXPECT_TRUE(allclose(capped.logits(tokens), want, 1e-12, 1e-12));
+  EXPECT_NEAR(capped.loss(tokens, tokens).item(), cross_entropy(want, tokens).item(), 1e-12);
+  EXPECT_TRUE(allclose(capped.losses(tokens, tokens), cross_entropy(want, tokens, {.reduction = Reduction::none}),
+                       1e-12, 1e-12));
 }
 
 TEST(LanguageModel, SwigluHasAsManyParametersAsGelu) {
