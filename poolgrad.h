@@ -47,9 +47,9 @@
 
 #include "attention/attend.h"
 #include "attention/modules/buffers.h"
-#include "attention/modules/delta_mixer.h"
 #include "attention/modules/multihead.h"
 #include "attention/modules/named.h"
+#include "attention/modules/native_sparse.h"
 #include "attention/ring/ring.h"
 
 #include "parallel/mpi.h"

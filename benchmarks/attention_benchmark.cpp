@@ -1,4 +1,5 @@
-// attend() and other layers of long context: the forward pass, and forward and backward together; the plans of rings.
+// attend() and other layers of long context: the forward pass, and forward and backward together; the plans of rings;
+// layers that write.
 //
 //   attention_benchmark                                           as Google Benchmark shows it
 //   attention_benchmark --serve DTYPE PATTERN PASS B NQ NK H D    waits for lines; answers each with the milliseconds
@@ -11,12 +12,15 @@
 // --device=cuda:0 measures a GPU; POOLGRAD_BENCHMARK_SMALL=1: a tiny size. benchmarks/peers/sdpa.py and layers.py use
 // the second form to alternate with PyTorch, and layers.py the third to compare results.
 #include <cstdlib>
+#include <memory>
 #include <numeric>
 #include <optional>
+#include <string>
 #include <utility>
 
 #include "attention/attend.h"
 #include "attention/modules/block_selection.h"
+#include "attention/modules/native_sparse.h"
 #include "attention/ring/plan.h"
 #include "autograd/engine/engine.h"
 #include "autograd/operators/arithmetic.h"
@@ -201,8 +205,53 @@ void register_plans() {
     }
 }
 
+/// One token after `positions` others through a layer of 4 heads of 64 in f32. `state_bytes` are those of its state.
+void register_writing() {
+  using attention::MultiheadAttention;
+  using attention::MultiheadOptions;
+  static constexpr std::int64_t heads = 4, depth = 64, width = heads * depth;
+  const auto add = [](const char* name, const auto& make) {
+    const auto run = [make](benchmark::State& state) {
+      const NoGradGuard guard;
+      const std::int64_t length = state.range(0), block = attention::NativeSparseOptions().block;
+      const std::unique_ptr<attention::MultiheadShell> layer = make();
+      nn::SequenceState seen;
+      seen.length = length;
+      const auto rows = [](std::int64_t count) { return randn({1, count, heads, depth}, {DType::f32, device}); };
+      seen.tensors = {rows(length), rows(length), rows(length / block), rows(length / block)};
+      const Tensor token = randn({1, 1, width}, {DType::f32, device});
+      for (int n = 0; n < 600; ++n) layer->forward(token, &seen);  // buffers have their size
+      time_calls(state, device, [&] { layer->forward(token, &seen); });
+      double bytes = 0;
+      for (const Tensor& tensor : seen.tensors) bytes += static_cast<double>(bytes_of(tensor));
+      state.counters["state_bytes"] = bytes;
+    };
+    auto* lengths = benchmark::RegisterBenchmark((std::string("Write/f32/") + name).c_str(), run)
+                        ->ArgName("positions")
+                        ->UseRealTime()
+                        ->Unit(benchmark::kMicrosecond);
+    for (const std::int64_t length : {1024, 4096, 16384, 65536})
+      if (length == 1024 || !small_sizes()) lengths->Arg(length);
+  };
+  static const MultiheadOptions options{.layer_norm = false, .post_norm = false, .rope = RopeOptions(), .causal = true};
+  const auto by_pattern = [](const Pattern& pattern) {
+    return [pattern] {
+      return std::make_unique<MultiheadAttention>(width, heads, options, nn::ParameterOptions{.device = device},
+                                                  pattern);
+    };
+  };
+  add("causal", by_pattern(Pattern::causal()));
+  add("window_256", by_pattern(Pattern::window(255, 0)));
+  add("sinks_window_256", by_pattern((Pattern::window(255, 0) | Pattern::sink_tokens(4)) & Pattern::causal()));
+  add("nsa", [] {
+    return std::make_unique<attention::NativeSparseAttention>(width, heads, attention::NativeSparseOptions(), options,
+                                                              nn::ParameterOptions{.device = device});
+  });
+}
+
 void register_all() {
   if (!device.is_cuda()) register_plans();
+  register_writing();
   for (const auto& [dtype_name, dtype] : dtypes)
     for (const auto& [case_name, of] : cases())
       for (const bool backward : {false, true}) {

@@ -80,6 +80,25 @@ void append_best(const double* scores, std::int32_t candidates, std::int32_t own
 
 }  // namespace
 
+Attended attend_to_blocks_before(const Tensor& q, const Tensor& k, const Tensor& v, std::int64_t block,
+                                 std::int64_t position, const Tensor& empty) {
+  const std::int64_t batch = q.size(0), length = q.size(1), heads = q.size(2), width = v.size(3);
+  const std::int64_t first = position / block, last = std::max(first, (position + length - 1) / block);
+  const std::int64_t blocks = last - first + 1;
+  // The queries of a block see the same keys, so they become heads of one row, in the order of the key heads. The keys
+  // end before the last query's block, so that the last row lies at the last key, and causal means "before its own".
+  const std::int64_t rows = blocks == 1 ? length : block, before = blocks == 1 ? 0 : position - first * block;
+  const Tensor padded = rows * blocks == length ? q : pad(q, 1, before, rows * blocks - length - before);
+  const Tensor folded = reshape(permute(reshape(padded, {batch, blocks, rows, heads, q.size(3)}), {0, 1, 3, 2, 4}),
+                                {batch, blocks, heads * rows, q.size(3)});
+  const Attended attended = attend(folded, slice(k, 1, 0, last), slice(v, 1, 0, last), Pattern::causal(),
+                                   {.key_padding = empty.defined() ? slice(empty, 1, 0, last) : empty});
+  const Tensor out = permute(reshape(attended.out, {batch, blocks, heads, rows, width}), {0, 1, 3, 2, 4});
+  const Tensor lse = permute(reshape(attended.lse, {batch, heads, rows, blocks}), {0, 3, 2, 1});
+  return {slice(reshape(out, {batch, blocks * rows, heads, width}), 1, before, before + length),
+          slice(reshape(lse, {batch, blocks * rows, heads}), 1, before, before + length)};
+}
+
 BlockSelection::BlockSelection(std::int64_t head_dim, const BlockSelectionOptions& options,
                                const nn::ParameterOptions& parameters, CallSite)
     : options_(options) {
@@ -117,24 +136,9 @@ Tensor BlockSelection::summary_attention(const Tensor& q, const Tensor& k, const
   const MemoryScope scope("summaries", Category::temp);
   const Projected projected = project(q, k, key_padding);
   const Tensor values = block_means(v, options_.block_size, key_padding);
-  Tensor empty = empty_blocks(key_padding, options_.block_size);
-  const auto attended = [&](const Tensor& rows, const Tensor& keys, const Tensor& of_keys, const Pattern& pattern) {
-    return attend(rows, keys, of_keys, pattern, {.key_padding = empty}).out;
-  };
-  if (!causal) return attended(projected.q, projected.k, values, Pattern::dense());
-  // The queries of a block see the same summaries, so they become heads of one row, in the order of the key heads. The
-  // last summary is dropped because no query sees it. The last row then lies at the second last key, and causal means
-  // "before its own block".
-  const std::int64_t batch = q.size(0), length = q.size(1), heads = q.size(2), width = v.size(3);
-  const std::int64_t block = options_.block_size, blocks = kernels::ceil_div(length, block);
-  if (blocks == 0) return attended(projected.q, projected.k, values, Pattern::dense());
-  if (empty.defined()) empty = slice(empty, 1, 0, blocks - 1);
-  const Tensor rows = reshape(permute(in_blocks(projected.q, block), {0, 1, 3, 2, 4}),
-                              {batch, blocks, heads * block, projected.q.size(3)});
-  const Tensor out =
-      attended(rows, slice(projected.k, 1, 0, blocks - 1), slice(values, 1, 0, blocks - 1), Pattern::causal());
-  const Tensor back = permute(reshape(out, {batch, blocks, heads, block, width}), {0, 1, 3, 2, 4});
-  return slice(reshape(back, {batch, blocks * block, heads, width}), 1, 0, length);
+  const Tensor empty = empty_blocks(key_padding, options_.block_size);
+  if (causal) return attend_to_blocks_before(projected.q, projected.k, values, options_.block_size, 0, empty).out;
+  return attend(projected.q, projected.k, values, Pattern::dense(), {.key_padding = empty}).out;
 }
 
 std::vector<Pattern> BlockSelection::select(const Tensor& q, const Tensor& k, bool causal, const Tensor& key_padding,

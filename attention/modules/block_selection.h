@@ -15,6 +15,20 @@
 
 namespace poolgrad::attention {
 
+/// Returns attention of q (B, T, H, D), at the positions from `position`, to one key and value for each block of
+/// `block` positions: k (B, blocks, Hkv, D) and v (B, blocks, Hkv, Dv). A query sees the blocks before its own; none:
+/// out 0. `empty` (B, blocks) bool hides blocks. out is (B, T, H, Dv), lse (B, T, H). Differentiable. Throws the errors
+/// of attend().
+Attended attend_to_blocks_before(const Tensor& q, const Tensor& k, const Tensor& v, std::int64_t block,
+                                 std::int64_t position = 0, const Tensor& empty = {});
+
+/// Options of NativeSparseAttention.
+struct NativeSparseOptions {
+  std::int64_t block = 64;    // positions of a block
+  std::int64_t count = 16;    // selected blocks for each query, its own included
+  std::int64_t window = 512;  // positions of the sliding window, the query's included
+};
+
 struct BlockSelectionOptions {
   std::int64_t block_size = 64;  // positions; a multiple of 16
   std::int64_t selected = 16;    // blocks for each block of queries, its own included

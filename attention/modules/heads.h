@@ -20,12 +20,4 @@ Tensor joined_heads(const std::vector<Tensor>& parts);
 /// so that joined_heads() finds it.
 std::vector<Tensor> empty_like_heads(const std::vector<Tensor>& likes);
 
-// Keys and values of a sequence that grows position by position.
-
-/// `buffer` (B, capacity, H, D) holds the first `length` positions of a sequence (undefined: none yet). Writes those of
-/// x (B, T, H, D) after them and returns all length + T as a view. A full buffer grows by half, so a sequence of n
-/// positions is copied O(1) times. A buffer with another owner is replaced by a copy. With gradients, concatenates the
-/// parts instead. Throws ShapeError, DTypeError, DeviceError.
-Tensor append_positions(Tensor& buffer, std::int64_t length, const Tensor& x);
-
 }  // namespace poolgrad::attention

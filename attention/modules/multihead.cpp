@@ -9,6 +9,7 @@
 #include "allocator/error.h"
 #include "allocator/memory_scope.h"
 #include "attention/modules/heads.h"
+#include "attention/modules/native_sparse.h"
 #include "attention/modules/past_keys.h"
 #include "autograd/autocast.h"
 #include "autograd/operators/arithmetic.h"
@@ -177,7 +178,7 @@ MultiheadShell::Projected MultiheadShell::project(const Tensor& x, const nn::Seq
   return result;
 }
 
-Tensor MultiheadShell::attend_heads(const Projected& projected, AttendOptions call) {
+Tensor MultiheadShell::attend_heads(const Tensor&, const Projected& projected, AttendOptions call) {
   if (!call.alibi.defined()) call.alibi = slopes_;
   if (!call.sinks.defined()) call.sinks = sinks_;
   return core_->forward(projected.q, projected.k, projected.v, call);
@@ -198,7 +199,7 @@ Tensor MultiheadShell::weights(const Tensor& x) {
   for (std::int64_t i = 0; i < length; ++i) units[static_cast<std::size_t>(i * whole + positions.position(i))] = 1;
   const Tensor of_positions = to(from_data(units, {1, length, 1, whole}, x.device()), projected.v.dtype());
   projected.v = expand(of_positions, {x.size(0), length, options_.kv_heads, whole});
-  return permute(attend_heads(projected, call), {0, 2, 1, 3});
+  return permute(attend_heads(x, projected, call), {0, 2, 1, 3});
 }
 
 void MultiheadShell::set_part(const SequencePart& part) {
@@ -226,31 +227,29 @@ Tensor MultiheadShell::forward(const Tensor& x, nn::SequenceState* state, const 
   nn::SequenceState chunk_seen;  // the state after the chunk, set once the chunk is done
   AttendOptions call = call_of_part();
   call.documents = operands.documents;
-  if (state && state->whole > 0) {
-    const std::optional<Pattern> pattern = core_->fixed_pattern(state->whole, options_.causal);
-    if (!pattern)
-      throw ValueError("[multihead] this attention needs the whole sequence at once and cannot process it in chunks");
-    chunk_seen = *state;
-    KeysInReach keys = take_chunk(chunk_seen, projected.k, projected.v, pattern->causally(options_.causal));
-    projected.k = std::move(keys.k);
-    projected.v = std::move(keys.v);
-    call.key_positions = keys.positions;
-  } else if (state) {
-    if (!continues())
-      throw ValueError(
-          "[multihead] this attention needs the whole sequence at once and cannot continue an earlier one");
-    core_->check_continued(position + x.size(1), state->context);
-    call.key_positions.whole = state->context;
+  const bool in_chunks = state && state->whole > 0;
+  if (state) {
+    const std::optional<Pattern> fixed =
+        core_->fixed_pattern(in_chunks ? state->whole : state->context, options_.causal);
+    if (in_chunks ? !fixed : !continues())
+      throw ValueError(fmt::format("[multihead] this attention needs the whole sequence at once and cannot {}",
+                                   in_chunks ? "process it in chunks" : "continue an earlier one"));
+    if (!in_chunks) core_->check_continued(position + x.size(1), state->context);
+    if (in_chunks) chunk_seen = *state;
+    call.key_positions.whole = in_chunks ? state->whole : state->context;
     if (!options_.shared_keys) {
-      const MemoryScope scope("state", Category::cache);
-      state->tensors.resize(2);
-      projected.k = append_positions(state->tensors[0], position, projected.k);
-      projected.v = append_positions(state->tensors[1], position, projected.v);
+      // Later layers with other patterns may read shared keys, so none are dropped.
+      const Pattern pattern = fixed && !operands.shared ? fixed->causally(options_.causal) : Pattern::causal();
+      KeysInReach keys = in_chunks ? take_chunk(chunk_seen, projected.k, projected.v, pattern)
+                                   : append_chunk(*state, projected.k, projected.v, pattern);
+      projected.k = std::move(keys.k);
+      projected.v = std::move(keys.v);
+      call.key_positions = keys.positions;
     }
   }
   if (operands.shared && !options_.shared_keys) *operands.shared = {projected.k, projected.v};
-  const Tensor result = merge_heads(attend_heads(projected, call));
-  if (state && state->whole > 0)
+  const Tensor result = merge_heads(attend_heads(x, projected, call));
+  if (in_chunks)
     *state = std::move(chunk_seen);
   else if (state)
     state->length += x.size(1);  // appended positions count from here on
@@ -263,7 +262,8 @@ Tensor MultiheadShell::forward(const Tensor& query, const Tensor& key, const Ten
   AttendOptions own = call;
   if (own.whole == 0 && part_.positions.count > 0) own.whole = part_.whole;
   if (own.first_batch == 0) own.first_batch = part_.first_row;
-  return merge_heads(attend_heads(project(query, key, value, positions_of(query, key), positions_of(key, key)), own));
+  return merge_heads(
+      attend_heads(query, project(query, key, value, positions_of(query, key), positions_of(key, key)), own));
 }
 
 MultiheadOptions as_mixer(MultiheadOptions options, const nn::LanguageModelConfig& config) {
@@ -289,13 +289,15 @@ nn::MixerFactory attention_mixer(std::vector<MixerSpec> layers) {
       spec.recurrent->bias = config.biases;
       return std::make_unique<DeltaMixer>(config.width, heads, *spec.recurrent, parameters);
     }
-    if (spec.pattern.length() < config.context)
+    if (!spec.sparse && spec.pattern.length() < config.context)
       throw ValueError(fmt::format("[language_model] the pattern is made for {} positions, and the context has {}: {}",
                                    spec.pattern.length(), config.context, spec.pattern.to_string()));
     if (!spec.core.generator) spec.core.generator = parameters.generator;
     if (spec.heads > 0 && spec.multihead.kv_heads == 0) spec.multihead.kv_heads = heads;
     MultiheadOptions options = as_mixer(spec.multihead, config);
     if (!spec.positions) options.rope.reset();
+    if (spec.sparse)
+      return std::make_unique<NativeSparseAttention>(config.width, heads, *spec.sparse, options, parameters);
     return std::make_unique<MultiheadAttention>(config.width, heads, options, parameters, spec.pattern, spec.ring,
                                                 spec.core);
   };

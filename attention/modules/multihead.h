@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "attention/modules/block_selection.h"
 #include "attention/modules/delta_mixer.h"
 #include "attention/modules/pattern_attention.h"
 #include "autograd/operators/rows.h"
@@ -107,13 +108,18 @@ class MultiheadShell : public nn::SequenceMixer {
   const AttentionCore& core() const { return *core_; }
   std::int64_t heads() const { return heads_; }
 
- private:
+ protected:
   struct Projected {
     Tensor q, k, v;  // (B, N, heads, D)
   };
   /// Projects, norms and rotates queries and keys at these positions.
   Projected project(const Tensor& query, const Tensor& key, const Tensor& value, const kernels::PositionMap& queries,
                     const kernels::PositionMap& keys);
+  /// Returns the attention (B, N, heads, width of the values) of the projections of x.
+  virtual Tensor attend_heads(const Tensor& x, const Projected& projected, AttendOptions call);
+  Tensor merge_heads(const Tensor& heads);
+
+ private:
   std::vector<Tensor> project_heads(const Tensor& x, std::int64_t first, const std::vector<std::int64_t>& heads);
   /// Returns the positions of queries that end with the last key: those of the part, or the core's.
   kernels::PositionMap positions_of(const Tensor& x, const Tensor& keys) const;
@@ -123,8 +129,6 @@ class MultiheadShell : public nn::SequenceMixer {
   Projected project(const Tensor& x, const nn::SequenceState* state, const kernels::PositionMap& positions,
                     const LayerOperands& operands);
   Tensor rotated(const Tensor& heads, const kernels::PositionMap& positions) const;
-  Tensor attend_heads(const Projected& projected, AttendOptions call);
-  Tensor merge_heads(const Tensor& heads);
 
   std::unique_ptr<AttentionCore> core_;
   MultiheadOptions options_;
@@ -165,7 +169,7 @@ using MultiheadAttention = Multihead<PatternAttention>;
 /// rope) and biases, and kv_heads unless `options` sets it. The output projection starts at 0 by default.
 MultiheadOptions as_mixer(MultiheadOptions options, const nn::LanguageModelConfig& config);
 
-/// The attention of one layer of a language model, or the recurrence in its place.
+/// The attention of one layer of a language model, or the module in its place.
 struct MixerSpec {
   Pattern pattern = Pattern::causal();
   MultiheadOptions multihead = {.layer_norm = false, .post_norm = false};
@@ -174,6 +178,7 @@ struct MixerSpec {
   std::int64_t heads = 0;  // 0: the model's; otherwise multihead.kv_heads 0 means as many as these
   bool positions = true;   // false: no rotary positions, even if the model has them
   std::optional<DeltaMixerOptions> recurrent = {};  // a DeltaMixer, with these and `heads` alone
+  std::optional<NativeSparseOptions> sparse = {};   // NativeSparseAttention, with multihead, heads and positions
 };
 
 /// Returns a factory of MultiheadAttention mixers for a language model, with as_mixer(). `layers` has one entry for

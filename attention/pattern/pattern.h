@@ -6,6 +6,7 @@
 #include <functional>
 #include <initializer_list>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -105,6 +106,10 @@ class Pattern {
   /// Head h takes sees(h mod heads, i, j).
   static Pattern where(std::int64_t length, std::int64_t heads,
                        const std::function<bool(std::int64_t h, std::int64_t i, std::int64_t j)>& sees);
+  /// The same by rows, also for other lengths of queries and keys: marks(h, i, keys) sets bit j mod 64 of keys[j / 64]
+  /// for each key j that query i sees. Bits from `key_length` on are ignored. Calls the function once for every row.
+  static Pattern where(std::int64_t length, std::int64_t key_length, std::int64_t heads,
+                       const std::function<void(std::int64_t h, std::int64_t i, std::span<std::uint64_t> keys)>& marks);
 
   friend Pattern operator&(const Pattern& a, const Pattern& b);
   friend Pattern operator|(const Pattern& a, const Pattern& b);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <span>
 #include <unordered_map>
 #include <utility>
 
@@ -42,26 +43,34 @@ class Bitmaps {
 
 }  // namespace
 
-Pattern Pattern::where(std::int64_t length, std::int64_t heads,
-                       const std::function<bool(std::int64_t, std::int64_t, std::int64_t)>& sees) {
-  if (length < 1 || length > std::int64_t{1} << 31)
-    throw ValueError(fmt::format("[where] the length must be from 1 to 2^31: {}", length));
+Pattern Pattern::where(std::int64_t length, std::int64_t key_length, std::int64_t heads,
+                       const std::function<void(std::int64_t, std::int64_t, std::span<std::uint64_t>)>& marks) {
+  for (const std::int64_t of : {length, key_length})
+    if (of < 1 || of > std::int64_t{1} << 31)
+      throw ValueError(fmt::format("[where] the length must be from 1 to 2^31: {}", of));
   if (heads < 1) throw ValueError(fmt::format("[where] needs at least one head: {}", heads));
-  if (!sees) throw ValueError("[where] the function is empty");
+  if (!marks) throw ValueError("[where] the function is empty");
   const std::int64_t blocks = kernels::ceil_div(length, bitmap_size);
+  const auto words = static_cast<std::size_t>(kernels::ceil_div(key_length, bitmap_size));
   std::vector<BlockList> lists(static_cast<std::size_t>(heads));
   std::vector<std::int32_t> numbers;
   Bitmaps bitmaps;
+  std::vector<std::uint64_t> keys;  // of the rows of a block
   for (std::int64_t h = 0; h < heads; ++h) {
     BlockList& list = lists[static_cast<std::size_t>(h)];
     list.row_begin.push_back(0);
-    for (std::int64_t row = 0; row < blocks; ++row) {
-      for (std::int64_t column = 0; column < blocks; ++column) {
-        const std::int64_t first = row * bitmap_size, first_key = column * bitmap_size;
+    for (std::int64_t first = 0; first < blocks * bitmap_size; first += bitmap_size) {
+      const auto rows = static_cast<std::size_t>(std::min(bitmap_size, length - first));
+      keys.assign(rows * words, 0);
+      for (std::size_t i = 0; i < rows; ++i) {
+        const std::span row(keys.data() + i * words, words);
+        marks(h, first + static_cast<std::int64_t>(i), row);
+        if (const auto rest = static_cast<int>(key_length % bitmap_size); rest > 0)
+          row.back() &= (std::uint64_t{1} << rest) - 1;
+      }
+      for (std::size_t column = 0; column < words; ++column) {
         Bitmap bitmap{};
-        for (std::int64_t i = first; i < std::min(first + bitmap_size, length); ++i)
-          for (std::int64_t j = first_key; j < std::min(first_key + bitmap_size, length); ++j)
-            bitmap[static_cast<std::size_t>(i - first)] |= std::uint64_t{sees(h, i, j)} << (j - first_key);
+        for (std::size_t i = 0; i < rows; ++i) bitmap[i] = keys[i * words + column];
         const auto is = [&](std::uint64_t all) {
           return std::all_of(bitmap.begin(), bitmap.end(), [all](std::uint64_t bits) { return bits == all; });
         };
@@ -84,6 +93,15 @@ Pattern Pattern::where(std::int64_t length, std::int64_t heads,
   term.term.size = bitmap_size;
   term.lists = std::make_shared<const BlockLists>(std::move(listed));
   return Pattern(std::move(terms));
+}
+
+Pattern Pattern::where(std::int64_t length, std::int64_t heads,
+                       const std::function<bool(std::int64_t, std::int64_t, std::int64_t)>& sees) {
+  if (!sees) throw ValueError("[where] the function is empty");
+  return where(length, length, heads, [&](std::int64_t h, std::int64_t i, std::span<std::uint64_t> keys) {
+    for (std::int64_t j = 0; j < length; ++j)
+      keys[static_cast<std::size_t>(j / bitmap_size)] |= std::uint64_t{sees(h, i, j)} << (j % bitmap_size);
+  });
 }
 
 Pattern Pattern::where(std::int64_t length, const std::function<bool(std::int64_t, std::int64_t)>& sees) {

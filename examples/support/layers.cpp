@@ -54,6 +54,8 @@ class EntryReader {
     for (const char* const part : {"rope", "softcap", "sinks", "qk-norm", "kv-heads"})
       if (layer_.is_recurrent() && said(part == std::string_view("rope") && layer_.rope ? "positions" : part))
         throw ValueError(fmt::format("{} takes no {}", layer_.attention, part));
+    for (const char* const part : {"softcap", "sinks"})
+      if (layer_.attention == "nsa" && said(part)) throw ValueError(fmt::format("nsa takes no {}", part));
     return layer_;
   }
 

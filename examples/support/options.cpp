@@ -32,7 +32,7 @@ constexpr std::int64_t most_ranks = 1024, most_keys_of_a_branch = 8192;
 
 const std::vector<std::string>& attention_names() {
   static const std::vector<std::string> names{"causal",  "dense",  "window", "dilated", "block_sparse", "global_local",
-                                              "strided", "random", "ring",   "delta",   "gla"};
+                                              "strided", "random", "ring",   "delta",   "gla",          "nsa"};
   return names;
 }
 
@@ -45,10 +45,11 @@ void check_attention_name(const std::string& name, const std::string& program, c
 
 std::string_view attention_kinds_of(std::string_view option) {
   static constexpr std::pair<std::string_view, std::string_view> kinds[] = {
-      {"window", "window, global_local"},
+      {"window", "window, global_local, nsa"},
       {"segments", "dilated"},
       {"rates", "dilated"},
-      {"block", "block_sparse, global_local, random"},
+      {"block", "block_sparse, global_local, random, nsa"},
+      {"count", "nsa"},
       {"offsets", "block_sparse"},
       {"global", "global_local"},
       {"stride", "strided"},
@@ -125,6 +126,7 @@ Pattern AttentionOptions::pattern(std::int64_t context, const std::string& progr
   if (attention == "random")
     return of_option("--block, --density", [&] { return Pattern::random_blocks(block, density, seed) & causal; });
   if (is_recurrent()) check_at_least_one(program, {{"state-chunk", state_chunk}, {"conv", conv}});
+  if (attention == "nsa") check_at_least_one(program, {{"block", block}, {"count", count}});
   if (attention == "ring") {
     check_at_least_one(program, {{"ring-size", ring_size}});
     if (ring_size > most_ranks)
@@ -153,7 +155,9 @@ std::string AttentionOptions::describe(std::int64_t context) const {
                      : attention == "ring"  ? fmt::format("causal over a {} ring of {}", layout, ring_size)
                      : attention == "delta" ? "gated delta rule"
                      : attention == "gla"   ? "gated linear attention"
-                                            : pattern(context, "attention").to_string();
+                     : attention == "nsa"
+                         ? fmt::format("window of {} and {} of {} selected", window, plural(count, "block"), block)
+                         : pattern(context, "attention").to_string();
   if (is_recurrent()) return heads ? text + ", " + plural(heads, "head") : text;
   if (!rope)
     text += ", no positions";
@@ -184,6 +188,7 @@ attention::MixerSpec AttentionOptions::spec(std::int64_t context, const std::str
   if (is_recurrent())
     spec.recurrent = {
         .delta = attention == "delta", .chunk = state_chunk, .convolution = conv, .output_deviation = output_deviation};
+  if (attention == "nsa") spec.sparse = {.block = block, .count = count, .window = window};
   if (attention == "ring" && !processes.communicator) {
     spec.ring.ring_size = static_cast<int>(ring_size);
     spec.ring.layout = attention::parse_layout(layout);

@@ -29,6 +29,7 @@ struct AttentionOptions {
   std::int64_t window = 256;                            // visible positions, itself included; in blocks, on both sides
   std::vector<std::int64_t> segments = {}, rates = {};  // dilated; empty: segments_for(), rates_for()
   std::int64_t block = 64;                              // positions of a block
+  std::int64_t count = 16;                              // nsa: selected blocks, its own included
   std::vector<std::int64_t> offsets = {0, 1, 2, 4};     // block_sparse: blocks back
   std::int64_t global = 64;                             // global_local: first positions, visible to all
   std::int64_t stride = 64;                             // strided
@@ -67,7 +68,7 @@ void check_at_least_one(const std::string& program,
                         std::initializer_list<std::pair<const char*, std::int64_t>> options);
 
 /// The values of --attention: "causal", "dense" (the same, as all kinds are causal), "window", "dilated",
-/// "block_sparse", "global_local", "strided", "random", "ring", "delta", "gla".
+/// "block_sparse", "global_local", "strided", "random", "ring", "delta", "gla", "nsa".
 const std::vector<std::string>& attention_names();
 /// Throws ValueError that lists the names.
 void check_attention_name(const std::string& name, const std::string& program, const std::string& option);
@@ -92,6 +93,7 @@ void for_each_attention_setting(Options& o, F&& f) {
   add("rates", o.rates,
       "one dilation rate per segment (default: 1,2,4, or more where a segment would have over 8192 keys)");
   add("block", o.block, "positions of a block, a multiple of 16");
+  add("count", o.count, "selected blocks, its own included");
   add("offsets", o.offsets, "visible blocks, counted backwards, such as 0,1,2,4");
   add("global", o.global, "first positions, visible to all");
   add("stride", o.stride, "the last N positions, and every N-th before");

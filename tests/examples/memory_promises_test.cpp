@@ -50,8 +50,9 @@ class MemoryPromises : public ::testing::Test {
       list += kind;
       if (kind != "delta" && kind != "gla")  // recurrent layers have neither positions nor scores
         list += one_of<std::string>({"", "+rope:1e6", "+nope", "+rope:10000:ntk:2", "+rope:10000:yarn:4:64"}) +
-                one_of<std::string>({"", "", "+softcap:20"}) + one_of<std::string>({"", "", "+sinks"}) +
                 one_of<std::string>({"", "", "+qk-norm"});
+      if (kind != "delta" && kind != "gla" && kind != "nsa")
+        list += one_of<std::string>({"", "", "+softcap:20"}) + one_of<std::string>({"", "", "+sinks"});
       if (below(3) == 0) list += "+heads:" + std::to_string(one_of<std::int64_t>({1, o.heads}));
       if (entries > 1) list += ",";
     }
@@ -73,6 +74,7 @@ class MemoryPromises : public ::testing::Test {
     o.attention.segments = {16, 512};
     o.attention.rates = {1, 4};
     o.attention.block = 16;
+    o.attention.count = 3;
     o.attention.global = 5;
     o.attention.stride = 16;
     o.optimizer = one_of<std::string>({"muon", "adamw", "lion", "sgd"});

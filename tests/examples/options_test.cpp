@@ -88,7 +88,7 @@ TEST(AttentionOptions, DilatedRatesGrowWithTheContext) {
 TEST(AttentionOptions, RefuseBadValuesInOneSentence) {
   EXPECT_EQ(refusal("sliding", [](auto&) {}),
             "[train] --attention must be one of causal, dense, window, dilated, block_sparse, global_local, strided, "
-            "random, ring, delta, gla, but is sliding");
+            "random, ring, delta, gla, nsa, but is sliding");
   EXPECT_EQ(refusal("window", [](auto& o) { o.window = 0; }), "[train] --window must be at least 1, but is 0");
   EXPECT_THAT(refusal("dilated", [](auto& o) { o.segments = {64}; }), HasSubstr("[--segments, --rates] there must be"));
   EXPECT_THAT(refusal("dilated", [](auto& o) { o.rates = {1, 2, 0}; }), HasSubstr("[--segments, --rates] "));
@@ -108,7 +108,7 @@ TEST(AttentionOptions, OptionsOfOtherKindsAreRefused) {
     return error_of<ValueError>([&] { check_attention_options({option}, kinds); });
   };
   EXPECT_EQ(refused("block", {"window"}),
-            "[--block] this option is only for --attention block_sparse, global_local, random, not for window");
+            "[--block] this option is only for --attention block_sparse, global_local, random, nsa, not for window");
   EXPECT_EQ(refused("ring-size", {"causal", "dense"}),
             "[--ring-size] this option is only for --attention ring, not for causal, dense");
   for (const auto& kinds : {std::vector<std::string>{"random"}, {"window", "global_local"}})
@@ -181,6 +181,19 @@ TEST(LayerList, FillsEntriesFromTheOptions) {
   EXPECT_EQ(runs[3].kv_heads(model), 2);
 }
 
+TEST(LayerList, ReadsWindowBlockAndCountOfNativeSparseAttention) {
+  const auto runs = LayerList("2*nsa:100:32:5+nope+kv-heads:1,nsa").runs({});
+  EXPECT_EQ(describe_layers(runs, 64),
+            "2 times window of 100 and 5 blocks of 32 selected, no positions, 1 head for keys; window of 256 and 16 "
+            "blocks of 64 selected");
+  const std::vector<attention::MixerSpec> specs = specs_of(runs, 64, "train");
+  ASSERT_EQ(specs.size(), 3u);
+  EXPECT_EQ(specs[0].sparse->window, 100);
+  EXPECT_EQ(specs[0].sparse->block, 32);
+  EXPECT_EQ(specs[0].sparse->count, 5);
+  EXPECT_EQ(specs[0].multihead.kv_heads, 1);
+}
+
 TEST(LayerList, MixesRecurrentLayersWithAttention) {
   const LayerList list("3*delta,gla:32:3+heads:2,1*causal+nope");
   const auto runs = list.runs({});
@@ -231,6 +244,8 @@ TEST(LayerList, NamesTheBadEntryAndItsPlace) {
       {"causal+rope:9:linear:0.5", "entry 1, causal+rope:9:linear:0.5: the factor of rope must be at least 1"},
       {"delta+rope", "entry 1, delta+rope: delta takes no rope"},
       {"gla+softcap:3", "entry 1, gla+softcap:3: gla takes no softcap"},
+      {"nsa+sinks", "entry 1, nsa+sinks: nsa takes no sinks"},
+      {"nsa:9:16:0", "entry 1, nsa:9:16:0: --count must be at least 1, but is 0"},
       {"delta+kv-heads:2", "entry 1, delta+kv-heads:2: delta takes no kv-heads"},
       {"delta:0", "entry 1, delta:0: --state-chunk must be at least 1, but is 0"},
       {"delta+heads:3", "entry 1, delta+heads:3: --width 64 is not divisible by 3 heads"},
@@ -547,7 +562,7 @@ TEST(TrainOptions, RefuseNumbersOutsideTheirType) {
 TEST(TrainOptions, RefuseBadValuesInOneSentence) {
   EXPECT_EQ(train_refusal([](auto& o) { o.attention.attention = "cross"; }),
             "[train] --attention must be one of causal, dense, window, dilated, block_sparse, global_local, strided, "
-            "random, ring, delta, gla, but is cross");
+            "random, ring, delta, gla, nsa, but is cross");
   EXPECT_EQ(train_refusal([](auto& o) { o.attention.window = 0; }), "[train] --window must be at least 1, but is 0");
   EXPECT_EQ(train_refusal([](auto& o) { o.width = 130; }), "[train] --width 130 is not divisible by --heads 4");
   EXPECT_EQ(train_refusal([](auto& o) { o.kv_heads = 3; }), "[train] --heads 4 is not a multiple of --kv-heads 3");

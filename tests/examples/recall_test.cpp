@@ -261,7 +261,7 @@ TEST_F(Recall, LeaksNothingInThePool) {
 TEST_F(Recall, RefusesBadOptionsInOneSentence) {
   EXPECT_EQ(refusal([](auto& o) { o.attention.attention = "causal,cross"; }),
             "[recall] --attention must be one of causal, dense, window, dilated, block_sparse, global_local, strided, "
-            "random, ring, delta, gla, but is cross");
+            "random, ring, delta, gla, nsa, but is cross");
   EXPECT_EQ(refusal([](auto& o) { o.attention.attention = "causal,window,causal"; }),
             "[recall] --attention names causal twice");
   EXPECT_EQ(refusal([](auto& o) { o.tokens = 0; }), "[recall] --tokens must be at least 1, but is 0");

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -239,6 +240,167 @@ TEST(ChunkedAttention, KeepsOnlyKeysThatLaterQueriesSee) {
   EXPECT_EQ(state.length, 12);
   EXPECT_TRUE(state.tensors[0].is_same(sinks)) << "states share what they keep";
   EXPECT_EQ(state.tensors[3].to_vector<double>(), (std::vector<double>{7, 8, 9}));
+}
+
+/// One growing tensor.
+struct Buffer {
+  Tensor tensor;
+  Pattern::Past held = {};
+};
+Tensor append(Buffer& buffer, std::int64_t length, const Tensor& x, const Pattern& pattern = Pattern::causal()) {
+  return append_positions({&buffer.tensor, 1}, buffer.held, length, {x}, pattern)[0];
+}
+
+/// Positions [begin, end) of a sequence of (2, *, 3, 4).
+Tensor positions(std::int64_t begin, std::int64_t end) {
+  Generator generator(5);
+  return slice(randn({2, 64, 3, 4}, {}, generator), 1, begin, end);
+}
+
+TEST(KvCache, HoldsAppendedPositionsInOrder) {
+  Buffer buffer;
+  std::int64_t length = 0;
+  for (const std::int64_t count : {5, 1, 1, 0, 7, 1, 40, 9}) {
+    const Tensor all = append(buffer, length, positions(length, length + count));
+    length += count;
+    EXPECT_TRUE(bit_equal(all, positions(0, length))) << length;
+  }
+}
+
+TEST(KvCache, CopiesAGrowingSequenceAConstantNumberOfTimes) {
+  const auto allocated = [] {
+    return allocator_for(cpu).statistics().category_bytes[static_cast<std::size_t>(Category::cache)].allocated;
+  };
+  const std::int64_t length = 3000;
+  const Tensor one = ones({1, 1, 2, 8});
+  const std::uint64_t before = allocated(), whole = static_cast<std::uint64_t>(length) * 2 * 8 * sizeof(float);
+  Buffer buffer;
+  for (std::int64_t t = 0; t < length; ++t) append(buffer, t, one);
+  EXPECT_LT(allocated() - before, 5 * whole);
+}
+
+TEST(KvCache, DoesNotWriteASharedBuffer) {
+  Buffer buffer;
+  append(buffer, 0, positions(0, 6));
+  append(buffer, 6, positions(6, 7));  // the buffer has room now
+  Buffer branch = buffer;              // a second continuation of the same sequence
+  const Tensor left = append(buffer, 7, positions(7, 8)).copy();
+  const Tensor right = append(branch, 7, positions(20, 21)).copy();
+  EXPECT_TRUE(bit_equal(append(buffer, 8, positions(8, 9)), positions(0, 9)));
+  EXPECT_TRUE(bit_equal(left, positions(0, 8)));
+  EXPECT_TRUE(bit_equal(slice(right, 1, 7), positions(20, 21)));
+}
+
+TEST(KvCache, PassesGradientsToEveryPart) {
+  Tensor first = ones({1, 2, 1, 2}).set_requires_grad(), second = ones({1, 1, 1, 2}).set_requires_grad();
+  Buffer buffer;
+  append(buffer, 0, first);
+  const Tensor all = append(buffer, 2, second);
+  sum(all * from_data<float>({1, 2, 3, 4, 5, 6}, {1, 3, 1, 2})).backward();
+  EXPECT_EQ(first.grad().to_vector<float>(), (std::vector<float>{1, 2, 3, 4}));
+  EXPECT_EQ(second.grad().to_vector<float>(), (std::vector<float>{5, 6}));
+}
+
+TEST(KvCache, RefusesATensorThatDoesNotContinueTheSequence) {
+  Buffer buffer;
+  append(buffer, 0, zeros({2, 3, 1, 4}));
+  EXPECT_EQ(error_of<ShapeError>([&] {
+              append(buffer, 3, zeros({1, 1, 1, 4}));
+            }),
+            "[kv_cache] x does not continue the 3 positions that are kept: buffer (2, 3, 1, 4) f32 on cpu, x (1, 1, 1, "
+            "4) f32 on cpu");
+  EXPECT_THROW(append(buffer, 4, zeros({2, 1, 1, 4})), ShapeError);
+  EXPECT_THROW(append(buffer, 3, zeros({2, 1, 1, 4}, {.dtype = DType::f64})), DTypeError);
+  EXPECT_EQ(append(buffer, 3, zeros({2, 1, 1, 4})).shape(), (Shape{2, 4, 1, 4}));
+}
+
+/// Positions that count from 0, in one number each.
+Tensor counted(std::int64_t begin, std::int64_t end) {
+  return reshape(arange(static_cast<double>(begin), static_cast<double>(end), 1, {.dtype = DType::f64}),
+                 {1, end - begin, 1, 1});
+}
+
+TEST(KvCache, KeepsAWindowAndItsSinksInTwiceTheirSize) {
+  const Pattern pattern = (Pattern::window(9, 0) | Pattern::sink_tokens(3)) & Pattern::causal();
+  for (const std::int64_t prompt : {1, 2, 5, 40}) {
+    Buffer buffer;
+    append(buffer, 0, counted(0, prompt), pattern);
+    for (std::int64_t t = prompt; t < 200; ++t) {
+      const std::vector<double> rows = append(buffer, t, counted(t, t + 1), pattern).to_vector<double>();
+      std::set<double> held(rows.begin(), rows.end());
+      EXPECT_EQ(held.size(), rows.size()) << "a position appears once";
+      for (std::int64_t j = 0; j <= t; ++j)
+        if (j < 3 || j >= t - 9) {
+          EXPECT_TRUE(held.contains(static_cast<double>(j))) << j << " at " << t;
+        }
+      for (std::size_t i = 0; i < rows.size(); ++i) {
+        const auto row = static_cast<std::int64_t>(i);
+        const std::int64_t position =
+            row < buffer.held.first || buffer.held.recent == 0 ? row : row - buffer.held.first + buffer.held.recent;
+        ASSERT_EQ(rows[i], static_cast<double>(position)) << "row " << i << " at " << t;
+      }
+    }
+    EXPECT_LE(buffer.tensor.size(1), 2 * (3 + 2 * 9 + 1)) << "after a prompt of " << prompt;
+  }
+}
+
+TEST(KvCache, MovesAWindowWithoutNewMemory) {
+  const Pattern window = Pattern::window(15, 0);
+  Buffer buffer;
+  std::int64_t t = 0;
+  const auto steps = [&](std::int64_t end) {
+    for (; t < end; ++t) append(buffer, t, counted(t, t + 1), window);
+  };
+  steps(200);
+  const auto requests = [] {
+    return allocator_for(cpu).statistics().category_bytes[static_cast<std::size_t>(Category::cache)].allocated;
+  };
+  const std::uint64_t before = requests();
+  steps(2000);
+  EXPECT_EQ(requests(), before);
+}
+
+TEST(KvCache, DoesNotMoveASharedWindow) {
+  const Pattern window = Pattern::window(3, 0);
+  Buffer buffer;
+  for (std::int64_t t = 0; t < 40; ++t) {
+    const Buffer other = buffer;
+    const Tensor before = t > 0 ? other.tensor.copy() : Tensor();
+    append(buffer, t, counted(t, t + 1), window);
+    if (t > 0) {
+      EXPECT_TRUE(bit_equal(other.tensor, before)) << t;
+    }
+  }
+}
+
+TEST(KvCache, GivesTokenByTokenTheLogitsOfTheWholeSequenceForEveryPattern) {
+  for (const auto& [name, mixer] : mixers_of_every_pattern()) {
+    InChunks both(mixer);
+    const NoGradGuard no_grad;
+    const Tensor whole = both.model.logits(both.tokens);
+    for (const std::int64_t prompt : {1, 37}) {
+      nn::LanguageModel::State state = both.model.new_state();
+      std::vector<Tensor> parts{both.model.logits(slice(both.tokens, 1, 0, prompt), &state)};
+      for (std::int64_t t = prompt; t < length; ++t)
+        parts.push_back(both.model.logits(slice(both.tokens, 1, t, t + 1), &state));
+      EXPECT_TRUE(allclose(cat(parts, 1), whole, 1e-11, 1e-11))
+          << name << " after " << prompt << ": " << max_difference(cat(parts, 1), whole);
+      for (const nn::SequenceState& layer : state)
+        EXPECT_LE(layer.tensors[0].size(1), name == "window" ? 2 * (2 * 11 + 1) : 2 * length);
+    }
+  }
+}
+
+TEST(KvCache, PassesGradientsToTheKeysOfAWindow) {
+  const Pattern window = Pattern::window(2, 0);
+  Buffer buffer;
+  append(buffer, 0, counted(0, 9), window);
+  const Tensor x = counted(9, 10).set_requires_grad();
+  const Tensor all = append(buffer, 9, x, window);
+  EXPECT_EQ(all.detach().to_vector<double>(), (std::vector<double>{7, 8, 9}));
+  EXPECT_EQ(buffer.held.recent, 7);
+  sum(all * all).backward();
+  EXPECT_EQ(x.grad().to_vector<double>(), (std::vector<double>{18}));
 }
 
 }  // namespace
