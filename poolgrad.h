@@ -1,5 +1,5 @@
 /// \mainpage
-/// The public headers, layer by layer. They use the standard library alone. `allocator/laboratory.h`,
+/// The public headers, layer by layer. They use the standard library alone. `allocator/lab/laboratory.h`,
 /// `allocator/c_api.h` and `autograd/testing_gtest.h` are included by themselves. The pages in docs/ explain how the
 /// parts work together; docs/start.md is the first.
 #pragma once

@@ -18,8 +18,8 @@
 #include "allocator/caching_allocator.h"
 #include "allocator/error.h"
 #include "allocator/private_pools.h"
+#include "allocator/report/laboratory_hook.h"
 #include "allocator/thread_cache/thread_cache.h"
-#include "allocator/trace/trace_file.h"
 
 namespace {
 
@@ -360,8 +360,8 @@ int poolgrad_begin_step(int kind, int index) {
 int poolgrad_snapshot(int kind, int index, const char* path, const char* format) {
   return done([&] {
     if (path == nullptr) throw ValueError("[poolgrad_snapshot] path is NULL");
-    const TraceFormat chosen = format == nullptr ? TraceFormat::pgt : parse_trace_format(format);
-    last_error.set(save_trace(path, pool_of(kind, index).trace(), chosen).c_str());
+    const char* chosen = format == nullptr ? "pgt" : format;
+    last_error.set(laboratory_hook.save(path, pool_of(kind, index).trace(), chosen).c_str());
   });
 }
 

@@ -11,10 +11,10 @@
 #include <utility>
 
 #include "allocator/caching_allocator.h"
+#include "allocator/lab/formats/trace_file.h"
+#include "allocator/lab/zoo/zoo.h"
 #include "allocator/memory/host_memory.h"
 #include "allocator/memory/simulated_memory.h"
-#include "allocator/replay/zoo/zoo.h"
-#include "allocator/trace/trace_file.h"
 #include "allocator/trace/trace_ring.h"
 #include "benchmarks/support.h"
 

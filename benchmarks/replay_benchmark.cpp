@@ -2,8 +2,8 @@
 // Each iteration replays every workload once, and includes construction and destruction of the policies. `roomy` has no
 // limit. `tight` has 1.02 x the lower bound, like most probes of a search for the smallest capacity, and ends when
 // memory runs out. `median` and `worst` are over the workloads, each the median of its replays.
-#include "allocator/replay/replay.h"
-#include "allocator/replay/zoo/zoo.h"
+#include "allocator/lab/replay/replay.h"
+#include "allocator/lab/zoo/zoo.h"
 #include "benchmarks/support.h"
 
 namespace poolgrad {

@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <string>
 
-#include "allocator/trace/trace_file.h"
+#include "allocator/lab/formats/trace_file.h"
 #include "allocator/trace/trace_ring.h"
 #include "tests/allocator/trace/synthetic_trace.h"
 
@@ -53,7 +53,7 @@ void BM_Snapshot(benchmark::State& state, TraceFormat format) {
 BENCHMARK_CAPTURE(BM_Snapshot, pickle, TraceFormat::pytorch_pickle)->Unit(benchmark::kMillisecond)->UseRealTime();
 BENCHMARK_CAPTURE(BM_Snapshot, json, TraceFormat::pytorch_json)->Unit(benchmark::kMillisecond)->UseRealTime();
 BENCHMARK_CAPTURE(BM_Snapshot, pgt, TraceFormat::pgt)->Unit(benchmark::kMillisecond)->UseRealTime();
-BENCHMARK_CAPTURE(BM_Snapshot, csv, TraceFormat::rmm_csv)->Unit(benchmark::kMillisecond)->UseRealTime();
+BENCHMARK_CAPTURE(BM_Snapshot, csv, TraceFormat::csv)->Unit(benchmark::kMillisecond)->UseRealTime();
 BENCHMARK_CAPTURE(BM_Snapshot, chrome, TraceFormat::chrome)->Unit(benchmark::kMillisecond)->UseRealTime();
 
 void BM_Load(benchmark::State& state, TraceFormat format) {
@@ -65,7 +65,7 @@ void BM_Load(benchmark::State& state, TraceFormat format) {
 BENCHMARK_CAPTURE(BM_Load, pickle, TraceFormat::pytorch_pickle)->Unit(benchmark::kMillisecond)->UseRealTime();
 BENCHMARK_CAPTURE(BM_Load, json, TraceFormat::pytorch_json)->Unit(benchmark::kMillisecond)->UseRealTime();
 BENCHMARK_CAPTURE(BM_Load, pgt, TraceFormat::pgt)->Unit(benchmark::kMillisecond)->UseRealTime();
-BENCHMARK_CAPTURE(BM_Load, csv, TraceFormat::rmm_csv)->Unit(benchmark::kMillisecond)->UseRealTime();
+BENCHMARK_CAPTURE(BM_Load, csv, TraceFormat::csv)->Unit(benchmark::kMillisecond)->UseRealTime();
 
 void BM_Ticks(benchmark::State& state) {
   for (auto _ : state) benchmark::DoNotOptimize(trace_ticks());

@@ -3,7 +3,7 @@ cmake_policy(VERSION 3.22)
 # poolgrad_public_headers(LIST ROOT): sets LIST to the public headers below ROOT: the entry points and each header that
 # they include, directly or not.
 function(poolgrad_public_headers list root)
-  set(pending poolgrad.h allocator/laboratory.h allocator/c_api.h autograd/testing_gtest.h)
+  set(pending poolgrad.h allocator/lab/laboratory.h allocator/c_api.h autograd/testing_gtest.h)
   set(headers)
   while(pending)
     list(POP_FRONT pending header)

@@ -7,8 +7,8 @@
 #include <memory>
 #include <vector>
 
+#include "allocator/planner/step_planner.h"
 #include "allocator/pool/cache_trimmer.h"
-#include "allocator/replay/step_planner.h"
 
 namespace poolgrad {
 

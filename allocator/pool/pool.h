@@ -26,8 +26,8 @@
 #include <variant>
 
 #include "allocator/caching_allocator.h"
+#include "allocator/pool/inspector.h"
 #include "allocator/pool/reclaim_policy.h"
-#include "allocator/report/inspector.h"
 #include "allocator/thread_cache/thread_caches.h"
 
 namespace poolgrad {
@@ -119,7 +119,7 @@ class Pool {
   void make_ready(void* pointer, const AllocationRequest& request);
   /// Poisons a freed block.
   void poison(PoolLock& lock, std::uintptr_t address, std::size_t bytes, Stream stream) noexcept;
-  /// resize.cpp: as expand_in_place(), without preparing added memory.
+  /// As expand_in_place(), without preparing added memory.
   bool resize(void* pointer, std::size_t bytes, std::size_t wanted, Stream stream);
   /// Counts, hashes and records a free. Requires the mutex.
   void record_free(const Block* block, Stream stream, ThreadCache* cache, bool completed);

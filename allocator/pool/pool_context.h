@@ -1,5 +1,5 @@
-// The common state of all parts of a pool: settings, device, mutex, accounts and recorder; and the types of a failing
-// request and of the yield of a reclaim stage.
+// The common state of all parts of a pool: settings, device, mutex, accounts and recorder; and the type of a failing
+// request.
 #pragma once
 
 #include <algorithm>
@@ -13,9 +13,9 @@
 #include "allocator/base/relaxed.h"
 #include "allocator/base/rounding.h"
 #include "allocator/caching_allocator.h"
+#include "allocator/pool/accounts.h"
 #include "allocator/pool/pool_mutex.h"
 #include "allocator/pool/recorder.h"
-#include "allocator/report/accounts.h"
 #include "allocator/thread_cache/magazine.h"
 #include "allocator/thread_cache/thread_cache.h"
 
@@ -117,14 +117,6 @@ struct AllocationAttempt {
   std::source_location location = {};     // of the request
   std::vector<std::string> remarks = {};  // sentences for the report
   Block* block = nullptr;                 // the result, busy; nullptr until found
-};
-
-/// The yield of a stage during one pass over the reclaim policy, summed over its runs.
-struct ReclaimResult {
-  std::string stage;
-  std::size_t bytes = 0;
-  std::size_t runs = 0;
-  std::uint64_t nanoseconds = 0;
 };
 
 }  // namespace poolgrad

@@ -12,6 +12,7 @@
 
 #include "allocator/pool/cache_trimmer.h"
 #include "allocator/reclaim_stage.h"
+#include "allocator/report/oom_report.h"
 #include "allocator/thread_cache/thread_caches.h"
 
 namespace poolgrad {

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstddef>
+#include <cstdint>
 #include <map>
 #include <string>
 #include <utility>
@@ -10,9 +11,16 @@
 
 #include "allocator/device.h"
 #include "allocator/memory_scope.h"
-#include "allocator/pool/pool_context.h"
 
 namespace poolgrad {
+
+/// The yield of a stage during one pass over the reclaim policy, summed over its runs.
+struct ReclaimResult {
+  std::string stage;
+  std::size_t bytes = 0;
+  std::size_t runs = 0;
+  std::uint64_t nanoseconds = 0;
+};
 
 /// A live block that strands free memory: their common handle cannot be released.
 struct Pinner {

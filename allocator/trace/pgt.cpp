@@ -1,4 +1,4 @@
-#include "allocator/trace/trace_file.h"
+#include "allocator/trace/pgt.h"
 
 #include <algorithm>
 #include <array>
@@ -8,7 +8,7 @@
 
 #include "allocator/base/fnv1a.h"
 #include "allocator/base/printable.h"
-#include "allocator/trace/internal/bytes.h"
+#include "allocator/trace/bytes.h"
 
 namespace poolgrad {
 

@@ -18,11 +18,11 @@
 #include "allocator/base/printable.h"
 #include "allocator/caching_allocator.h"
 #include "allocator/error.h"
+#include "allocator/lab/formats/trace_file.h"
+#include "allocator/lab/replay/policy.h"
+#include "allocator/lab/zoo/zoo.h"
 #include "allocator/memory/latency.h"
 #include "allocator/memory/simulated_memory.h"
-#include "allocator/replay/policy.h"
-#include "allocator/replay/zoo/zoo.h"
-#include "allocator/trace/trace_file.h"
 #include "examples/lab/comparison.h"
 #include "examples/lab/lab.h"
 #include "examples/lab/page.h"
@@ -77,7 +77,7 @@ const std::map<std::string, TraceFormat> formats = {{"pgt", TraceFormat::pgt},
                                                     {"pytorch", TraceFormat::pytorch_pickle},
                                                     {"pytorch-json", TraceFormat::pytorch_json},
                                                     {"chrome", TraceFormat::chrome},
-                                                    {"rmm-csv", TraceFormat::rmm_csv}};
+                                                    {"rmm-csv", TraceFormat::csv}};
 
 struct ExportOptions {
   std::string source;
@@ -86,6 +86,7 @@ struct ExportOptions {
   std::uint64_t from = 0;
   std::uint64_t to = std::numeric_limits<std::uint64_t>::max();
   std::string least;
+  Selection selection;
 };
 
 int export_trace(const ExportOptions& options, Console& console) {
@@ -94,7 +95,7 @@ int export_trace(const ExportOptions& options, Console& console) {
       .from = options.from, .to = options.to, .min_size = options.least.empty() ? 0 : of_option("--min-size", [&] {
                                                 return parse_bytes(options.least);
                                               })};
-  const Trace trace = read_trace(options.source);
+  const Trace trace = read_trace(options.source, options.selection);
   const std::string warning = save_trace(options.output, trace, formats.at(options.format), window);
   const auto bytes = static_cast<std::size_t>(std::filesystem::file_size(options.output));
   if (!warning.empty()) console.print("warning   " + warning);
@@ -109,6 +110,7 @@ struct ReplayCommandOptions {
   std::string capacity;
   std::string latency = "h200";
   bool smallest = false;
+  Selection selection;
 };
 
 /// Adds `smallest` if `sized`, that is, if the replay searched for it.
@@ -162,15 +164,30 @@ std::string result_text(const Workload& workload, const ReplayResult& r, bool li
 int replay_one(const ReplayCommandOptions& options, Console& console) {
   const PolicyEntry& policy = *of_option("--policy", [&] { return &policy_named(options.policy); });
   const LatencyTable latency = of_option("--latency", [&] { return LatencyTable::named(options.latency); });
-  const Workload workload = read_workload(options.source);
-  ReplayOptions replay_options{.latency = &latency};
-  if (!options.capacity.empty()) replay_options.capacity = Capacity::parse(options.capacity).of(workload.lower_bound());
-  const ReplayResult result = replay(workload, policy, replay_options);
-  std::optional<std::size_t> smallest;
-  if (options.smallest) smallest = smallest_capacity(workload, policy, {.latency = &latency});
-  console.print(result_text(workload, result, !options.capacity.empty(), options.smallest, smallest));
-  console.answer(to_json(result, options.smallest, smallest));
-  return result.out_of_memory ? exit_failed : exit_good;
+  Json answers = Json::array();
+  bool failed = false;
+  for (const Workload& workload : read_workloads(options.source, options.selection)) {
+    ReplayOptions replay_options{.latency = &latency};
+    if (!options.capacity.empty())
+      replay_options.capacity = Capacity::parse(options.capacity).of(workload.lower_bound());
+    const ReplayResult result = replay(workload, policy, replay_options);
+    std::optional<std::size_t> smallest;
+    if (options.smallest) smallest = smallest_capacity(workload, policy, {.latency = &latency});
+    console.print(result_text(workload, result, !options.capacity.empty(), options.smallest, smallest));
+    answers.push_back(to_json(result, options.smallest, smallest));
+    failed |= result.out_of_memory.has_value();
+  }
+  console.answer(answers.size() == 1 ? answers.front() : answers);
+  return failed ? exit_failed : exit_good;
+}
+
+/// The element of the only selected device.
+template <class PerDevice>
+PerDevice only(std::vector<PerDevice> devices, const std::string& source) {
+  if (devices.size() > 1)
+    throw ValueError(
+        fmt::format("[lab] {} holds {} devices: choose one by --device", printable_path(source), devices.size()));
+  return std::move(devices.front());
 }
 
 struct ReportOptions {
@@ -181,6 +198,7 @@ struct ReportOptions {
   std::string latency = "h200";
   bool replace = false;
   bool policies = true;
+  Selection selection;
 };
 
 int report(const ReportOptions& options, Console& console) {
@@ -190,12 +208,12 @@ int report(const ReportOptions& options, Console& console) {
   std::optional<Workload> workload;
   Trace trace;
   if (placed) {
-    workload = read_workload(options.source);
+    workload = only(read_workloads(options.source, options.selection), options.source);
     trace =
         place(*workload, options.capacity.empty() ? 0 : Capacity::parse(options.capacity).of(workload->lower_bound()));
   } else {
-    trace = read_trace(options.source);
-    if (options.policies) workload = workload_of(trace, source_name(options.source));
+    trace = read_trace(options.source, options.selection);
+    if (options.policies) workload = workload_of(trace, source_name(options.source), options.selection.with_failed);
   }
   std::optional<Comparison> comparison;
   if (options.policies && !workload->operations.empty()) {
@@ -247,12 +265,13 @@ Command add_export(CLI::App& lab) {
   app->add_option("--from", options->from, "First event");
   app->add_option("--to", options->to, "End of the exported events, exclusive");
   app->add_option("--min-size", options->least, "Omit requests smaller than this, such as 1MiB");
+  add_selection(*app, options->selection, false);
   return {app, [options](Console& console) { return export_trace(*options, console); }};
 }
 
 Command add_replay(CLI::App& lab) {
   CLI::App* app =
-      lab.add_subcommand("replay", "Replays one workload through one policy; exit code 3 if it runs out of memory");
+      lab.add_subcommand("replay", "Replays a workload through one policy; exit code 3 if it runs out of memory");
   app->footer(policy_help);
   const auto options = std::make_shared<ReplayCommandOptions>();
   app->add_option("trace", options->source, "TRACE or zoo:NAME")->required();
@@ -262,6 +281,7 @@ Command add_replay(CLI::App& lab) {
                   "Device capacity: 8GiB, or 1.05x the lower bound (default: no limit below 1 TiB)");
   app->add_flag("--find-min-capacity", options->smallest, "Find the smallest capacity that suffices");
   add_latency(*app, options->latency);
+  add_selection(*app, options->selection);
   return {app, [options](Console& console) { return replay_one(*options, console); }};
 }
 
@@ -274,15 +294,16 @@ Command add_report(CLI::App& lab) {
   app->add_flag("--place", options->replace, "Show poolgrad's own placement of the trace's allocations");
   app->add_option("--capacity", options->capacity,
                   "Device capacity for that placement: 8GiB, or 1.05x (implies --place)");
-  app->add_flag("--policies,!--no-policies", options->policies, "Include the table of policies (default: yes)");
+  app->add_flag("!--no-policies", options->policies, "Leave out the table of policies");
   add_latency(*app, options->latency);
+  add_selection(*app, options->selection);
   return {app, [options](Console& console) { return report(*options, console); }};
 }
 
 int run_lab(int argc, const char* const* argv, std::ostream& out, std::ostream& errors, bool live) {
   CLI::App app("Records, replays, compares and draws the work of an allocator.", "./run lab");
   app.require_subcommand(1);
-  app.footer("A TRACE is a file (.pgt, PyTorch memory snapshot as pickle or JSON, RMM CSV) or zoo:NAME.");
+  app.footer("A TRACE is a file (.pgt, PyTorch memory snapshot as pickle or JSON, RMM or plain CSV) or zoo:NAME.");
   ConsoleOptions options;
   std::vector<Command> commands;
   for (const auto add : {add_record, add_replay, add_compare, add_report, add_demo_oom, add_export, add_list}) {
@@ -390,18 +411,50 @@ std::string source_name(const std::string& source) {
                                         : printable(fs::path(source).stem().string());
 }
 
-Workload read_workload(const std::string& source) {
-  if (source.starts_with(zoo_prefix)) return of_option("zoo", [&] { return zoo_workload(source_name(source)); });
-  Workload workload = workload_of(load_trace(source), source_name(source));
-  workload.description = printable_path(source);
-  if (workload.operations.empty())
-    throw FileError("[read] " + printable_path(source) + ": no allocation was recorded, so there is nothing to replay");
-  return workload;
+void add_selection(CLI::App& command, Selection& selection, bool replays) {
+  command.add_option("--device", selection.device, "Only this device index of a memory snapshot");
+  if (replays)
+    command.add_flag("--with-failed", selection.with_failed,
+                     "Also replay the failed allocations, and free them at once");
 }
 
-Trace read_trace(const std::string& source) {
-  if (source.starts_with(zoo_prefix)) return place(read_workload(source));
-  return load_trace(source);
+namespace {
+
+/// The traces of the selected devices, without empty ones.
+std::vector<Trace> read_traces(const std::string& source, const Selection& selection) {
+  std::vector<Trace> traces = load_traces(source);
+  std::erase_if(traces, [](const Trace& trace) { return trace.events.empty() && trace.blocks.empty(); });
+  if (!selection.device) return traces;
+  std::string found;
+  for (const Trace& trace : traces) found += (found.empty() ? "" : ", ") + to_string(trace.device);
+  std::erase_if(traces, [&](const Trace& trace) { return trace.device.index != *selection.device; });
+  if (traces.empty())
+    throw ValueError(fmt::format("[lab] --device {}: {} holds {}", *selection.device, printable_path(source),
+                                 found.empty() ? "no device" : found));
+  return traces;
+}
+
+}  // namespace
+
+std::vector<Workload> read_workloads(const std::string& source, const Selection& selection) {
+  if (source.starts_with(zoo_prefix)) return {of_option("zoo", [&] { return zoo_workload(source_name(source)); })};
+  std::vector<Workload> workloads;
+  const std::vector<Trace> traces = read_traces(source, selection);
+  for (const Trace& trace : traces) {
+    const std::string device = traces.size() > 1 ? " " + to_string(trace.device) : "";
+    Workload workload = workload_of(trace, source_name(source) + device, selection.with_failed);
+    workload.description = printable_path(source) + device;
+    if (!workload.operations.empty()) workloads.push_back(std::move(workload));
+  }
+  if (workloads.empty())
+    throw FileError("[read] " + printable_path(source) + ": no allocation was recorded, so there is nothing to replay");
+  return workloads;
+}
+
+Trace read_trace(const std::string& source, const Selection& selection) {
+  if (source.starts_with(zoo_prefix)) return place(read_workloads(source).front());
+  std::vector<Trace> traces = read_traces(source, selection);
+  return traces.empty() ? Trace() : only(std::move(traces), source);
 }
 
 std::vector<std::string> recordings() {

@@ -8,8 +8,8 @@
 #include <nlohmann/json.hpp>
 
 #include "allocator/caching_allocator.h"
+#include "allocator/lab/zoo/zoo.h"
 #include "allocator/memory/latency.h"
-#include "allocator/replay/zoo/zoo.h"
 #include "examples/lab/comparison.h"
 #include "examples/lab/lab.h"
 #include "examples/support/options.h"
@@ -37,20 +37,40 @@ std::string matrix(const Comparison& comparison, const std::string& title, auto 
   return table.text() + "\n";
 }
 
-std::string averages(const Comparison& comparison) {
-  Table table({"<policy", "utilisation", "worst", "<at", "capacity", "worst", "<at",
-               "OOM at " + comparison.options.tight.text(), "device calls", "events", "waits", "device time",
-               "per operation"});
+/// `files` are the workloads outside the zoo, which have a column of their own.
+std::string averages(const Comparison& comparison, const Comparison& files) {
+  const std::vector<Capacity>& curve = comparison.options.curve;
+  std::vector<std::string> headers{"<policy", "utilisation", "worst", "<at"};
+  if (!curve.empty()) headers.push_back("utilisation at " + curve.back().text());
+  for (const char* header : {"capacity", "worst", "<at"}) headers.emplace_back(header);
+  headers.push_back("OOM at " + comparison.options.tight.text());
+  for (const char* header : {"device calls", "events", "waits", "device time", "of pytorch", "per operation"})
+    headers.emplace_back(header);
+  if (!files.rows.empty()) headers.push_back(counted(files.rows.size(), "file"));
+  const auto plain = std::ranges::find(comparison.policies, std::string_view("pytorch"), &PolicyEntry::name);
+  double pytorch_ns = 0;
+  if (plain != comparison.policies.end())
+    pytorch_ns = summary_of(comparison, static_cast<std::size_t>(plain - comparison.policies.begin())).modelled_ns;
+  Table table(std::move(headers));
   for (std::size_t policy = 0; policy < comparison.policies.size(); ++policy) {
     const Summary s = summary_of(comparison, policy);
     std::string name(comparison.policies[policy]->name);
     if (s.served < comparison.rows.size()) name += fmt::format(" (of {} that it serves)", s.served);
-    table.add({std::move(name), s.served > 0 ? format_percent(s.utilisation) : "-",
-               s.served > 0 ? format_percent(s.worst_utilisation) : "-", s.worst_utilisation_at, factor_text(s.factor),
-               s.factor ? factor_text(s.worst_factor) : "-", s.worst_factor_at,
-               fmt::format("{} of {}", s.ran_out, comparison.rows.size()),
-               format_integer(s.counters.allocations + s.counters.frees), format_integer(s.counters.events),
-               format_integer(s.counters.waits), format_time(s.modelled_ns), format_time(s.ns_per_operation)});
+    std::vector<std::string> cells{std::move(name), s.served > 0 ? format_percent(s.utilisation) : "-",
+                                   s.served > 0 ? format_percent(s.worst_utilisation) : "-", s.worst_utilisation_at};
+    if (!curve.empty()) cells.push_back(s.limited_utilisation ? format_percent(*s.limited_utilisation) : "-");
+    for (std::string cell :
+         {factor_text(s.factor), s.factor ? factor_text(s.worst_factor) : "-", s.worst_factor_at,
+          fmt::format("{} of {}", s.ran_out, comparison.rows.size()),
+          format_integer(s.counters.allocations + s.counters.frees), format_integer(s.counters.events),
+          format_integer(s.counters.waits), format_time(s.modelled_ns),
+          pytorch_ns > 0 ? fmt::format("{:.3g}x", s.modelled_ns / pytorch_ns) : "-", format_time(s.ns_per_operation)})
+      cells.push_back(std::move(cell));
+    if (!files.rows.empty()) {
+      const Summary of_files = summary_of(files, policy);
+      cells.push_back(of_files.factor ? factor_text(of_files.factor) : format_percent(of_files.utilisation));
+    }
+    table.add(std::move(cells));
   }
   return table.text() + "\n";
 }
@@ -162,7 +182,9 @@ std::string summary_text(const Comparison& comparison) {
     const Measurement& m = comparison.rows[row].policies[policy];
     return m.served() ? fmt::format("{:.1f}", 100 * m.unlimited.utilisation()) : "-";
   });
-  text += averages(comparison) + curves(comparison) + best_other(comparison);
+  const Comparison zoo = comparison.part(true), files = comparison.part(false);
+  const Comparison& main = zoo.rows.empty() ? files : zoo;
+  text += averages(main, zoo.rows.empty() ? zoo : files) + curves(main) + best_other(main);
   Table goals({"<goal", "<promised", "<found", "<"});
   const std::vector<Goal> any = goals_of(comparison);
   for (const Goal& goal : any) goals.add({goal.name, goal.promise, goal.found, goal.met ? "met" : "MISSED"});
@@ -187,13 +209,15 @@ Json to_json(const Comparison& comparison) {
       results.push_back(
           to_json(workload.policies[policy], *comparison.policies[policy], comparison.factor(row, policy)));
     json["workloads"].push_back({{"name", workload.name},
+                                 {"zoo", workload.zoo},
                                  {"description", workload.description},
                                  {"operations", workload.operations},
                                  {"lower_bound", workload.lower_bound},
                                  {"results", results}});
   }
+  const Comparison zoo = comparison.part(true), files = comparison.part(false);
   for (std::size_t policy = 0; policy < comparison.policies.size(); ++policy) {
-    const Summary s = summary_of(comparison, policy);
+    const Summary s = summary_of(zoo.rows.empty() ? files : zoo, policy);
     Json summary{{"policy", comparison.policies[policy]->name},
                  {"served", s.served},
                  {"utilisation", nullptr},
@@ -205,10 +229,13 @@ Json to_json(const Comparison& comparison) {
       summary["utilisation"] = s.utilisation;
       summary["worst_utilisation"] = s.worst_utilisation;
     }
+    if (s.limited_utilisation) summary["limited_utilisation"] = *s.limited_utilisation;
     if (s.factor) {
       summary["smallest_over_bound"] = *s.factor;
       summary["worst_smallest_over_bound"] = s.worst_factor;
     }
+    if (const Summary of_files = summary_of(files, policy); of_files.factor)
+      summary["files_smallest_over_bound"] = *of_files.factor;
     json["policies"].push_back(std::move(summary));
   }
   for (const Goal& goal : goals_of(comparison)) json["goals"].push_back(to_json(goal));
@@ -226,20 +253,32 @@ struct CompareOptions {
   bool summary = false;
   bool check = false;
   unsigned threads = 2;
+  Selection selection;
+};
+
+struct Sources {
+  std::vector<Workload> workloads;
+  std::vector<bool> of_zoo;  // or a recording
 };
 
 /// "zoo" expands to the whole zoo and the recordings.
-std::vector<Workload> read_workloads(const std::vector<std::string>& sources) {
-  std::vector<Workload> workloads;
-  for (const std::string& source : sources) {
-    if (source != "zoo") {
-      workloads.push_back(read_workload(source));
+Sources read_sources(const std::vector<std::string>& names, const Selection& selection) {
+  Sources sources;
+  const auto add = [&](const std::string& name, bool of_zoo) {
+    for (Workload& workload : read_workloads(name, of_zoo ? Selection() : selection)) {
+      sources.workloads.push_back(std::move(workload));
+      sources.of_zoo.push_back(of_zoo);
+    }
+  };
+  for (const std::string& name : names) {
+    if (name != "zoo") {
+      add(name, name.starts_with("zoo:"));
       continue;
     }
-    for (const ZooEntry& entry : trace_zoo()) workloads.push_back(zoo_workload(entry.name));
-    for (const std::string& path : recordings()) workloads.push_back(read_workload(path));
+    for (const ZooEntry& entry : trace_zoo()) add("zoo:" + std::string(entry.name), true);
+    for (const std::string& path : recordings()) add(path, true);
   }
-  return workloads;
+  return sources;
 }
 
 std::vector<const PolicyEntry*> choose(const std::vector<std::string>& names) {
@@ -264,15 +303,18 @@ int compare_all(const CompareOptions& options, Console& console) {
   });
   if (options.check && !has_goal)
     throw ValueError("[compare] --check needs --policy poolgrad or planned: no other policy has a goal");
-  const std::vector<Workload> workloads = read_workloads(options.sources);
+  const Sources sources = read_sources(options.sources, options.selection);
+  if (options.check && std::ranges::find(sources.of_zoo, true) == sources.of_zoo.end())
+    throw ValueError("[compare] --check needs a workload of the zoo: no other workload has a goal");
   const Stopwatch watch;
-  const Comparison comparison =
-      compare(workloads, chosen, comparison_options, [&](std::size_t done, std::size_t all, const std::string& pair) {
+  Comparison comparison = compare(
+      sources.workloads, chosen, comparison_options, [&](std::size_t done, std::size_t all, const std::string& pair) {
         const double fraction = static_cast<double>(done) / static_cast<double>(all);
         const double seconds = watch.seconds();
         console.progress().status(fmt::format("{} {}/{}  {}  ETA {}", bar(fraction), done, all, pair,
                                               format_duration(seconds / fraction - seconds)));
       });
+  for (std::size_t row = 0; row < comparison.rows.size(); ++row) comparison.rows[row].zoo = sources.of_zoo[row];
   if (!options.summary)
     for (std::size_t row = 0; row < comparison.rows.size(); ++row) console.print(workload_text(comparison, row));
   console.print(summary_text(comparison));
@@ -293,12 +335,13 @@ Command add_compare(CLI::App& lab) {
   app->add_option("--policy", options->policies, "Policies (default: all), with parameters: pytorch:max_split=20MiB");
   app->add_option("--capacity", options->tight, "Capacity of the out-of-memory test: 8GiB, or 1.05x the lower bound")
       ->capture_default_str();
-  app->add_flag("--find-min-capacity,!--no-min-capacity", options->smallest, "Find smallest capacities (default: yes)");
+  app->add_flag("!--no-min-capacity", options->smallest, "Do not find smallest capacities");
   app->add_option("--curve", options->curve, "Capacities at which device time is measured")
       ->delimiter(',')
       ->capture_default_str();
   app->add_flag("!--no-curve", options->curves, "Measure device time only without a limit");
   add_latency(*app, options->latency);
+  add_selection(*app, options->selection);
   app->add_option("--threads", options->threads, "Threads that replay at the same time")
       ->capture_default_str()
       ->check(CLI::Range(1, 256));

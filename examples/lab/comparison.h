@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "allocator/replay/policy.h"
-#include "allocator/replay/replay.h"
-#include "allocator/replay/workload.h"
+#include "allocator/lab/replay/policy.h"
+#include "allocator/lab/replay/replay.h"
+#include "allocator/lab/replay/workload.h"
 
 namespace poolgrad::examples {
 
@@ -52,6 +52,7 @@ struct Comparison {
     std::uint64_t operations = 0;
     std::size_t lower_bound = 0;  // in whole pages of 2 MiB: the minimum of any policy
     std::vector<Measurement> policies;
+    bool zoo = true;  // of the zoo or the recordings; the goals count these alone
   };
 
   std::vector<const PolicyEntry*> policies;
@@ -61,6 +62,8 @@ struct Comparison {
 
   /// smallest / lower bound.
   std::optional<double> factor(std::size_t row, std::size_t policy) const;
+  /// The rows of the zoo, or those of other files.
+  Comparison part(bool zoo) const;
 };
 
 /// Called after each replayed pair, from any thread, but never concurrently.
@@ -78,6 +81,7 @@ std::string describe_failure(const ReplayResult& result);
 struct Summary {
   std::size_t served = 0;
   double utilisation = 0, worst_utilisation = 1;  // average and least, without limit
+  std::optional<double> limited_utilisation;      // average at the last capacity of the curve, of those served there
   std::optional<double> factor;                   // average, of the smallest capacity
   double worst_factor = 0;
   std::string worst_utilisation_at, worst_factor_at;
@@ -107,7 +111,7 @@ struct Goal {
   bool timing = false;  // depends on this machine and its load
 };
 
-/// The goals that apply to the policies of this comparison.
+/// The goals that apply to the policies of this comparison; none without a row of the zoo.
 std::vector<Goal> goals_of(const Comparison& comparison);
 
 }  // namespace poolgrad::examples

@@ -4,10 +4,11 @@
 #include <cstddef>
 #include <functional>
 #include <iosfwd>
+#include <optional>
 #include <string>
 #include <vector>
 
-#include "allocator/replay/workload.h"
+#include "allocator/lab/replay/workload.h"
 #include "allocator/trace/trace.h"
 #include "examples/support/console.h"
 
@@ -44,12 +45,22 @@ std::string policy_help();
 
 // --- inputs of commands: a trace file or a workload of the zoo
 
-/// Reads "zoo:NAME", or a trace in any format of load_trace(). Throws ValueError for an unknown name of the zoo, and
-/// FileError for a file that is no trace or has no allocations.
-Workload read_workload(const std::string& source);
+/// The part of a source that a command reads.
+struct Selection {
+  std::optional<unsigned> device = {};  // index
+  bool with_failed = false;             // replays failed requests too
+};
+/// Adds --device, and --with-failed to a command that `replays`.
+void add_selection(CLI::App& command, Selection& selection, bool replays = true);
 
-/// The same as a trace. A workload of the zoo has no addresses: place() assigns them.
-Trace read_trace(const std::string& source);
+/// Reads "zoo:NAME", or a trace in any format of load_traces(): one workload for each device with events or blocks.
+/// Throws ValueError for an unknown name of the zoo or a device that the file does not hold, and FileError for a file
+/// that is no trace or has no allocations.
+std::vector<Workload> read_workloads(const std::string& source, const Selection& selection = {});
+
+/// The same as one trace: throws ValueError if several devices are selected. A workload of the zoo has no addresses:
+/// place() assigns them.
+Trace read_trace(const std::string& source, const Selection& selection = {});
 
 /// Runs and records the workload on poolgrad's pool, on a simulated device of `capacity` bytes (0: more than it can
 /// need). Ends at the first failed allocation.

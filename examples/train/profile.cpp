@@ -8,8 +8,8 @@
 #include <ostream>
 
 #include "allocator/error.h"
-#include "allocator/trace/trace_file.h"
-#include "allocator/trace/trace_window.h"
+#include "allocator/lab/formats/trace_file.h"
+#include "allocator/lab/formats/trace_window.h"
 #include "autograd/operators/matmul.h"
 #include "examples/support/console.h"
 #include "kernels/profile.h"

@@ -14,7 +14,7 @@
 #include <sstream>
 #include <string>
 
-#include "allocator/laboratory.h"
+#include "allocator/lab/laboratory.h"
 #include "autograd/testing_gtest.h"
 #include "poolgrad.h"
 

@@ -6,7 +6,7 @@
 
 #include "allocator/caching_allocator.h"
 #include "allocator/error.h"
-#include "allocator/trace/trace_file.h"
+#include "allocator/lab/formats/trace_file.h"
 #include "examples/headline/headline.h"
 #include "examples/lab/lab.h"
 #include "examples/plan/dry_run.h"

@@ -6,9 +6,9 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "allocator/replay/policy.h"
-#include "allocator/replay/zoo/zoo.h"
-#include "allocator/trace/trace_file.h"
+#include "allocator/lab/formats/trace_file.h"
+#include "allocator/lab/replay/policy.h"
+#include "allocator/lab/zoo/zoo.h"
 #include "examples/lab/lab.h"
 #include "tests/tensor/support.h"
 
@@ -364,7 +364,48 @@ TEST_F(Lab, RefusesEmptyTracesAndMissingGoals) {
   EXPECT_THAT(lab(quick).out, HasSubstr("\n  1 workload of "));
   std::vector<std::string> own = quick;
   own.back() = "poolgrad";
-  EXPECT_THAT(lab(own).out, AllOf(HasSubstr(" operations, 1 policy, "), HasSubstr("utilisation, worst")));
+  EXPECT_THAT(lab(own).out, AllOf(HasSubstr(" operations, 1 policy, "), Not(HasSubstr("utilisation, worst"))))
+      << "a file has no goal";
+  own.emplace_back("--check");
+  EXPECT_EQ(lab(own).sentence(), "[compare] --check needs a workload of the zoo: no other workload has a goal\n");
+  own.pop_back();
+  own.emplace_back("zoo:growing-cache");
+  const std::string both = lab(own).out;
+  EXPECT_THAT(both, HasSubstr("utilisation, worst"));
+  EXPECT_THAT(both, HasSubstr(" at growing-cache"));
+  EXPECT_THAT(both, HasSubstr("1 file\n")) << "a column for files";
+}
+
+TEST_F(Lab, ReplaysEveryDeviceOfASnapshotOrOne) {
+  const std::string file = folder_.file("two.json"), page = folder_.file("page");
+  const auto segment = [](int device) {
+    return R"({"device": )" + std::to_string(device) +
+           R"(, "address": 4096, "total_size": 4096, "stream": 0, "blocks": [)"
+           R"({"size": 4096, "requested_size": 4000, "state": "active_allocated"}]})";
+  };
+  write_bytes(file, R"({"segments": [)" + segment(0) + ", " + segment(2) + R"(], "device_traces": [[], [], []]})");
+  EXPECT_THAT(lab({"replay", file}).out, AllOf(HasSubstr("two cuda:0: "), HasSubstr("two cuda:2: ")));
+  EXPECT_THAT(lab({"replay", file, "--device", "2"}).out,
+              AllOf(Not(HasSubstr("cuda:0")), HasSubstr("workload  two: ")));
+  EXPECT_EQ(lab({"replay", file, "--device", "1"}).sentence(), "[lab] --device 1: " + file + " holds cuda:0, cuda:2\n");
+  for (const std::vector<std::string> extra : {std::vector<std::string>{}, {"--place"}}) {
+    std::vector<std::string> command{"report", file, "-o", page, "--no-policies"};
+    command.insert(command.end(), extra.begin(), extra.end());
+    EXPECT_EQ(lab(command).sentence(), "[lab] " + file + " holds 2 devices: choose one by --device\n");
+    command.insert(command.end(), {"--device", "0"});
+    EXPECT_EQ(lab(command).code, 0);
+  }
+}
+
+TEST_F(Lab, ReplaysAFailedRequestIfAsked) {
+  const std::string file = folder_.file("failed.csv");
+  write_bytes(file,
+              "Thread,Time,Action,Pointer,Size,Stream\n"
+              "1,00:00:00.0,allocate,0x1000,1000,0\n"
+              "1,00:00:00.1,allocate failure,(nil),1073741824,0\n");
+  EXPECT_EQ(lab({"replay", file, "--capacity", "1GiB"}).code, 0);
+  EXPECT_EQ(lab({"replay", file, "--capacity", "1GiB", "--with-failed"}).code, 3);
+  EXPECT_EQ(lab({"replay", file, "--capacity", "2GiB", "--with-failed"}).code, 0);
 }
 
 TEST_F(Lab, RefusesTruncatedAndForeignFiles) {

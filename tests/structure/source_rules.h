@@ -19,7 +19,7 @@ std::vector<SourceFile> read_sources(const std::filesystem::path& root);
 /// A layer includes only its own headers and those of lower layers, by their paths from the root of the tree.
 std::vector<std::string> floor_violations(const std::vector<SourceFile>& files);
 
-/// The headers that poolgrad.h and allocator/laboratory.h reach are public: they contain #pragma once and include
+/// The headers that poolgrad.h and allocator/lab/laboratory.h reach are public: they contain #pragma once and include
 /// neither third-party headers nor internal ones. poolgrad.h lists at most 45.
 std::vector<std::string> public_header_violations(const std::vector<SourceFile>& files);
 

@@ -56,7 +56,8 @@ if (data.notes.length) {
 
 const colourChoice = byId("colour");
 for (const name of Object.keys(colourings)) colourChoice.append(new Option(name, name));
-colourChoice.value = data.categories_used > 1 ? "category" : data.scopes.length > 2 ? "scope" : "size";
+colourChoice.value = data.categories_used > 1 ? "category" : data.locations.length > 2 ? "call site"
+  : data.scopes.length > 2 ? "scope" : "size";
 colourChoice.addEventListener("change", () => recolour(colourChoice.value));
 
 const paintLegends = () => {

@@ -1,4 +1,4 @@
-#include "allocator/trace/trace_file.h"
+#include "allocator/lab/formats/trace_file.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,0 +1,489 @@
+#include "allocator/lab/formats/trace_file.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <optional>
+#include <span>
+#include <unordered_map>
+#include <utility>
+
+#include "allocator/base/number.h"
+#include "allocator/base/printable.h"
+#include "allocator/error.h"
+#include "allocator/lab/formats/address_map.h"
+#include "allocator/lab/formats/trace_parts.h"
+#include "allocator/lab/formats/value_tree.h"
+
+namespace poolgrad {
+
+namespace {
+
+Category category_of(std::string_view name) {
+  if (name == "temporary") return Category::temp;  // the name that PyTorch's profiler has for it
+  for (std::size_t i = 0; i < category_count; ++i)
+    if (name == to_string(static_cast<Category>(i))) return static_cast<Category>(i);
+  return Category::unknown;
+}
+
+// Frames of the unwinder itself, which the public viewer hides too.
+bool is_unwinder(std::string_view function) {
+  for (const std::string_view part : {"unwind::unwind", "CapturedTraceback::gather", "gather_with_cpp"})
+    if (function.find(part) != std::string_view::npos) return true;
+  return false;
+}
+
+void append_to_path(std::string& path, std::string_view name) {
+  if (!path.empty() && !name.empty()) path += '.';
+  path += name;
+}
+
+// The trace of one device as read so far.
+struct DeviceTrace {
+  Trace trace;
+  TraceNames names{trace};
+  struct Origin {
+    std::uint64_t location = 0;
+    std::uint32_t scope = 0;
+  };
+  std::unordered_map<std::uint64_t, Origin> origins;           // by number of the list of frames
+  std::vector<std::pair<std::uint64_t, std::uint64_t>> steps;  // microseconds since 1970, number
+  std::uint64_t start_us = 0, first_us = UINT64_MAX;           // as the settings state it, and of the entries
+  bool has_start = false;
+  bool in_pickle = false;  // read while the pickle was parsed
+  // The newest allocation at an address.
+  struct Last {
+    std::size_t allocation = SIZE_MAX;  // index of its event; SIZE_MAX: before the trace
+    bool requested = false;             // its free
+    bool completed = false;
+    std::uint32_t annotation = 0;  // scope of an allocation before the trace
+  };
+  AddressMap<Last> last;
+};
+
+class SnapshotReader {
+ public:
+  SnapshotReader(std::string_view bytes, const std::string& path)
+      : bytes_(bytes),
+        path_(path),
+        tree_(bytes.size()),
+        in_(tree_, path),
+        text_budget_((std::size_t{1} << 20) + 16 * bytes.size()) {}
+
+  std::vector<Trace> read() {
+    if (bytes_.starts_with('\x80')) {
+      read_pickle(bytes_, path_, tree_, [&](std::size_t list, std::size_t index, std::span<const Value> pairs) {
+        DeviceTrace& on = device(list);
+        // Only pages that are used take memory.
+        if (on.trace.events.capacity() == 0) on.trace.events.reserve(bytes_.size() / 40);
+        on.in_pickle = true;
+        in_.at = {"device_traces", list, "", index};
+        read_entry(on, pairs);
+      });
+    } else {
+      read_json(bytes_, path_, tree_);
+    }
+    const Value root = tree_.root;
+    if (root.kind == ValueKind::list) {
+      read_segments(root);
+      return finish();
+    }
+    if (root.kind != ValueKind::dict) in_.fail("a snapshot is a dictionary or a list");
+    const Value* segments = in_.find(root, "segments");
+    const Value* traces = in_.find(root, "device_traces");
+    if (segments == nullptr && traces == nullptr)
+      in_.fail(in_.find(root, "traceEvents") != nullptr
+                   ? "a Chrome trace cannot be read back"
+                   : "not a memory snapshot: neither 'segments' nor 'device_traces'");
+    if (const Value* settings = in_.find(root, "allocator_settings")) read_settings(*settings);
+    // Entries come first, as from a pickle, so that both number names alike.
+    if (traces != nullptr) read_traces(*traces);
+    if (segments != nullptr) read_segments(*segments);
+    if (const Value* annotations = in_.find(root, "external_annotations")) read_annotations(*annotations);
+    return finish();
+  }
+
+ private:
+  DeviceTrace& device(std::uint64_t index) {
+    if (index > 255) in_.fail("device " + std::to_string(index) + ", but indices end at 255");
+    const auto [entry, added] = devices_.try_emplace(index);
+    if (added) entry->second.trace.device = {DeviceType::cuda, static_cast<std::uint8_t>(index)};
+    return entry->second;
+  }
+
+  // Limits memory: a few bytes of the file can refer to a long text repeatedly.
+  std::string copy(std::string_view text) {
+    if (text.size() > text_budget_) in_.fail("texts that are repeated too often");
+    text_budget_ -= text.size();
+    return std::string(text);
+  }
+
+  // The location and scope in a list of frames.
+  struct Frames {
+    std::optional<Value> innermost;  // frame, of a Python file if there is one
+    std::string scope;
+  };
+
+  // All devices may share one long list, so each is read once.
+  const Frames& read_frames(Value list) {
+    const auto [entry, added] = frames_.try_emplace(list.bits);
+    Frames& frames = entry->second;
+    if (!added) return frames;
+    bool in_python = false;
+    std::vector<std::string_view> scopes;  // innermost first
+    for (const Value item : std::as_const(tree_).items(list)) {
+      const Value frame = in_.dictionary(item);
+      const std::string_view file = in_.text(frame, "filename", "");
+      if (file == "scope" && in_.number(frame, "line", 0) == 0) {
+        scopes.push_back(in_.text(frame, "name", ""));
+      } else if (is_unwinder(in_.text(frame, "name", ""))) {
+        continue;
+      } else if (!frames.innermost || (file.ends_with(".py") && !in_python)) {
+        frames.innermost = frame;
+        in_python = file.ends_with(".py");
+      }
+    }
+    for (std::size_t i = scopes.size(); i-- > 0;) frames.scope += copy(scopes[i]) + (i > 0 ? "." : "");
+    return frames;
+  }
+
+  DeviceTrace::Origin origin(DeviceTrace& device, Value list) {
+    const auto known = device.origins.find(list.bits);
+    if (known != device.origins.end()) return known->second;
+    const Frames& frames = read_frames(list);
+    DeviceTrace::Origin origin;
+    if (frames.innermost) {
+      const std::uint64_t line = std::min<std::uint64_t>(in_.number(*frames.innermost, "line", 0), UINT32_MAX);
+      origin.location =
+          device.names.location(copy(in_.text(*frames.innermost, "filename", "")),
+                                copy(in_.text(*frames.innermost, "name", "")), static_cast<std::uint32_t>(line));
+    }
+    origin.scope = device.names.scope(copy(frames.scope));
+    device.origins.emplace(list.bits, origin);
+    return origin;
+  }
+
+  // The scope `base` inside the private pool of an element (a CUDA graph's), with its metadata as innermost part.
+  std::uint32_t scope_of(DeviceTrace& on, Value pool, Value metadata, std::uint32_t base) {
+    std::string path;
+    if (pool.kind == ValueKind::list) {
+      const std::span<const Value> id = std::as_const(tree_).items(pool);
+      if (id.size() != 2 || id[0].kind != ValueKind::integer || id[1].kind != ValueKind::integer)
+        in_.fail("the id of a pool is not two whole numbers");
+      if (id[0].bits != 0 || id[1].bits != 0)
+        path = "pool " + std::to_string(id[0].bits) + "," + std::to_string(id[1].bits);
+    }
+    const std::string_view added = text_or_nothing(metadata);
+    if (path.empty() && added.empty()) return base;
+    append_to_path(path, on.trace.scopes[base]);
+    append_to_path(path, added);
+    return on.names.scope(copy(path));
+  }
+  std::string_view text_or_nothing(Value value) const {
+    return value.kind == ValueKind::text ? tree_.text_of(value) : std::string_view();
+  }
+
+  void read_segments(Value list) {
+    in_.for_each(list, "segments",
+                 [&](Value segment, std::size_t index) { read_segment(in_.dictionary(segment), index); });
+  }
+
+  void read_segment(Value segment, std::size_t index) {
+    DeviceTrace& on = device(in_.number(segment, "device", 0));
+    const std::uint64_t stream = in_.number(segment, "stream", 0), total = in_.number(segment, "total_size");
+    const Value blocks = in_.need(segment, "blocks");
+    const Value* pool = in_.find(segment, "segment_pool_id");
+    std::uint64_t address = in_.number(segment, "address", 0), left = total;
+    if (total > UINT64_MAX - address) in_.fail("addresses beyond 64 bits");
+    std::size_t number = 0;
+    for (const Value block : in_.list(blocks, "blocks")) {
+      in_.at = {"segments", index, ".blocks", number++};
+      const std::uint64_t size = in_.number(in_.dictionary(block), "size");
+      if (size == 0 || size > left) in_.fail("a block of " + std::to_string(size) + " bytes");
+      BlockSnapshot& entry = on.trace.blocks.emplace_back(read_block(on, block, size));
+      entry.address = address;
+      entry.stream = stream;
+      if (entry.is_held() && pool != nullptr) entry.tag.scope = scope_of(on, *pool, {}, entry.tag.scope);
+      entry.window = index;
+      address += size;
+      left -= size;
+    }
+    in_.at = {"segments", index};
+    if (left != 0) in_.fail("its blocks are " + std::to_string(left) + " bytes fewer than total_size");
+  }
+
+  BlockSnapshot read_block(DeviceTrace& on, Value block, std::uint64_t size) {
+    BlockSnapshot entry;
+    entry.size = size;
+    const std::string_view state = in_.text(block, "state");
+    if (state == "inactive") return entry;
+    if (state == "active_allocated") {
+      entry.state = BlockState::live;
+    } else if (state == "active_pending_free" || state == "active_awaiting_free") {
+      entry.state = BlockState::pending;
+    } else {
+      in_.fail("unknown state " + in_quotes(state));
+    }
+    // In old snapshots a block has the history of its address, newest first.
+    Value source = block;
+    const Value* history = in_.find(block, "history");
+    if (history != nullptr && history->kind == ValueKind::list && !std::as_const(tree_).items(*history).empty())
+      source = in_.dictionary(std::as_const(tree_).items(*history).front());
+    entry.requested = in_.number(block, "requested_size", in_.number(source, "real_size", size));
+    if (entry.requested > size) in_.fail("requested_size is above size");
+    entry.tag.category = category_of(in_.text(block, "category", ""));
+    const Value* frames = in_.frames(in_.find(block, "frames") != nullptr ? block : source);
+    if (frames != nullptr) entry.tag.scope = origin(on, *frames).scope;
+    return entry;
+  }
+
+  void read_traces(Value list) {
+    in_.for_each(list, "device_traces", [&](Value entries, std::size_t index) {
+      const std::span<const Value> items = in_.list(entries, "device_traces");
+      for (std::size_t i = 0; i < items.size(); ++i) {
+        in_.at = {"device_traces", index, "", i};
+        if (device(index).in_pickle) {
+          if (items[i].kind != ValueKind::none) in_.fail("entries of several forms");
+          continue;
+        }
+        read_entry(device(index), std::as_const(tree_).items(in_.dictionary(items[i])));
+      }
+    });
+  }
+
+  std::uint64_t nanoseconds(const DeviceTrace& on, std::uint64_t time_us) const {
+    const std::uint64_t since = time_us < on.start_us ? 0 : time_us - on.start_us;
+    if (since > UINT64_MAX / 1000) in_.fail("a time beyond 64 bits");
+    return since * 1000;
+  }
+
+  // The keys of entries, and the texts of their values.
+  enum class Key : std::uint8_t {
+    action,
+    time_us,
+    addr,
+    device_free,
+    size,
+    stream,
+    category,
+    frames,
+    pool_id,
+    segment_pool_id,
+    user_metadata,
+    other
+  };
+  static constexpr std::size_t key_count = static_cast<std::size_t>(Key::other);
+  struct Meaning {
+    Key key = Key::other;
+    bool acts = false;  // names a kind
+    TraceKind kind = TraceKind::allocate;
+    Category category = Category::unknown;
+    bool completes = false;  // the old name of both halves of a free
+    bool annotates = false;
+  };
+
+  static Meaning meaning_of(std::string_view text) {
+    static constexpr std::array<std::string_view, key_count> keys = {
+        "action",   "time_us", "addr",    "device_free",     "size",         "stream",
+        "category", "frames",  "pool_id", "segment_pool_id", "user_metadata"};
+    static const std::unordered_map<std::string_view, TraceKind> kinds = {{"alloc", TraceKind::allocate},
+                                                                          {"free_requested", TraceKind::free_requested},
+                                                                          {"free", TraceKind::free_requested},
+                                                                          {"free_completed", TraceKind::free_completed},
+                                                                          {"segment_alloc", TraceKind::segment_map},
+                                                                          {"segment_map", TraceKind::segment_map},
+                                                                          {"segment_free", TraceKind::segment_unmap},
+                                                                          {"segment_unmap", TraceKind::segment_unmap},
+                                                                          {"oom", TraceKind::out_of_memory}};
+    Meaning meaning;
+    meaning.key = static_cast<Key>(std::ranges::find(keys, text) - keys.begin());
+    meaning.category = category_of(text);
+    const auto kind = kinds.find(text);
+    meaning.acts = kind != kinds.end();
+    if (meaning.acts) meaning.kind = kind->second;
+    meaning.completes = text == "free";
+    meaning.annotates = text == "annotate";
+    return meaning;
+  }
+
+  // Texts have numbers, so each is compared once.
+  const Meaning& meaning(Value text) {
+    while (meanings_.size() <= text.bits)
+      meanings_.push_back(
+          meaning_of(std::as_const(tree_).text_of({ValueKind::text, false, std::uint64_t{meanings_.size()}})));
+    return meanings_[text.bits];
+  }
+
+  void read_entry(DeviceTrace& on, std::span<const Value> pairs) {
+    if (pairs.size() > 128) in_.fail("a dictionary of more than 64 keys");
+    std::array<Value, key_count + 1> values{};
+    for (std::size_t i = 0; i + 1 < pairs.size(); i += 2)
+      if (pairs[i].kind == ValueKind::text) values[static_cast<std::size_t>(meaning(pairs[i]).key)] = pairs[i + 1];
+    const auto value = [&](Key key) { return values[static_cast<std::size_t>(key)]; };
+    const auto has = [&](Key key) { return value(key).kind != ValueKind::none; };
+    const auto number = [&](Key key, const char* name) {
+      if (!has(key)) in_.fail("no '" + std::string(name) + "'");
+      return in_.number_of(value(key), name);
+    };
+    const std::uint64_t time = has(Key::time_us) ? number(Key::time_us, "time_us") : 0;
+    on.first_us = std::min(on.first_us, time);
+    if (!has(Key::action)) in_.fail("no 'action'");
+    in_.text_of(value(Key::action), "action");
+    const Meaning acts = meaning(value(Key::action));
+    if (acts.annotates) return annotate(on, number(Key::addr, "addr"), value(Key::user_metadata));
+    if (!acts.acts) return;
+    const bool failed = acts.kind == TraceKind::out_of_memory;
+    TraceEvent event{.time = time,
+                     .address = failed ? number(Key::device_free, "device_free") : number(Key::addr, "addr"),
+                     .size = number(Key::size, "size"),
+                     .kind = acts.kind};
+    if (!failed && event.size > UINT64_MAX - event.address) in_.fail("addresses beyond 64 bits");
+    event.stream = on.names.stream(has(Key::stream) ? number(Key::stream, "stream") : 0);
+    if (has(Key::category)) {
+      in_.text_of(value(Key::category), "category");
+      event.category = meaning(value(Key::category)).category;
+    }
+    if (has(Key::frames)) {
+      if (value(Key::frames).kind != ValueKind::list) in_.fail("'frames' is not a list");
+      const DeviceTrace::Origin from = origin(on, value(Key::frames));
+      event.location = from.location;
+      event.scope = from.scope;
+    }
+    const Value pool = value(has(Key::pool_id) ? Key::pool_id : Key::segment_pool_id);
+    event.scope = scope_of(on, pool, value(Key::user_metadata), event.scope);
+    add(on, event);
+    if (acts.completes) {
+      event.kind = TraceKind::free_completed;
+      add(on, event);
+    }
+  }
+
+  // A free that completes without a request gets one: its request is older than the ring, or was not recorded.
+  static void add(DeviceTrace& on, TraceEvent event) {
+    const bool allocates = event.kind == TraceKind::allocate, completes = event.kind == TraceKind::free_completed;
+    if (allocates || completes || event.kind == TraceKind::free_requested) {
+      DeviceTrace::Last* last = on.last.find(event.address);
+      if (last == nullptr) {
+        on.last.insert(event.address, {});
+        last = on.last.find(event.address);
+      }
+      if (allocates) {
+        *last = {.allocation = on.trace.events.size()};
+      } else {
+        if (last->allocation == SIZE_MAX && last->annotation != 0) event.scope = last->annotation;
+        if (completes && !last->requested && !last->completed) {
+          event.kind = TraceKind::free_requested;
+          on.trace.events.push_back(event);
+          event.kind = TraceKind::free_completed;
+        }
+        last->requested = !completes;
+        last->completed = completes;
+      }
+    }
+    on.trace.events.push_back(event);
+  }
+
+  // The metadata becomes the innermost part of the scope of the allocation at that address.
+  void annotate(DeviceTrace& on, std::uint64_t address, Value metadata) {
+    DeviceTrace::Last* last = on.last.find(address);
+    if (last == nullptr) {
+      on.last.insert(address, {});
+      last = on.last.find(address);
+    }
+    std::uint32_t& scope = last->allocation == SIZE_MAX ? last->annotation : on.trace.events[last->allocation].scope;
+    std::string path = on.trace.scopes[scope];
+    append_to_path(path, text_or_nothing(metadata));
+    scope = on.names.scope(copy(path));
+  }
+
+  void read_annotations(Value list) {
+    in_.for_each(list, "external_annotations", [&](Value item, std::size_t) {
+      const Value annotation = in_.dictionary(item);
+      const std::string_view name = in_.text(annotation, "name", "");
+      if (!name.starts_with("step ") || in_.text(annotation, "stage", "") != "START") return;
+      if (const auto number = number_in<std::uint64_t>(name.substr(5)))
+        device(in_.number(annotation, "device", 0)).steps.emplace_back(in_.number(annotation, "time_us", 0), *number);
+    });
+  }
+
+  void read_settings(Value settings) {
+    in_.at = {"allocator_settings"};
+    const Value* own = in_.find(settings, "poolgrad");
+    const Value* overflowed = in_.find(settings, "trace_alloc_overflowed");
+    overflowed_ = overflowed != nullptr && overflowed->kind == ValueKind::boolean && overflowed->bits != 0;
+    if (own == nullptr) return;
+    for (const Value item : in_.list(*own, "poolgrad")) {
+      const Value dict = in_.dictionary(item);
+      Device named;
+      try {
+        named = Device::parse(in_.text(dict, "device"));
+      } catch (const ValueError& error) {
+        in_.fail(error.what());
+      }
+      DeviceTrace& on = device(named.index);
+      on.trace.device = named;
+      on.trace.settings = copy(in_.text(dict, "allocator", ""));
+      on.trace.lost = in_.number(dict, "lost", 0);
+      on.start_us = in_.number(dict, "start_us", 0);
+      on.has_start = true;
+    }
+  }
+
+  // Inserts steps before other events of the same microsecond.
+  void insert_steps(DeviceTrace& on) {
+    if (on.steps.empty()) return;
+    std::ranges::stable_sort(on.steps);
+    std::vector<TraceEvent> events;
+    events.reserve(on.trace.events.size() + on.steps.size());
+    auto step = on.steps.begin();
+    const auto insert_until = [&](std::uint64_t time) {
+      for (; step != on.steps.end() && nanoseconds(on, step->first) <= time; ++step)
+        events.push_back({.time = nanoseconds(on, step->first), .size = step->second, .kind = TraceKind::step});
+    };
+    for (const TraceEvent& event : on.trace.events) {
+      insert_until(event.time);
+      events.push_back(event);
+    }
+    insert_until(UINT64_MAX);
+    on.trace.events = std::move(events);
+  }
+
+  std::vector<Trace> finish() {
+    std::vector<Trace> traces;
+    in_.at = {"device_traces"};
+    for (auto& [index, on] : devices_) {
+      if (!on.has_start && on.first_us != UINT64_MAX) on.start_us = on.first_us;
+      on.trace.start_us = on.start_us;
+      for (TraceEvent& event : on.trace.events) event.time = nanoseconds(on, event.time);
+      if (overflowed_ && on.trace.lost == 0 && !on.has_start) on.trace.lost = 1;
+      insert_steps(on);
+      if (on.trace.streams.empty()) on.trace.streams.push_back(0);
+      std::ranges::stable_sort(on.trace.blocks, {}, &BlockSnapshot::address);
+      for (BlockSnapshot& block : on.trace.blocks)
+        if (const auto* last = on.last.find(block.address);
+            block.is_held() && last != nullptr && last->allocation == SIZE_MAX && last->annotation != 0)
+          block.tag.scope = last->annotation;
+      number_allocations(on.trace);
+      traces.push_back(std::move(on.trace));
+    }
+    return traces;
+  }
+
+  std::string_view bytes_;
+  const std::string& path_;
+  ValueTree tree_;
+  SnapshotElements in_;
+  std::size_t text_budget_;
+  bool overflowed_ = false;
+  std::map<std::uint64_t, DeviceTrace> devices_;
+  std::unordered_map<std::uint64_t, Frames> frames_;  // by number of the list
+  std::vector<Meaning> meanings_;                     // by number of the text
+};
+
+}  // namespace
+
+std::vector<Trace> decode_pytorch_snapshot(std::string_view bytes, const std::string& path) {
+  return SnapshotReader(bytes, path).read();
+}
+
+}  // namespace poolgrad

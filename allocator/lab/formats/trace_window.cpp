@@ -1,0 +1,295 @@
+#include "allocator/lab/formats/trace_window.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "allocator/lab/formats/trace_parts.h"
+
+namespace poolgrad {
+
+namespace {
+
+/// Disjoint address ranges; adjacent ranges merge.
+class AddressRanges {
+ public:
+  /// Returns false, changing nothing, if any byte is already present.
+  bool add(std::uint64_t begin, std::uint64_t end) {
+    if (begin >= end) return false;
+    auto after = ranges_.lower_bound(begin);
+    if (after != ranges_.end() && after->first < end) return false;
+    if (after != ranges_.begin()) {
+      const auto before = std::prev(after);
+      if (before->second > begin) return false;
+      if (before->second == begin) {
+        begin = before->first;
+        ranges_.erase(before);
+      }
+    }
+    if (after != ranges_.end() && after->first == end) {
+      end = after->second;
+      ranges_.erase(after);
+    }
+    ranges_.emplace(begin, end);
+    return true;
+  }
+  /// Returns false, changing nothing, if any byte is missing.
+  bool remove(std::uint64_t begin, std::uint64_t end) {
+    if (!contains(begin, end)) return false;
+    const auto range = std::prev(ranges_.upper_bound(begin));
+    const auto [whole_begin, whole_end] = *range;
+    ranges_.erase(range);
+    if (whole_begin < begin) ranges_.emplace(whole_begin, begin);
+    if (end < whole_end) ranges_.emplace(end, whole_end);
+    return true;
+  }
+  bool contains(std::uint64_t begin, std::uint64_t end) const {
+    const auto after = ranges_.upper_bound(begin);
+    return begin < end && after != ranges_.begin() && std::prev(after)->second >= end;
+  }
+
+  const std::map<std::uint64_t, std::uint64_t>& ranges() const { return ranges_; }
+
+ private:
+  std::map<std::uint64_t, std::uint64_t> ranges_;  // begin -> end
+};
+
+// 0 if the range would wrap around.
+std::uint64_t end_of(std::uint64_t address, std::uint64_t size) {
+  return size > std::numeric_limits<std::uint64_t>::max() - address ? 0 : address + size;
+}
+
+/// The state of a pool at one moment of a trace, found by undoing events from the end.
+class PoolState {
+ public:
+  static constexpr std::size_t none = std::numeric_limits<std::size_t>::max();
+
+  struct Held {
+    BlockSnapshot block;                // live or pending
+    std::size_t free_requested = none;  // indices of undone events
+    std::size_t free_completed = none;
+  };
+
+  /// The state at the end of the trace. Leaves out blocks that overlap one of a lower address.
+  explicit PoolState(const Trace& trace) : trace_(trace), final_(trace.blocks) {
+    std::ranges::stable_sort(final_, {}, &BlockSnapshot::address);
+    std::uint64_t end = 0;
+    std::erase_if(final_, [&](const BlockSnapshot& block) {
+      const std::uint64_t block_end = end_of(block.address, block.size);
+      if (block.address < end || block_end <= block.address) return true;
+      end = block_end;
+      return false;
+    });
+    for (BlockSnapshot& block : final_) {
+      const std::uint64_t block_end = block.address + block.size;
+      if (windows_.empty() || windows_.back().window != block.window || windows_.back().end != block.address)
+        windows_.push_back({block.address, block.address, block.window});
+      windows_.back().end = block_end;
+      block.requested = std::min(block.requested, block.size);
+      block.tag = known(block.tag);
+      if (block.state != BlockState::uncommitted) committed_.add(block.address, block_end);
+      if (block.is_held()) hold({block});
+    }
+  }
+
+  /// Undoes the event with that index. Returns false, changing nothing, if it contradicts the state. `ended`, if given,
+  /// receives the block whose allocation was undone.
+  bool undo(const TraceEvent& event, std::size_t index, Held* ended = nullptr) {
+    const bool done = take_back(event, index, ended);
+    changed_ = changed_ || done;
+    return done;
+  }
+
+  std::uint64_t committed_bytes() const {
+    std::uint64_t bytes = 0;
+    for (const auto& [begin, end] : committed_.ranges()) bytes += end - begin;
+    return bytes;
+  }
+
+  /// All blocks by window, uncommitted ones too. Free neighbors merge once anything was undone.
+  std::vector<BlockSnapshot> blocks() const {
+    if (!changed_) return final_;
+    std::vector<BlockSnapshot> held;
+    for_each_held([&](const Held& entry) { held.push_back(entry.block); });
+    return tile_blocks(committed_by_window(), std::move(held));
+  }
+
+  template <typename Visit>
+  void for_each_held(Visit visit) const {  // by address
+    for (const auto& [address, held] : held_) visit(held);
+  }
+
+ private:
+  void hold(const Held& held) { held_.emplace(held.block.address, held); }
+  /// Whether any of these bytes belongs to a block.
+  bool is_held(std::uint64_t begin, std::uint64_t end) const {
+    const auto after = held_.lower_bound(end);
+    if (after == held_.begin()) return false;
+    const BlockSnapshot& last = std::prev(after)->second.block;
+    return last.address + last.size > begin;
+  }
+
+  Tag known(Tag tag) const {
+    return {static_cast<std::size_t>(tag.category) < category_count ? tag.category : Category::unknown,
+            tag.scope < trace_.scopes.size() ? tag.scope : 0};
+  }
+
+  bool take_back(const TraceEvent& event, std::size_t index, Held* ended) {
+    const auto at = held_.find(event.address);
+    Held* const held = at == held_.end() ? nullptr : &at->second;
+    const bool live = held != nullptr && held->block.state == BlockState::live;
+    const std::uint64_t end = end_of(event.address, event.size);
+    switch (event.kind) {
+      case TraceKind::free_completed: return held == nullptr && take_back_completion(event, index);
+      case TraceKind::free_requested:
+        if (held == nullptr || live) return false;
+        held->block.state = BlockState::live;
+        held->free_requested = index;
+        return true;
+      case TraceKind::allocate:
+        if (!live) return false;
+        if (ended != nullptr) *ended = *held;
+        held_.erase(at);
+        return true;
+      case TraceKind::segment_map: return !is_held(event.address, end) && committed_.remove(event.address, end);
+      case TraceKind::segment_unmap: return committed_.add(event.address, end);
+      case TraceKind::stage:
+      case TraceKind::out_of_memory:
+      case TraceKind::stream_use:
+      case TraceKind::stream_order:
+      case TraceKind::step: return true;
+    }
+    return false;
+  }
+
+  bool take_back_completion(const TraceEvent& event, std::size_t index) {
+    const std::uint64_t size = std::max<std::uint64_t>(event.size + event.slack, 1);
+    const std::uint64_t end = event.size > size ? 0 : end_of(event.address, size);
+    if (!committed_.contains(event.address, end) || is_held(event.address, end)) return false;
+    const BlockSnapshot block{.address = event.address,
+                              .size = size,
+                              .state = BlockState::pending,
+                              .stream = event.stream < trace_.streams.size() ? trace_.streams[event.stream] : 0,
+                              .number = event.allocation,
+                              .requested = event.size,
+                              .tag = known({event.category, event.scope})};
+    hold({.block = block, .free_completed = index});
+    return true;
+  }
+
+  // Committed ranges, split at window boundaries. Ranges outside all remaining windows get new numbers.
+  std::vector<CommittedPiece> committed_by_window() const {
+    std::size_t next_number = 0;
+    for (const CommittedPiece& window : windows_) next_number = std::max(next_number, window.window + 1);
+    std::vector<CommittedPiece> pieces;
+    auto window = windows_.begin();
+    for (const auto& [start, end] : committed_.ranges()) {
+      std::uint64_t begin = start;
+      while (begin < end) {
+        while (window != windows_.end() && window->end <= begin) ++window;
+        if (window == windows_.end() || window->begin >= end) {
+          pieces.push_back({begin, end, next_number++});
+          break;
+        }
+        if (begin < window->begin) {
+          pieces.push_back({begin, window->begin, next_number++});
+          begin = window->begin;
+        }
+        const std::uint64_t cut = std::min(end, window->end);
+        pieces.push_back({begin, cut, window->window});
+        begin = cut;
+      }
+    }
+    return pieces;
+  }
+
+  const Trace& trace_;
+  std::vector<BlockSnapshot> final_;     // by address
+  std::vector<CommittedPiece> windows_;  // by address
+  std::map<std::uint64_t, Held> held_;   // by address
+  AddressRanges committed_;
+  bool changed_ = false;
+};
+
+// Selects the events of [from, to) to keep, from the end; turns `state` from the one at `to` into the one at `from`.
+std::vector<char> select(const Trace& trace, std::size_t from, std::size_t to, std::uint64_t min_size, PoolState& state,
+                         WindowedTrace& result) {
+  std::vector<char> keep(to - from, 1);
+  const auto drop_frees_of = [&](const PoolState::Held& held) {
+    if (held.free_requested != PoolState::none) keep[held.free_requested - from] = 0;
+    if (held.free_completed != PoolState::none) keep[held.free_completed - from] = 0;
+  };
+  const auto is_small = [&](const PoolState::Held& held) {
+    return held.block.requested < min_size && held.free_completed != PoolState::none;
+  };
+  PoolState::Held ended;
+  for (std::size_t i = to; i-- > from;) {
+    if (!state.undo(trace.events[i], i, &ended)) {
+      keep[i - from] = 0;
+      ++result.contradictions;
+    } else if (trace.events[i].kind == TraceKind::allocate && is_small(ended)) {
+      keep[i - from] = 0;
+      drop_frees_of(ended);
+    }
+  }
+  state.for_each_held([&](const PoolState::Held& held) {
+    if (is_small(held))
+      drop_frees_of(held);
+    else
+      result.before.push_back(held.block);
+  });
+  result.reserved_before = state.committed_bytes();
+  return keep;
+}
+
+}  // namespace
+
+WindowedTrace cut_trace(const Trace& trace, const TraceWindow& window) {
+  const std::size_t to = std::min(window.to, trace.events.size());
+  const std::size_t from = std::min(window.from, to);
+
+  WindowedTrace result{.trace = {.device = trace.device,
+                                 .start_us = trace.start_us,
+                                 .lost = trace.lost + from,
+                                 .settings = trace.settings,
+                                 .events = {},
+                                 .streams = trace.streams,
+                                 .scopes = trace.scopes,
+                                 .locations = trace.locations,
+                                 .blocks = {}},
+                       .before = {}};
+  Trace& cut = result.trace;
+  if (cut.streams.empty()) cut.streams.push_back(0);
+  if (cut.scopes.empty()) cut.scopes.emplace_back();
+  if (cut.locations.empty()) cut.locations.emplace_back();
+
+  PoolState state(trace);
+  for (std::size_t i = trace.events.size(); i-- > to;)
+    if (!state.undo(trace.events[i], i)) ++result.contradictions;
+  cut.blocks = state.blocks();
+  // Event indices from `to` on are invalid for earlier events.
+  const std::vector<char> keep = [&] {
+    if (to == trace.events.size()) return select(trace, from, to, window.min_size, state, result);
+    Trace end;
+    end.streams = cut.streams;
+    end.scopes = cut.scopes;
+    end.blocks = cut.blocks;
+    PoolState state_at_end(end);
+    return select(trace, from, to, window.min_size, state_at_end, result);
+  }();
+
+  cut.events.reserve(static_cast<std::size_t>(std::count(keep.begin(), keep.end(), 1)));
+  std::uint64_t time = 0;
+  for (std::size_t i = from; i < to; ++i) {
+    if (keep[i - from] == 0) continue;
+    TraceEvent& event = cut.events.emplace_back(trace.events[i]);
+    event.time = time = std::max(time, event.time);
+    if (event.stream >= cut.streams.size()) event.stream = 0;
+    if (event.scope >= cut.scopes.size()) event.scope = 0;
+    if (event.location >= cut.locations.size()) event.location = 0;
+    if (static_cast<std::size_t>(event.category) >= category_count) event.category = Category::unknown;
+  }
+  return result;
+}
+
+}  // namespace poolgrad
