@@ -1,10 +1,13 @@
 #include "nn/schedule.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <numbers>
 #include <utility>
 
+#include "allocator/base/number.h"
 #include "allocator/base/printable.h"
 #include "allocator/error.h"
 
@@ -42,6 +45,37 @@ std::string to_string(Schedule::Kind kind) {
   for (const auto& [known, name] : schedule_names)
     if (kind == known) return name;
   return "invalid";
+}
+
+std::int64_t ContextWarmup::context(std::int64_t step, std::int64_t whole) const {
+  const auto stage = std::ranges::lower_bound(stages, step, {}, &Stage::last_step);
+  return stage == stages.end() ? whole : stage->context;
+}
+
+void ContextWarmup::check(std::int64_t whole) const {
+  Stage before;
+  for (const Stage& stage : stages) {
+    if (stage.context <= before.context || stage.context >= whole || stage.last_step <= before.last_step)
+      throw ValueError(
+          fmt::format("[context warm-up] contexts must rise to less than {}, and steps must rise, but {} up to step {} "
+                      "follows {} up to step {}",
+                      whole, stage.context, stage.last_step, before.context, before.last_step));
+    before = stage;
+  }
+}
+
+ContextWarmup ContextWarmup::parse(const std::string& text) {
+  ContextWarmup warmup;
+  if (text == "none") return warmup;
+  for (const std::string& part : split(text, ',')) {
+    const std::vector<std::string> numbers = split(part, ':');
+    const auto context = number_in<std::int64_t>(numbers.front()), step = number_in<std::int64_t>(numbers.back());
+    if (numbers.size() != 2 || !context || !step)
+      throw ValueError("[context warm-up] it must be none or CONTEXT:STEP, such as 128:500,256:1000, but is " +
+                       printable(text));
+    warmup.stages.push_back({*context, *step});
+  }
+  return warmup;
 }
 
 }  // namespace poolgrad::nn

@@ -1,8 +1,9 @@
-// Learning rates over time.
+// Learning rates and contexts over time.
 #pragma once
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace poolgrad::nn {
 
@@ -28,5 +29,22 @@ struct Schedule {
   static Kind parse(const std::string& text);
 };
 std::string to_string(Schedule::Kind kind);
+
+/// Shorter contexts during the first steps (sequence length warm-up; Li et al. 2022). Without stages every step has the
+/// whole context.
+struct ContextWarmup {
+  struct Stage {
+    std::int64_t context = 0, last_step = 0;
+  };
+  std::vector<Stage> stages = {};
+
+  /// Returns the context of a step, counted from 1: that of the first stage that has not ended, else `whole`.
+  std::int64_t context(std::int64_t step, std::int64_t whole) const;
+  /// Throws ValueError unless contexts and last steps are positive and rise, the contexts to less than `whole`.
+  void check(std::int64_t whole) const;
+
+  /// "none", or stages CONTEXT:STEP separated by commas, such as "128:500,256:1000". Throws ValueError.
+  static ContextWarmup parse(const std::string& text);
+};
 
 }  // namespace poolgrad::nn

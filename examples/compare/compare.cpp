@@ -9,6 +9,7 @@
 #include <ostream>
 #include <utility>
 
+#include "allocator/base/number.h"
 #include "allocator/base/printable.h"
 #include "allocator/error.h"
 #include "examples/support/chart.h"
@@ -36,11 +37,42 @@ double CompareOptions::seconds() const {
   throw ValueError("[compare] --time must be a time such as 90s, 4min or 1h, but is " + printable(time));
 }
 
+RecallOptions CompareOptions::recall(const std::string& task) const {
+  const std::vector<std::string> parts = split(task, ':');
+  std::vector<std::int64_t> distances{256};
+  for (std::size_t i = 1; i < parts.size(); ++i) {
+    const auto number = number_in<std::int64_t>(parts[i]);
+    if (!number || *number < 1 || i > 2)
+      throw ValueError("[compare] --task must be NAME:DISTANCE:ASK, such as recall:256:1024, but is " +
+                       printable(task));
+    if (i == 1) distances.clear();
+    distances.push_back(*number);
+  }
+  const bool has_steps = train.given.contains("steps");
+  RecallOptions o;
+  o.task_name = parts.front();
+  o.distance = distances.front();
+  o.ask = distances.size() > 1 ? distances.back() : 4 * distances.front();
+  o.layers = train.layers;
+  o.attention = train.attention;
+  o.width = train.width;
+  o.heads = train.heads;
+  o.tokens = 2048;
+  o.steps = has_steps ? train.steps : 0;
+  o.seconds = has_steps ? 0 : seconds();
+  o.seed = train.seed;
+  o.device = train.device;
+  o.quiet = quiet || json == "-" || csv == "-";
+  if (train.lr > 0) o.lr = train.lr;
+  return o;
+}
+
 void CompareOptions::check() const {
   const std::vector<Contender> all = contenders();
   check_one_source(train.layers, train.given);
   seconds();
-  check_files("compare", {{"--json", json, true}, {"--html", html, quiet}}, text_files(train));
+  check_files("compare", {{"--json", json, true}, {"--csv", csv, true}, {"--html", html, quiet}}, text_files(train));
+  for (const std::string& task : tasks) of_option("--task", [&] { recall(task).check(); });
   if (train.steps < 1) throw ValueError(fmt::format("[compare] --steps must be at least 1: {}", train.steps));
   std::vector<std::string> kinds;
   for (const Contender& contender : all)
@@ -98,6 +130,10 @@ int parse_compare_options(int argc, const char* const* argv, CompareOptions& o) 
           "as \"2*window;window,causal+nope\"");
   app.get_option("--steps")->description("Steps to train each, instead of --time")->default_str("");
   auto* time = app.add_option("--time", o.time, "Time to train each, such as 90s, 4min or 1h");
+  app.add_option("--task", o.tasks,
+                 "Tasks of ./run recall to compare on, instead of a text or beside a given one: NAME or "
+                 "NAME:DISTANCE:ASK, the longest distances in training and in the test, such as mqar,recall:256:4096")
+      ->delimiter(',');
   app.add_option("--device", o.train.device, computing_device_help);
   std::vector<std::string> budgets;
   app.add_option("--budget", budgets,
@@ -105,7 +141,10 @@ int parse_compare_options(int argc, const char* const* argv, CompareOptions& o) 
                  "separated by a comma")
       ->delimiter(',');
   app.add_option("--json", o.json, "JSON report to write; - for standard output, without any other text");
-  app.add_option("--html", o.html, "HTML page to write, with curves over time and by position");
+  app.add_option("--csv", o.csv,
+                 "CSV file to write: the loss by position of each kind, and its right answers by distance; - as for "
+                 "--json");
+  app.add_option("--html", o.html, "HTML page to write, with curves over time, by position and by distance");
   app.add_flag("--quiet", o.quiet, "Print only errors");
   const int code = parse_command_line(app, argc, argv);
   const bool has_steps = app.get_option("--steps")->count() > 0;
@@ -125,7 +164,8 @@ nn::StepRecord median_step(std::vector<nn::StepRecord> steps) {
 }
 
 /// The median step time, measured on a temporary model.
-double seconds_per_step(const TrainOptions& options) {
+double seconds_per_step(TrainOptions options) {
+  options.context_warmup = "none";
   const PreparedRun run(options);
   run.trainer->step();  // warm-up
   std::vector<nn::StepRecord> steps;
@@ -194,13 +234,17 @@ std::string table_of(const CompareOptions& options, const std::vector<Compared>&
 /// The settings common to all runs.
 std::map<std::string, std::string> common_configuration(const CompareOptions& options) {
   auto common = options.of(options.contenders().front()).configuration();
-  common.erase(options.train.layers.is_number() ? "attention" : "layers");
+  common.erase("attention");
+  if (!options.train.layers.is_number()) common.erase("layers");
   return common;
 }
 
-Json json_of(const CompareOptions& options, const std::vector<Compared>& all) {
-  Json report{{"config", common_configuration(options)}, {"kinds", Json::array()}};
+Json json_of(const CompareOptions& options, const Comparison& comparison) {
+  const std::vector<Compared>& all = comparison.kinds;
+  Json report{{"config", common_configuration(options)}, {"kinds", Json::array()}, {"tasks", Json::array()}};
   if (!options.train.given.contains("steps")) report["config"]["time"] = options.time;
+  for (const ComparedTask& task : comparison.tasks) report["tasks"].push_back(recall_json(task.options, task.results));
+  if (all.empty()) return report;
   const nn::Baselines& counted = judged(all).baselines;
   report["baselines"] = {{"unigram", counted.unigram}, {"bigram", counted.bigram}, {"trigram", counted.trigram}};
   for (const Compared& one : all) {
@@ -224,15 +268,32 @@ Json json_of(const CompareOptions& options, const std::vector<Compared>& all) {
   return report;
 }
 
-std::string page_of(const CompareOptions& options, const std::vector<Compared>& all) {
-  Chart over_time{.x_name = "seconds of training", .series = {}, .height = 280, .y_text = [](double y) {
-                    return fmt::format("{:.2f}", y);
-                  }};
+/// Tidy: a row for each number. A loss is that of tokens with at most `distance` tokens of context.
+std::string csv_of(const Comparison& comparison) {
+  std::string text = "measure,attention,distance,value\n";
+  for (const Compared& one : comparison.kinds)
+    for (const nn::PositionLoss& part : one.result.by_position)
+      text += fmt::format("loss,{},{},{}\n", csv_cell(one.kind), part.last, part.loss);
+  for (const ComparedTask& task : comparison.tasks)
+    for (const RecallResult& result : task.results)
+      for (const RecallScore& score : result.scores)
+        text += fmt::format("{},{},{},{}\n", task.options.task_name, csv_cell(result.attention), score.distance,
+                            score.accuracy());
+  return text;
+}
+
+std::string section(const std::string& title, const Chart& chart) {
+  return fmt::format("<section><h2>{}</h2>\n{}</section>\n", title, chart_svg(chart));
+}
+
+std::string charts_of_text(const CompareOptions& options, const std::vector<Compared>& all) {
+  const auto loss = [](double y) { return fmt::format("{:.2f}", y); };
+  Chart over_time{.x_name = "seconds of training", .series = {}, .height = 280, .y_text = loss};
   Chart by_position{.x_name = fmt::format("{} of context", unit_of(options.train.tokenizer)),
                     .series = {},
                     .log_x = true,
                     .height = 280,
-                    .y_text = [](double y) { return fmt::format("{:.2f}", y); }};
+                    .y_text = loss};
   for (std::size_t i = 0; i < all.size(); ++i) {
     const nn::TrainResult& r = all[i].result;
     const int colour = static_cast<int>(i % 6);
@@ -252,56 +313,94 @@ std::string page_of(const CompareOptions& options, const std::vector<Compared>& 
   }
   const nn::Baselines& counted = judged(all).baselines;
   over_time.levels = {{"bigram", counted.bigram}, {"trigram", counted.trigram}};
-  // A separate table for the losses by position, for narrow windows.
+  return section("Validation loss over time", over_time) + section("Does more context help?", by_position);
+}
+
+/// The table of the text, and one of the losses by position, for narrow windows.
+std::pair<std::string, std::string> tables_of_text(const CompareOptions& options, const std::vector<Compared>& all) {
   constexpr std::size_t common = 6;
-  const std::vector<std::string> names = headers(all);
-  std::vector<std::string> first_names(names.begin(), names.begin() + common),
-      second_names(names.begin() + common, names.end());
-  first_names.front() = "attention";
-  second_names.insert(second_names.begin(), "attention");
-  std::string first_rows, second_rows;
+  std::vector<std::string> names = headers(all);
+  names.front() = "attention";
+  std::string rows, rows_by_context;
   for (const Compared& one : all) {
     std::vector<std::string> row = cells(one, names.size());
     for (std::string& cell : row) cell = escaped(cell);
-    std::vector<std::string> first(row.begin(), row.begin() + common), second(row.begin() + common, row.end());
-    first.front() = fmt::format("{}<small>{}</small>", escaped(one.kind), row.front());
-    second.insert(second.begin(), escaped(one.kind));
-    first_rows += html_row(first);
-    second_rows += html_row(second);
+    std::vector<std::string> by_context(row.begin() + common, row.end());
+    by_context.insert(by_context.begin(), escaped(one.kind));
+    rows_by_context += html_row(by_context);
+    row.resize(common);
+    row.front() = fmt::format("{}<small>{}</small>", by_context.front(), row.front());
+    rows += html_row(row);
   }
-  const std::string by_context =
-      second_names.size() == 1
-          ? ""
-          : fmt::format("<h2>Validation loss by context</h2>\n<p>Nats per byte, by {} of context.</p>\n",
-                        unit_of(options.train.tokenizer)) +
-                html_table(second_names, second_rows);
-  std::string errors;
-  for (const Compared& one : all)
-    if (const std::string& error = one.result.error; !error.empty())
-      errors += fmt::format("<p>{}: {}</p>\n", escaped(one.kind), escaped(nn::first_line(error)));
-  std::string settings;
-  for (const auto& [name, value] : common_configuration(options)) settings += html_row({escaped(name), escaped(value)});
-  return html_page("poolgrad: kinds of attention", "",
-                   "<h1>Kinds of attention</h1>\n" + html_table(first_names, first_rows) + errors +
-                       "<p>ms/step and tok/s of the median step; nats per byte of all validation text.</p>\n" +
-                       "<div class=\"charts\">\n<section><h2>Validation loss over time</h2>\n" + chart_svg(over_time) +
-                       "</section>\n<section><h2>Does more context help?</h2>\n" + chart_svg(by_position) +
-                       "</section></div>\n" + by_context + "<h2>All options</h2>\n" +
-                       html_table({"option", "value"}, settings));
+  std::string by_context;
+  if (names.size() > common) {
+    std::vector<std::string> positions(names.begin() + common, names.end());
+    positions.insert(positions.begin(), "attention");
+    by_context = fmt::format("<h2>Validation loss by context</h2>\n<p>Nats per byte, by {} of context.</p>\n",
+                             unit_of(options.train.tokenizer)) +
+                 html_table(positions, rows_by_context);
+  }
+  names.resize(common);
+  return {html_table(names, rows) +
+              "<p>ms/step and tok/s of the median step; nats per byte of all validation "
+              "text.</p>\n",
+          by_context};
 }
 
-}  // namespace
+std::string table_of_task(const ComparedTask& task) {
+  std::vector<std::string> names{"attention"};
+  std::string rows;
+  for (const RecallResult& result : task.results) {
+    std::vector<std::string> row{
+        fmt::format("{}<small>{}</small>", escaped(result.attention), escaped(result.pattern))};
+    if (names.size() == 1)
+      for (const RecallScore& score : result.scores) names.push_back(std::to_string(score.distance));
+    for (const RecallScore& score : result.scores) row.push_back(format_percent(score.accuracy()));
+    row.resize(std::max(row.size(), names.size()));
+    rows += html_row(row);
+  }
+  const nn::SequenceTask size = task.options.task();
+  return fmt::format(
+             "<h2>{}: right answers by distance</h2>\n<p>{} in a sequence, trained at distances up to {}; chance "
+             "{}.</p>\n",
+             task.options.task_name, plural(size.pairs, size.kind->unit), size.distance,
+             format_percent(size.chance())) +
+         html_table(names, rows);
+}
 
-std::vector<Compared> run_compare(const CompareOptions& options, std::ostream& out, bool live) {
-  options.check();
-  for (const std::string& path : {options.json, options.html}) nn::check_writable(path, "compare");
+std::string page_of(const CompareOptions& options, const Comparison& comparison) {
+  const std::vector<Compared>& all = comparison.kinds;
+  std::string charts, tables, errors, settings;
+  const auto note = [&](const std::string& kind, const std::string& error) {
+    if (!error.empty()) errors += fmt::format("<p>{}: {}</p>\n", escaped(kind), escaped(nn::first_line(error)));
+  };
+  for (const Compared& one : all) note(one.kind, one.result.error);
+  for (const ComparedTask& task : comparison.tasks) {
+    for (const RecallResult& result : task.results) note(result.attention, result.error);
+    Chart chart = recall_chart(task.options, task.results);
+    chart.width = 440, chart.height = 280;
+    charts += section(task.options.task_name + ": right answers", chart);
+    tables += table_of_task(task);
+  }
+  std::string first;
+  if (!all.empty()) {
+    const auto [of_kinds, by_context] = tables_of_text(options, all);
+    first = of_kinds;
+    charts = charts_of_text(options, all) + charts;
+    tables = by_context + tables;
+  }
+  for (const auto& [name, value] : common_configuration(options)) settings += html_row({escaped(name), escaped(value)});
+  return html_page("poolgrad: kinds of attention", "",
+                   "<h1>Kinds of attention</h1>\n" + first + errors + "<div class=\"charts\">\n" + charts + "</div>\n" +
+                       tables + "<h2>All options</h2>\n" + html_table({"option", "value"}, settings));
+}
+
+/// Trains each kind on the text.
+std::vector<Compared> compare_on_text(const CompareOptions& options, Device device, std::ostream& out,
+                                      Progress& progress, bool prints) {
   const std::vector<Contender> contenders = options.contenders();
   TrainOptions base = options.of(contenders.front());
-  const Device device = parse_device(base.device, "compare", "nothing is learned");
   const double seconds = options.seconds();
-  const InterruptGuard interrupts;  // also between two runs
-  const bool prints = !options.quiet && options.json != "-";
-  Progress progress(out, live && prints);
   base.corpus = std::make_shared<const nn::Corpus>(
       read_text(base, [&](const std::string& what, double done) { progress.status(nn::bar(done) + " " + what); }));
   std::vector<Compared> all;
@@ -332,18 +431,46 @@ std::vector<Compared> run_compare(const CompareOptions& options, std::ostream& o
     }
     all.push_back(std::move(found));
   }
-  if (all.empty()) return all;
-  if (prints) out << "\n" << table_of(options, all) << std::endl;
-  if (!options.json.empty()) write_text(options.json, json_text(json_of(options, all)), "compare", out);
-  if (!options.html.empty()) write_text(options.html, page_of(options, all), "compare", out);
   return all;
 }
 
-void check_ended(const std::vector<Compared>& all) {
+}  // namespace
+
+Comparison run_compare(const CompareOptions& options, std::ostream& out, bool live) {
+  options.check();
+  for (const std::string& path : {options.json, options.csv, options.html}) nn::check_writable(path, "compare");
+  const Device device = parse_device(options.train.device, "compare", "nothing is learned");
+  const InterruptGuard interrupts;  // also between two runs
+  const bool prints = !options.quiet && options.json != "-" && options.csv != "-";
+  Comparison comparison;
+  if (options.tasks.empty() || !options.train.text.empty()) {
+    Progress progress(out, live && prints);
+    comparison.kinds = compare_on_text(options, device, out, progress, prints);
+    if (prints && !comparison.kinds.empty()) progress.line("\n" + table_of(options, comparison.kinds));
+  }
+  for (const std::string& task : options.tasks) {
+    if (InterruptGuard::interrupted()) break;
+    RecallOptions recall = options.recall(task);
+    recall.device = to_string(device);
+    if (prints) out << "\n";
+    comparison.tasks.push_back({recall, train_and_ask(recall, device, out, live)});
+  }
+  if (comparison.kinds.empty() && comparison.tasks.empty()) return comparison;
+  if (!options.json.empty()) write_text(options.json, json_text(json_of(options, comparison)), "compare", out);
+  if (!options.csv.empty()) write_text(options.csv, csv_of(comparison), "compare", out);
+  if (!options.html.empty()) write_text(options.html, page_of(options, comparison), "compare", out);
+  return comparison;
+}
+
+void check_ended(const Comparison& comparison) {
   std::string failed;
-  for (const Compared& one : all)
-    if (const std::string& error = one.result.error; !error.empty())
-      failed += fmt::format("{}[compare] {} failed: {}", failed.empty() ? "" : "\n", one.kind, nn::first_line(error));
+  const auto add = [&](const std::string& kind, const std::string& error) {
+    if (!error.empty())
+      failed += fmt::format("{}[compare] {} failed: {}", failed.empty() ? "" : "\n", kind, nn::first_line(error));
+  };
+  for (const Compared& one : comparison.kinds) add(one.kind, one.result.error);
+  for (const ComparedTask& task : comparison.tasks)
+    for (const RecallResult& result : task.results) add(result.attention, result.error);
   if (!failed.empty()) throw Error(failed);
 }
 

@@ -1,4 +1,5 @@
-// Compares kinds of attention on one text, model and time budget: loss, speed and memory.
+// Compares kinds of attention on one text and on tasks of recall, with one model and time budget: loss, speed, memory
+// and right answers by distance.
 #pragma once
 
 #include <cstdint>
@@ -6,14 +7,16 @@
 #include <string>
 #include <vector>
 
+#include "examples/recall/recall.h"
 #include "examples/support/train.h"
 
 namespace poolgrad::examples {
 
 struct CompareOptions {
-  TrainOptions train;         // `layers` or `attention` lists several: contenders_of()
-  std::string time = "4min";  // training time of each; ignored if steps are given
-  std::string json, html;
+  TrainOptions train;              // `layers` or `attention` lists several: contenders_of()
+  std::string time = "4min";       // training time of each; ignored if steps are given
+  std::vector<std::string> tasks;  // NAME[:DISTANCE[:ASK]]; with tasks, the text is compared only if it is given
+  std::string json, html, csv;
   bool quiet = false;
 
   /// Throws ValueError, one sentence.
@@ -21,6 +24,10 @@ struct CompareOptions {
   std::vector<Contender> contenders() const;
   /// The training options of one contender.
   TrainOptions of(const Contender& contender) const;
+  /// The options of ./run recall for one of `tasks`: the layers, width, heads, seed, device and budget of the
+  /// comparison, 2,048 tokens a step. The distance is 256 and the longest question four times as far, unless given.
+  /// Throws ValueError.
+  RecallOptions recall(const std::string& task) const;
   /// `time` as a number, above 0. Throws ValueError.
   double seconds() const;
 };
@@ -35,11 +42,22 @@ struct Compared {
   nn::TrainResult result = {};  // its error may come from the timed steps
 };
 
-/// Trains one kind after the other, prints a table and writes the files. Ctrl-C ends the current training and reports
-/// the results so far. A kind that fails keeps its partial results. Throws the errors of the options, the text and the
-/// files.
-std::vector<Compared> run_compare(const CompareOptions& options, std::ostream& out, bool live = false);
+/// One task, and the results of each contender.
+struct ComparedTask {
+  RecallOptions options;
+  std::vector<RecallResult> results;
+};
+
+struct Comparison {
+  std::vector<Compared> kinds;  // on the text
+  std::vector<ComparedTask> tasks;
+};
+
+/// Trains one kind after the other on the text and on each task, prints tables and writes the files. Ctrl-C ends the
+/// current training and reports the results so far. A kind that fails keeps its partial results. Throws the errors of
+/// the options, the text and the files.
+Comparison run_compare(const CompareOptions& options, std::ostream& out, bool live = false);
 /// Throws Error with a sentence for each failed kind.
-void check_ended(const std::vector<Compared>& all);
+void check_ended(const Comparison& comparison);
 
 }  // namespace poolgrad::examples

@@ -1,6 +1,7 @@
 #include "examples/plan/dry_run.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <atomic>
@@ -53,6 +54,21 @@ nn::Corpus stand_in_text(const TrainOptions& options, std::size_t train, std::si
   return {text(train), text(validation), 1};
 }
 
+/// The context warm-up with stages of at most a few steps, in which the blocks of the pool settle. A stage that the run
+/// does not leave stays whole. Of two steps both have the whole context.
+std::string short_warmup(const TrainOptions& options, Through through) {
+  constexpr std::int64_t most = 8;
+  std::vector<std::string> stages;
+  std::int64_t before = 0, steps = 0;
+  for (const auto& [context, last_step] : options.warmup().stages) {
+    if (through == Through::steps || context >= options.context || before >= options.steps) break;
+    steps = last_step >= options.steps ? options.steps : steps + std::min(most, last_step - before);
+    stages.push_back(fmt::format("{}:{}", context, steps));
+    before = last_step;
+  }
+  return stages.empty() ? "none" : fmt::format("{}", fmt::join(stages, ","));
+}
+
 /// A trainer on its own simulated device, and the pool's guard.
 class Simulation {
  public:
@@ -62,6 +78,7 @@ class Simulation {
         generator_(options.seed) {
     if (through == Through::steps) options.steps = std::min<std::int64_t>(options.steps, 2);
     options.budget = std::to_string(memory);
+    options.context_warmup = short_warmup(options, through);
     options.check();
     if (options.checkpoint == "auto") options.checkpoint = "none";  // shows the possible savings
     policy_ = options.memory_policy(device_);
@@ -105,12 +122,15 @@ Places places_of(const CachingAllocator& pool) {
 void go_through(nn::Trainer& trainer, const TrainOptions& options, const std::function<void()>& step) {
   Places before;
   int repeated = 0;
+  const std::int64_t last_context = std::min(options.context, options.warmup().context(options.steps, options.context));
   for (std::int64_t done = 1; done <= options.steps && repeated < 2; ++done) {
+    const std::int64_t context = trainer.step_context();
     step();
     Places after = places_of(trainer.pool());
-    repeated = after == before ? repeated + 1 : 0;
+    repeated = after == before && context == last_context ? repeated + 1 : 0;
     before = std::move(after);
-    if (done == 1 || done % options.report == 0 || repeated == 1) trainer.validate(interim_batches);
+    const bool ends_a_stage = context != trainer.step_context();
+    if (done == 1 || done % options.report == 0 || repeated == 1 || ends_a_stage) trainer.validate(interim_batches);
   }
   if (options.steps > 0) trainer.validate(interim_batches);
   trainer.loss_by_position(judged_batches);

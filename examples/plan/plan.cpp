@@ -145,6 +145,7 @@ void measure_rows(Plan& plan, const std::string& program, Progress& progress) {
                     done > 0 ? ", " + format_duration(watch.seconds() * (all - done) / done) + " left" : ""));
     TrainOptions options = row.options;
     if (options.checkpoint == "auto") options.checkpoint = "none";  // as planned
+    options.context_warmup = "none";                                // the few steps have the whole context
     if (row.fits) options.budget = std::to_string(plan.memory);
     if (row.fits || options.checkpoint != "budget")
       row.measured = measure_run(program, options);
@@ -204,6 +205,7 @@ Plan make_plan(const PlanOptions& options, Progress& progress) {
     throw ValueError(fmt::format("[plan] --measure must not be negative, but is {}", options.measure));
   if (options.train.device != "cpu" && options.train.device != "cuda")
     throw ValueError("[plan] --device must be cpu or cuda, but is " + printable(options.train.device));
+  of_option("--context-warmup", [&] { options.train.warmup().check(options.train.context); });
   plan.measure = options.measure;
   plan.longest = options.longest || (plan.measure > 0 && !options.policies.empty());
   plan.most = options.most;

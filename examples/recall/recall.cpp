@@ -6,13 +6,13 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <ctime>
-#include <exception>
+#include <nlohmann/json.hpp>
+#include <ostream>
 
 #include "allocator/base/random.h"
 #include "allocator/error.h"
 #include "allocator/memory_scope.h"
 #include "autograd/operators.h"
-#include "examples/support/console.h"
 #include "examples/support/files.h"
 #include "tensor/creation.h"
 #include "tensor/grad_mode.h"
@@ -198,7 +198,8 @@ void run_one(const RecallOptions& options, const Contender& contender, Device de
     else if (step % options.report == 0 || trainer.curriculum().done())
       print(describe_step(options, result, trainer.curriculum(), budget.eta(step)));
     else if (live && !options.quiet)
-      progress.status(describe_status(options, result, trainer.curriculum(), budget.used(step), budget.eta(step)));
+      progress.status(bar(budget.used(step)) + " " +
+                      describe_step(options, result, trainer.curriculum(), budget.eta(step)));
   }
   result.seconds = budget.seconds();
   result.processor_seconds = budget.processor_seconds();
@@ -341,24 +342,31 @@ int parse_recall_options(int argc, const char* const* argv, RecallOptions& o) {
   return code;
 }
 
-std::vector<RecallResult> run_recall(RecallOptions options, std::ostream& out, bool live) {
-  options.check();
-  options.quiet |= options.json == "-" || options.csv == "-";
-  for (const std::string& path : {options.json, options.csv, options.svg}) nn::check_writable(path, "recall");
-  const Device device = parse_device(options.device, "recall", "nothing is learned");
-  options.device = to_string(device);
+namespace {
+
+std::string csv_of(const std::vector<RecallResult>& results) {
+  std::string text = "attention,step,distance,pairs,loss,accuracy,milliseconds\n";
+  for (const RecallResult& r : results)
+    for (const RecallRecord& s : r.records)
+      text += fmt::format("{},{},{},{},{},{},{}\n", csv_cell(r.attention), s.step, s.distance, s.pairs, s.loss,
+                          s.accuracy, s.milliseconds);
+  return text;
+}
+
+}  // namespace
+
+std::vector<RecallResult> train_and_ask(const RecallOptions& options, Device device, std::ostream& out, bool live) {
   const InterruptGuard interrupts;
   Progress progress(out, false);
   if (!options.quiet) progress.line(describe_task(options, device));
   std::vector<RecallResult> results;
-  std::exception_ptr failure;
   for (const Contender& contender : options.contenders()) {
     RecallResult& result = results.emplace_back();
     result.attention = contender.name;
     try {
       run_one(options, contender, device, out, live, result);
     } catch (const Error& error) {  // continue with the other contenders
-      if (!failure) failure = std::current_exception();
+      result.failure = std::current_exception();
       result.error = error.what();
       if (!options.quiet) progress.line(fmt::format("{} failed: {}", contender.name, nn::first_line(result.error)));
     }
@@ -366,15 +374,26 @@ std::vector<RecallResult> run_recall(RecallOptions options, std::ostream& out, b
   }
   const std::string described = describe_results(options, results);
   if (!options.quiet && !described.empty()) progress.line(described);
-  const auto write = [&](const char* what, const std::string& path, const auto& f) {
+  return results;
+}
+
+std::vector<RecallResult> run_recall(RecallOptions options, std::ostream& out, bool live) {
+  options.check();
+  options.quiet |= options.json == "-" || options.csv == "-";
+  for (const std::string& path : {options.json, options.csv, options.svg}) nn::check_writable(path, "recall");
+  const Device device = parse_device(options.device, "recall", "nothing is learned");
+  options.device = to_string(device);
+  const std::vector<RecallResult> results = train_and_ask(options, device, out, live);
+  const auto write = [&](const char* what, const std::string& path, const auto& text) {
     if (path.empty()) return;
-    f();
-    if (!options.quiet) progress.line(fmt::format("wrote    {} {}", what, path));
+    write_text(path, text(), "recall", out);
+    if (!options.quiet) out << fmt::format("wrote    {} {}", what, path) << std::endl;
   };
-  write("report", options.json, [&] { write_recall_json(options.json, options, results, out); });
-  write("steps", options.csv, [&] { write_recall_csv(options.csv, results, out); });
-  write("picture", options.svg, [&] { nn::write_text(options.svg, recall_svg(options, results), "recall", out); });
-  if (failure) std::rethrow_exception(failure);
+  write("report", options.json, [&] { return json_text(recall_json(options, results)); });
+  write("steps", options.csv, [&] { return csv_of(results); });
+  write("picture", options.svg, [&] { return chart_file(recall_chart(options, results)); });
+  for (const RecallResult& result : results)
+    if (result.failure) std::rethrow_exception(result.failure);
   return results;
 }
 

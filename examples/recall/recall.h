@@ -2,11 +2,14 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
 #include <iosfwd>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "examples/support/chart.h"
+#include "examples/support/console.h"
 #include "examples/support/layers.h"
 #include "nn/tasks/sequence_task.h"
 #include "nn/training/trainer.h"
@@ -78,11 +81,14 @@ struct RecallResult {
   bool learned = false;                  // stopped early: the last level was mastered
   bool interrupted = false;
   std::string error = {};  // the error that stopped it, without scores
+  std::exception_ptr failure = {};
 };
 
-/// Trains and tests each contender with the same sequences, initial weights and budget. Prints to `out` (with a live
-/// line if `live`) and writes the report files. Ctrl-C ends the training, then the tests. Throws the errors of
-/// poolgrad; throws a contender's error after the others have run and all results are written.
+/// Trains and tests each contender with the same sequences, initial weights and budget. Prints to `out`, with a live
+/// line if `live`. Ctrl-C ends the training, then the tests. A contender's error is in its result, and the others run.
+std::vector<RecallResult> train_and_ask(const RecallOptions& options, Device device, std::ostream& out, bool live);
+/// The same; also writes the report files. Throws the errors of poolgrad; throws a contender's error after all results
+/// are written.
 std::vector<RecallResult> run_recall(RecallOptions options, std::ostream& out, bool live = false);
 
 // Printed and written texts.
@@ -96,19 +102,14 @@ std::string describe_level(const RecallRecord& last, double accuracy, const nn::
 /// The last step; `eta` in seconds.
 std::string describe_step(const RecallOptions& options, const RecallResult& result,
                           const nn::TaskCurriculum& curriculum, double eta);
-/// The live line between steps.
-std::string describe_status(const RecallOptions& options, const RecallResult& result,
-                            const nn::TaskCurriculum& curriculum, double used, double eta);
 /// How the training ended.
 std::string describe_end(const RecallResult& result);
-/// Accuracy by distance, as a table and as bars.
+/// Accuracy by distance, as a table.
 std::string describe_results(const RecallOptions& options, const std::vector<RecallResult>& results);
 
-/// Accuracy by distance, a line for each contender, and chance. A standalone file, light or dark.
-std::string recall_svg(const RecallOptions& options, const std::vector<RecallResult>& results);
-/// All throw FileError if the file cannot be written.
-void write_recall_json(const std::string& path, const RecallOptions& options, const std::vector<RecallResult>& results,
-                       std::ostream& out);
-void write_recall_csv(const std::string& path, const std::vector<RecallResult>& results, std::ostream& out);
+/// Accuracy by distance, a line for each contender, and chance.
+Chart recall_chart(const RecallOptions& options, const std::vector<RecallResult>& results);
+/// Options, scores and steps.
+Json recall_json(const RecallOptions& options, const std::vector<RecallResult>& results);
 
 }  // namespace poolgrad::examples

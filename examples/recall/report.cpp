@@ -3,29 +3,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "allocator/caching_allocator.h"
 #include "examples/recall/recall.h"
-#include "examples/support/chart.h"
-#include "examples/support/console.h"
 #include "kernels/parallel.h"
 
 namespace poolgrad::examples {
 
 namespace {
-
-constexpr int plot_width = 40;
-
-/// A bar filled to the fraction, with a mark at chance.
-std::string plot_bar(double fraction, double chance) {
-  const int filled = static_cast<int>(std::lround(fraction * plot_width));
-  const int mark = static_cast<int>(std::lround(chance * plot_width));
-  std::string text;
-  for (int i = 0; i < plot_width; ++i) text += i < filled ? "█" : i == mark ? "┊" : i < mark ? " " : "·";
-  return text;
-}
 
 std::string steps_of(const RecallOptions& options, std::int64_t step) {
   return options.steps ? fmt::format("{:>{}}/{}", step, fmt::formatted_size("{}", options.steps), options.steps)
@@ -126,11 +112,6 @@ std::string describe_step(const RecallOptions& o, const RecallResult& r, const n
                      nn::format_milliseconds(s.milliseconds), format_duration(eta));
 }
 
-std::string describe_status(const RecallOptions& o, const RecallResult& r, const nn::TaskCurriculum& curriculum,
-                            double used, double eta) {
-  return bar(used) + " " + describe_step(o, r, curriculum, eta);
-}
-
 std::string describe_end(const RecallResult& r) {
   const auto steps = static_cast<std::int64_t>(r.records.size());
   return fmt::format("{} after {}, {} tokens, {} ({} of processor time); peak {} live",
@@ -156,17 +137,11 @@ std::string describe_results(const RecallOptions& options, const std::vector<Rec
     for (const RecallResult* r : scored) cells.push_back(format_percent(r->scores[row].accuracy()));
     table.add(cells);
   }
-  std::string text = fmt::format("\nright answers by distance (chance {:.1f} %, {} or more at each distance)\n\n{}\n",
-                                 100 * chance, plural(options.questions, "question"), table.text());
-  for (std::size_t row = 0; row < first.size(); ++row)
-    for (const RecallResult* r : scored)
-      text +=
-          fmt::format("{:>8}  {:<12} {} {:>5.1f} %\n", r == scored.front() ? std::to_string(first[row].distance) : "",
-                      r->attention, plot_bar(r->scores[row].accuracy(), chance), 100 * r->scores[row].accuracy());
-  return text + fmt::format("{:>21}  ┊ chance", "");
+  return fmt::format("\nright answers by distance (chance {:.1f} %, {} or more at each distance)\n\n{}", 100 * chance,
+                     plural(options.questions, "question"), table.text());
 }
 
-std::string recall_svg(const RecallOptions& options, const std::vector<RecallResult>& results) {
+Chart recall_chart(const RecallOptions& options, const std::vector<RecallResult>& results) {
   const auto percent = [](double y) { return fmt::format("{:.0f} %", y); };
   Chart chart{.x_name = "tokens from a value to its question",
               .series = {},
@@ -182,23 +157,13 @@ std::string recall_svg(const RecallOptions& options, const std::vector<RecallRes
     for (const RecallScore& s : r.scores) points.emplace_back(static_cast<double>(s.distance), 100 * s.accuracy());
     chart.series.push_back({r.attention, points, static_cast<int>(chart.series.size() % 6), Series::Kind::dots});
   }
-  return chart_file(chart);
+  return chart;
 }
 
-void write_recall_json(const std::string& path, const RecallOptions& options, const std::vector<RecallResult>& results,
-                       std::ostream& out) {
+Json recall_json(const RecallOptions& options, const std::vector<RecallResult>& results) {
   Json contenders = Json::array();
   for (const RecallResult& result : results) contenders.push_back(contender(result));
-  write_text(path, json_text({{"config", configuration(options)}, {"results", contenders}}), "recall", out);
-}
-
-void write_recall_csv(const std::string& path, const std::vector<RecallResult>& results, std::ostream& out) {
-  std::string text = "attention,step,distance,pairs,loss,accuracy,milliseconds\n";
-  for (const RecallResult& r : results)
-    for (const RecallRecord& s : r.records)
-      text += fmt::format("{},{},{},{},{},{},{}\n", r.attention, s.step, s.distance, s.pairs, s.loss, s.accuracy,
-                          s.milliseconds);
-  write_text(path, text, "recall", out);
+  return {{"config", configuration(options)}, {"results", contenders}};
 }
 
 }  // namespace poolgrad::examples

@@ -58,6 +58,13 @@ std::string counted(std::uint64_t count, const std::string& noun) {
   return format_integer(count) + " " + noun + (count == 1 ? "" : "s");
 }
 
+std::string csv_cell(const std::string& text) {
+  if (text.find_first_of(",\"\n\r") == std::string::npos) return text;
+  std::string cell = "\"";
+  for (const char c : text) cell += c == '"' ? "\"\"" : std::string(1, c);
+  return cell + "\"";
+}
+
 std::string escaped(const std::string& text) {
   std::string result;
   for (const char c : text) switch (c) {

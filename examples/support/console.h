@@ -61,6 +61,8 @@ std::string format_integer(std::uint64_t value);
 std::string counted(std::uint64_t count, const std::string& noun);
 /// Replaces the characters reserved in XML and HTML by entities.
 std::string escaped(const std::string& text);
+/// A cell of a CSV file: in quotes if it has a comma, a quote or a line end (RFC 4180).
+std::string csv_cell(const std::string& text);
 
 /// Tables of text with aligned columns, as wide as their widest cell. A header that begins with '<' aligns its column
 /// to the left; others to the right. Cells may hold any UTF-8.

@@ -25,7 +25,8 @@ p { max-width: 60rem; margin: .3rem 0 .8rem; }
 th, td { padding: .25rem .7rem; text-align: right; white-space: nowrap; border-bottom: 1px solid var(--line); }
 th:first-child, td:first-child, .left { text-align: left; } tr:hover td { background: var(--soft); }
 td small { display: block; white-space: normal; color: var(--quiet); }
-@media (max-width: 40rem) { th { white-space: normal; } th, td { padding: .25rem .3rem; font-size: .8rem; } }
+@media (max-width: 40rem) { th { white-space: normal; } th, td { padding: .25rem .3rem; font-size: .8rem; }
+                            td:first-child { white-space: normal; overflow-wrap: anywhere; min-width: 6.5rem; } }
 svg { width: 100%; height: auto; }
 .charts { display: grid; gap: .6rem 1.6rem; grid-template-columns: repeat(auto-fit, minmax(min(100%, 26rem), 1fr)); }
 .charts h2 { margin-top: 1.4rem; }

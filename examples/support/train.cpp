@@ -118,6 +118,8 @@ void TrainOptions::check() const {
   if (graph && checkpoint_policy() == "budget")
     refuse("--graph records one step, but --checkpoint budget recomputes differently in each step");
   if (graph && !offload.empty()) refuse("--offload reads from the device, which a step recorded by --graph cannot");
+  of_option("--context-warmup", [&] { warmup().check(context); });
+  if (graph && context_warmup != "none") refuse("--graph records one step, but --context-warmup changes its context");
   nn::parse_tokenizer(tokenizer);
   if (!is_floating(activations().dtype))
     refuse(fmt::format("--dtype must be f32, f64, bf16, f16 or auto, but is {}", dtype));
@@ -235,6 +237,10 @@ std::optional<DType> TrainOptions::autocast_dtype() const {
   return parse_dtype(autocast);
 }
 
+nn::ContextWarmup TrainOptions::warmup() const {
+  return of_option("--context-warmup", [&] { return nn::ContextWarmup::parse(context_warmup); });
+}
+
 std::optional<nn::LossScalerOptions> TrainOptions::loss_scaler() const {
   const bool has_f16 = autocast_dtype() == DType::f16 || dtype == "f16";
   if (loss_scale == "none" || (loss_scale == "auto" && !has_f16)) return std::nullopt;
@@ -285,6 +291,7 @@ std::unique_ptr<nn::Trainer> TrainOptions::make_trainer(nn::Corpus learned, Devi
                                                           .loss_scale = loss_scaler(),
                                                           .optimizer = nn::parse_optimizer(optimizer),
                                                           .schedule = nn::Schedule::parse(schedule),
+                                                          .warmup = warmup(),
                                                           .ema = ema,
                                                           .ranks = ranks.get(),
                                                           .shard_optimizer = shard_optimizer,

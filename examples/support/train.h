@@ -40,10 +40,11 @@ struct Preset {
 const std::vector<Preset>& presets();
 
 struct TrainOptions {
-  std::vector<std::string> text;    // of nn::TextSource::parse(); empty: default_text()
-  std::string validate;             // file or folder of the validation text; empty: a part of `text`
-  std::string tokenizer = "bytes";  // or bpe:N
-  std::int64_t context = 4096;      // tokens
+  std::vector<std::string> text;        // of nn::TextSource::parse(); empty: default_text()
+  std::string validate;                 // file or folder of the validation text; empty: a part of `text`
+  std::string tokenizer = "bytes";      // or bpe:N
+  std::int64_t context = 4096;          // tokens
+  std::string context_warmup = "none";  // of nn::ContextWarmup::parse()
   LayerList layers = 2;
   std::int64_t width = 128;
   std::int64_t heads = 4;
@@ -136,6 +137,7 @@ struct TrainOptions {
   /// All throw ValueError, one sentence, for an invalid dtype or scale, and for an invalid combination of options.
   std::optional<DType> autocast_dtype() const;
   std::optional<nn::LossScalerOptions> loss_scaler() const;
+  nn::ContextWarmup warmup() const;
   /// The dtype of activations, and the reason if it is auto.
   DTypeChoice activations() const;
   /// The model with its initial weights. The generator must outlive it.

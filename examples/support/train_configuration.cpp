@@ -67,7 +67,7 @@ bool is_one_of(std::string_view name, std::initializer_list<std::string_view> na
 /// Settings of training, in which a run may differ from the one whose weights it starts from.
 bool is_of_training(std::string_view name) {
   return is_one_of(name, {"batch", "accumulate", "chunk", "tile", "steps", "lr", "optimizer", "schedule", "ema",
-                          "dropout", "seed", "autocast", "loss-scale"});
+                          "dropout", "seed", "autocast", "loss-scale", "context-warmup"});
 }
 
 /// Duration and learning rate may change between runs of a checkpoint. A run from its weights keeps width, heads and
@@ -78,11 +78,23 @@ bool may_change(std::string_view name, bool resumes) {
 
 /// The value for old checkpoints without this setting; "" for settings that all checkpoints have.
 std::string_view value_before(std::string_view name) {
-  constexpr std::pair<std::string_view, std::string_view> came_later[] = {
-      {"chunk", "0"},         {"tile", "0"},          {"autocast", "none"},   {"loss-scale", "none"},
-      {"optimizer", "adamw"}, {"schedule", "cosine"}, {"tokenizer", "bytes"}, {"accumulate", "1"},
-      {"ema", "0"},           {"state-chunk", "64"},  {"conv", "4"},          {"feed-forward", "gelu"},
-      {"hidden", "0"},        {"norm-eps", "0"},      {"tied-head", "false"}, {"logit-softcap", "0"}};
+  constexpr std::pair<std::string_view, std::string_view> came_later[] = {{"chunk", "0"},
+                                                                          {"tile", "0"},
+                                                                          {"autocast", "none"},
+                                                                          {"loss-scale", "none"},
+                                                                          {"optimizer", "adamw"},
+                                                                          {"schedule", "cosine"},
+                                                                          {"tokenizer", "bytes"},
+                                                                          {"accumulate", "1"},
+                                                                          {"ema", "0"},
+                                                                          {"state-chunk", "64"},
+                                                                          {"conv", "4"},
+                                                                          {"feed-forward", "gelu"},
+                                                                          {"hidden", "0"},
+                                                                          {"norm-eps", "0"},
+                                                                          {"tied-head", "false"},
+                                                                          {"logit-softcap", "0"},
+                                                                          {"context-warmup", "none"}};
   for (const auto& [later, before] : came_later)
     if (name == later) return before;
   return "";

@@ -56,7 +56,7 @@ std::string describe_run(const PreparedRun& run) {
       "text     {}, {} to train on, {} held out:{}\n"
       "{}"
       "model    {} parameters: {}, width {}, {} ({} for keys), context {}, {}\n"
-      "device   {}, {}{}{}{}, {}, by {}{}{}{}{}{}{}{}{}{}{}",
+      "device   {}, {}{}{}{}, {}, by {}{}{}{}{}{}{}{}{}{}{}{}",
       plural(corpus.files, "file"), format_bytes(corpus.train_bytes()), format_bytes(corpus.validation_bytes()), paths,
       describe_corpus(o, corpus), nn::format_count(static_cast<double>(trainer.model().parameter_count())),
       plural(o.layers.count(), "layer"), o.width, plural(o.heads, "head"), o.model().kv_heads, o.context,
@@ -66,6 +66,7 @@ std::string describe_run(const PreparedRun& run) {
       o.loss_scaler() ? fmt::format(", loss scaled by {} at first", o.loss_scaler()->initial) : "",
       engines_of(trainer.device()).to_string(), o.optimizer,
       o.schedule == "cosine" ? "" : fmt::format(", rate {}", o.schedule),
+      o.context_warmup == "none" ? "" : ", contexts " + o.context_warmup,
       o.ema > 0 ? fmt::format(", validated with averages of decay {}", o.ema) : "",
       o.accumulate > 1 ? fmt::format(", {} batches a step", o.accumulate) : "",
       o.chunk ? fmt::format(", in chunks of {}", o.chunk) : "", o.budget.empty() ? "" : ", budget " + o.budget,

@@ -14,6 +14,8 @@ void for_each_setting(Options& o, F&& f) {
   f("tokenizer", o.tokenizer,
     "Tokens of the model: bytes, or bpe:N, N tokens of one byte or more, learned from the text");
   f("context", o.context, "Length of the context, in tokens");
+  f("context-warmup", o.context_warmup,
+    "Shorter contexts of the first steps, CONTEXT:STEP up to that step, such as 128:500,256:1000, or none");
   f("layers", o.layers,
     "Number of transformer blocks with --attention, or the attention of each block, such as 5*window:512,causal+nope");
   f("width", o.width, "Width of the model");

@@ -51,6 +51,11 @@ std::string in_folder(const std::string& folder, const std::string& name) {
   return (std::filesystem::path(folder) / name).string();
 }
 
+bool is_there(const std::string& path) {
+  std::error_code error;
+  return std::filesystem::exists(path, error);
+}
+
 /// Returns the JSON object in a file.
 FolderJson json_in(const std::string& path, std::uint64_t most) {
   const InputFile file("load", path);
@@ -78,9 +83,9 @@ class WeightFiles {
   explicit WeightFiles(const std::string& path) : path_(path) {
     if (!is_pretrained(path))
       open(path);
-    else if (const std::string whole = in_folder(path, whole_name); std::filesystem::exists(whole))
+    else if (const std::string whole = in_folder(path, whole_name); is_there(whole))
       open(whole);
-    else if (const std::string index = in_folder(path, index_name); std::filesystem::exists(index))
+    else if (const std::string index = in_folder(path, index_name); is_there(index))
       open_shards(index);
     else
       refuse(path, fmt::format("the folder has neither {} nor {}", whole_name, index_name));

@@ -105,12 +105,13 @@ std::string describe_step(const Trainer& trainer, const TrainResult& r, double e
   const StepRecord& s = r.steps.back();
   const std::int64_t steps = trainer.options().steps;
   return fmt::format(
-      "step {:>{}}/{}  loss {:.4f}  val {:.4f}  |g| {:.3f}  lr {:.2e}{}  {} ms/step  {} tok/s  mem {} live, {} "
+      "step {:>{}}/{}{}  loss {:.4f}  val {:.4f}  |g| {:.3f}  lr {:.2e}{}  {} ms/step  {} tok/s  mem {} live, {} "
       "reserved, {} peak  hits {:.1f}%  ETA {}",
-      s.step, fmt::formatted_size("{}", steps), steps, s.loss, r.validations.back().second, s.gradient_norm,
-      s.learning_rate, describe_scale(s), format_milliseconds(s.milliseconds), format_count(s.tokens_per_second),
-      format_bytes(s.live_bytes), format_bytes(s.reserved_bytes), format_bytes(r.peak_live_bytes), 100 * r.hit_rate,
-      format_duration(eta));
+      s.step, fmt::formatted_size("{}", steps), steps,
+      trainer.options().warmup.stages.empty() ? "" : fmt::format("  context {}", s.context), s.loss,
+      r.validations.back().second, s.gradient_norm, s.learning_rate, describe_scale(s),
+      format_milliseconds(s.milliseconds), format_count(s.tokens_per_second), format_bytes(s.live_bytes),
+      format_bytes(s.reserved_bytes), format_bytes(r.peak_live_bytes), 100 * r.hit_rate, format_duration(eta));
 }
 
 std::string describe_status(const StepRecord& s, std::int64_t steps, double eta) {

@@ -146,6 +146,7 @@ void take_steps(Trainer& trainer, const RunOptions& options, Progress& progress,
     std::optional<ScopeStatus> within;
     if (options.live && (result.steps.empty() || result.steps.back().milliseconds > 2000))
       within.emplace(progress, fmt::format("step {}/{}", trainer.steps_done() + 1, steps));
+    const auto step_tokens = static_cast<double>(trainer.step_tokens());
     const std::size_t traced = trainer.options().graph ? 0 : 1;  // only the first recorded step allocates from the pool
     if (options.trace_step && !result.step_trace &&
         (result.steps.size() == traced || trainer.steps_done() + 1 == steps))
@@ -155,7 +156,7 @@ void take_steps(Trainer& trainer, const RunOptions& options, Progress& progress,
     within.reset();
     const StepRecord& record = result.steps.back();
     milliseconds += record.milliseconds;
-    tokens += static_cast<double>(trainer.step_tokens());
+    tokens += step_tokens;
     result.tokens_per_second = tokens / milliseconds * 1e3;
     result.interrupted = interrupted_anywhere(trainer) || record.step == options.stop_after;
     if (options.save_every > 0 && record.step % options.save_every == 0 && record.step < steps && !result.interrupted)

@@ -18,6 +18,7 @@ namespace poolgrad::nn {
 /// The record of a step.
 struct StepRecord {
   std::int64_t step = 0;     // counted from 1
+  std::int64_t context = 0;  // tokens of its windows, of a Trainer
   double loss = 0;           // mean over the tokens of this step; of a Trainer: nats per byte
   double gradient_norm = 0;  // of the mean, before clipping; not finite if the step was skipped
   double learning_rate = 0;
@@ -34,6 +35,7 @@ struct StepRecord {
 template <class F>
 void for_each_field(const StepRecord& s, const F& f) {
   f("step", s.step);
+  f("context", s.context);
   f("loss", s.loss);
   f("gradient_norm", s.gradient_norm);
   f("learning_rate", s.learning_rate);

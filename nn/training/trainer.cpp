@@ -153,8 +153,12 @@ Trainer::Trainer(std::unique_ptr<LanguageModel> model, Corpus corpus, TrainerOpt
                     options.chunk, options.store_every));
   step_.accumulate(options.accumulate);
   if (options.graph) step_.record();
+  options.warmup.check(model_->config().context);
+  if (options.graph && !options.warmup.stages.empty())
+    throw ValueError("[train] a recorded step has one context, so that a context warm-up is impossible");
   if (options.ranks == nullptr) return;
   std::vector<std::int64_t> lengths{model_->config().context};
+  for (const ContextWarmup::Stage& stage : options.warmup.stages) lengths.push_back(stage.context);
   for (const WindowPlan::Batch& batch : windows_.validation(1)) lengths.push_back(batch.length);
   for (const std::int64_t length : lengths)
     if (share(length).positions.count < length && options.chunk > 0)
@@ -298,7 +302,7 @@ TextWindows Trainer::share_of(std::vector<WindowPlace> places, std::int64_t leng
 }
 
 StepRecord Trainer::step() {
-  const std::int64_t context = model_->config().context;
+  const std::int64_t context = step_context();
   const auto tokens = static_cast<double>(step_tokens());
   std::vector<TextWindows> own;  // lives until the step is done
   std::vector<TextWindows>& batches = options_.graph ? recorded_batches_ : own;
@@ -333,6 +337,7 @@ StepRecord Trainer::step() {
   }
   data_position_ = position;
   if (average_) average_->update();
+  record.context = context;
   record.loss *= tokens / bytes;
   return record;
 }

@@ -45,6 +45,7 @@ struct TrainerOptions {
   std::optional<LossScalerOptions> loss_scale = {};
   OptimizerKind optimizer = OptimizerKind::muon;
   Schedule::Kind schedule = Schedule::Kind::cosine;  // down to a tenth of the peak
+  ContextWarmup warmup = {};                         // of the windows of steps; validation has the whole context
   /// Decay of the moving average of the parameters, which validation, samples and checkpoints use; 0: none.
   double ema = 0;
   /// The ranks that train together; nullptr: one rank. Each has a trainer of the same model, text and options, and all
@@ -60,8 +61,8 @@ struct TrainerOptions {
 /// and head to AdamW.
 class Trainer {
  public:
-  /// Throws ValueError for a null model, for a text of more tokens than the model knows, and the errors of WindowPlan,
-  /// EMA and TrainingStep::record().
+  /// Throws ValueError for a null model, for a text of more tokens than the model knows, for a warm-up of recorded
+  /// steps, and the errors of ContextWarmup::check(), WindowPlan, EMA and TrainingStep::record().
   Trainer(std::unique_ptr<LanguageModel> model, Corpus corpus, TrainerOptions options = {});
   Trainer(const Trainer&) = delete;
   Trainer& operator=(const Trainer&) = delete;
@@ -78,8 +79,10 @@ class Trainer {
   ValidationLoss loss_by_position(std::int64_t batches, const std::function<bool()>& stop = {});
   /// Continues the prompt by so many tokens: sample_text() without dropout and with the averages, if any.
   std::string sample(std::span<const std::int64_t> prompt, std::int64_t tokens);
-  /// Returns the tokens of a step.
-  std::int64_t step_tokens() const { return options_.batch * options_.accumulate * model_->config().context; }
+  /// Returns the length of the windows of the next step.
+  std::int64_t step_context() const { return options_.warmup.context(step_.steps() + 1, model_->config().context); }
+  /// Returns the tokens of the next step.
+  std::int64_t step_tokens() const { return options_.batch * options_.accumulate * step_context(); }
   /// Returns the number of batches of validation text.
   std::int64_t validation_batches() const { return windows_.validation_batches(); }
   /// Returns how many batches are scored if `batches` are asked for: each text has at least one.

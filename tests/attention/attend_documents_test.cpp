@@ -201,7 +201,7 @@ TEST(AttendDocuments, AreRefusedInOneSentence) {
             "[attend] documents by row need a pattern of dense, causal and window, not strided(4)");
   EXPECT_EQ(refusal(Pattern::documents({0, 6}), {.documents = rows}),
             "[attend] documents by row need a pattern of dense, causal and window, not documents(1)");
-  EXPECT_EQ(refusal(Pattern::causal(), {.dropout = 0.1, .documents = rows}),
+  EXPECT_EQ(refusal(Pattern::causal(), {.documents = rows, .dropout = 0.1}),
             "[attend] documents by row take no bias, dropout, out_over_q and chunks");
   EXPECT_EQ(error_of<ValueError>([&] {
               attend(slice(x.q, 1, 0, 2), x.k, x.v, Pattern::causal(), {.documents = rows});

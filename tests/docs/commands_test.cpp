@@ -340,6 +340,46 @@ TEST_F(CommandRuns, SimulatedTrainingCommandRuns) {
   FAIL() << "docs/guides/training.md trains nothing on sim:8GiB";
 }
 
+/// The commands of the page at a small size, in their order: later ones start from checkpoints of earlier ones.
+TEST_F(CommandRuns, LongContextCommandsRunInPageOrder) {
+  std::ofstream("small.txt") << std::string(4000, 'a');
+  constexpr std::int64_t smaller = 32;
+  std::ostringstream out;
+  int run = 0;
+  for (const char* const program : {"train", "recall", "compare"})
+    for (Words words : lines("docs/guides/long-context.md", program)) {
+      if (words.size() < 2 || !std::ranges::none_of(words, is_placeholder)) continue;
+      SCOPED_TRACE(testing::PrintToString(words));
+      const std::vector<const char*> argv = arguments(words);
+      const int argc = static_cast<int>(argv.size());
+      if (words[0] == std::string("train")) {
+        examples::TrainOptions options;
+        ASSERT_EQ(examples::parse_train_options(argc, argv.data(), options), -1);
+        options.text = {"small.txt"};
+        options.context /= smaller;
+        options.context_warmup = options.context_warmup == "none" ? "none" : "8:1,16:2";
+        options.steps = 4, options.save_every = 0, options.sample = 0, options.stop_after = 0;
+        examples::train(options, out, false);
+      } else if (words[0] == std::string("recall")) {
+        examples::RecallOptions options;
+        ASSERT_EQ(examples::parse_recall_options(argc, argv.data(), options), -1);
+        options.distance /= smaller, options.ask = 0;
+        options.steps = 1, options.questions = 1;
+        examples::run_recall(options, out);
+      } else {
+        examples::CompareOptions options;
+        ASSERT_EQ(examples::parse_compare_options(argc, argv.data(), options), -1);
+        options.train.steps = 1;
+        for (std::string& task : options.tasks) task = task.substr(0, task.find(':')) + ":8:8";
+        examples::check_ended(examples::run_compare(options, out));
+      }
+      ++run;
+    }
+  EXPECT_GE(run, 10);
+  for (const char* file : {"base.safetensors", "long.safetensors", "killed.jsonl", "tasks.html"})
+    EXPECT_TRUE(fs::exists(file)) << file;
+}
+
 /// Returns the texts between backquotes as words.
 Words quoted_words(const std::string& text) {
   Words words;

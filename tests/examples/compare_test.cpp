@@ -1,9 +1,11 @@
 // Kinds of attention compared: the table, the files, and the refused options.
 #include "examples/compare/compare.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -43,7 +45,7 @@ TEST(Compare, TrainsEachKindAndReportsItsLoss) {
   o.json = folder.file("report.json");
   o.html = folder.file("page.html");
   std::ostringstream out;
-  const std::vector<Compared> all = run_compare(o, out);
+  const std::vector<Compared> all = run_compare(o, out).kinds;
   ASSERT_EQ(all.size(), 2u);
   for (const Compared& one : all) {
     // The same run without the comparison.
@@ -82,7 +84,7 @@ TEST(Compare, TrainsEachListOfLayers) {
   o.json = folder.file("report.json");
   o.html = folder.file("page.html");
   std::ostringstream out;
-  const std::vector<Compared> all = run_compare(o, out);
+  const std::vector<Compared> all = run_compare(o, out).kinds;
   ASSERT_EQ(all.size(), 2u);
   for (const Compared& one : all) {
     TrainOptions alone = o.train;
@@ -105,13 +107,82 @@ TEST(Compare, TrainsEachKindForTheGivenTime) {
   o.time = "0.2s";
   o.train.attention.attention = "window";
   std::ostringstream out;
-  const std::vector<Compared> all = run_compare(o, out);
+  const std::vector<Compared> all = run_compare(o, out).kinds;
   ASSERT_EQ(all.size(), 1u);
   EXPECT_EQ(static_cast<std::int64_t>(all[0].result.steps.size()), all[0].steps);
   double seconds = 0;
   for (const nn::StepRecord& step : all[0].result.steps) seconds += 1e-3 * step.milliseconds;
   EXPECT_GT(seconds, 0.02);
   EXPECT_LT(seconds, 2.0) << all[0].steps << " steps";
+}
+
+CompareOptions tiny_tasks(const TemporaryFolder& folder) {
+  CompareOptions o = tiny_comparison(folder);
+  o.train.text.clear();
+  o.train.layers = LayerList("2*window:8;window:8,causal+nope");
+  o.tasks = {"recall:8:64", "copy:8"};
+  return o;
+}
+
+TEST(Compare, TrainsEachListOfLayersOnEachTask) {
+  const TemporaryFolder folder;
+  const CompareOptions o = tiny_tasks(folder);
+  std::ostringstream out;
+  const Comparison comparison = run_compare(o, out);
+  EXPECT_TRUE(comparison.kinds.empty()) << "no text is given";
+  ASSERT_EQ(comparison.tasks.size(), 2u);
+  for (std::size_t i = 0; i < o.tasks.size(); ++i) {
+    std::ostringstream nowhere;
+    const std::vector<RecallResult> alone = run_recall(o.recall(o.tasks[i]), nowhere);
+    ASSERT_EQ(comparison.tasks[i].results.size(), alone.size());
+    for (std::size_t k = 0; k < alone.size(); ++k) {
+      const RecallResult& found = comparison.tasks[i].results[k];
+      EXPECT_EQ(found.records.size(), 6u);
+      EXPECT_EQ(found.records.back().loss, alone[k].records.back().loss) << o.tasks[i];
+      EXPECT_EQ(found.scores.back().right, alone[k].scores.back().right) << o.tasks[i];
+    }
+  }
+  EXPECT_EQ(comparison.tasks[0].results[0].scores.back().distance, 64);
+  EXPECT_EQ(comparison.tasks[1].results[0].scores.back().distance, 32) << "four times the distance of the training";
+  EXPECT_THAT(out.str(), HasSubstr("task     copy: 8 symbols stated"));
+}
+
+TEST(Compare, ReportsTasksInJsonCsvAndHtml) {
+  const TemporaryFolder folder;
+  CompareOptions o = tiny_tasks(folder);
+  o.json = folder.file("report.json");
+  o.csv = folder.file("report.csv");
+  o.html = folder.file("page.html");
+  std::ostringstream out;
+  const Comparison comparison = run_compare(o, out);
+  const auto report = nlohmann::json::parse(read_bytes(o.json));
+  EXPECT_TRUE(report["kinds"].empty());
+  ASSERT_EQ(report["tasks"].size(), 2u);
+  EXPECT_EQ(report["tasks"][1]["config"]["task"], "copy");
+  EXPECT_EQ(report["tasks"][1]["results"][1]["attention"], "window:8,causal+nope");
+  const double accuracy = comparison.tasks[1].results[1].scores[0].accuracy();
+  EXPECT_EQ(report["tasks"][1]["results"][1]["scores"][0]["accuracy"], accuracy);
+  const std::string csv = read_bytes(o.csv);
+  EXPECT_TRUE(csv.starts_with("measure,attention,distance,value\n"));
+  EXPECT_THAT(csv, HasSubstr(fmt::format("copy,\"window:8,causal+nope\",32,{}\n", accuracy)));
+  EXPECT_EQ(std::count(csv.begin(), csv.end(), '\n'), 1 + 2 * 2 + 2 * 1);
+  const std::string page = read_bytes(o.html);
+  EXPECT_THAT(page, HasSubstr("<section><h2>recall: right answers</h2>\n<svg"));
+  EXPECT_THAT(page, HasSubstr("window:8,causal+nope<small>window of 8; causal, no positions</small>"));
+  EXPECT_THAT(page, ::testing::Not(HasSubstr("Validation loss")));
+}
+
+TEST(Compare, TrainsOnATextBesideATask) {
+  const TemporaryFolder folder;
+  CompareOptions o = tiny_comparison(folder);
+  o.tasks = {"induction:8"};
+  o.csv = folder.file("report.csv");
+  std::ostringstream out;
+  const Comparison comparison = run_compare(o, out);
+  EXPECT_EQ(comparison.kinds.size(), 2u);
+  EXPECT_EQ(comparison.tasks.size(), 1u);
+  const nn::PositionLoss last = comparison.kinds[1].result.by_position.back();
+  EXPECT_THAT(read_bytes(o.csv), HasSubstr(fmt::format("loss,window,{},{}\n", last.last, last.loss)));
 }
 
 TEST(Compare, RefusesBadOptionsInOneSentence) {
@@ -140,6 +211,12 @@ TEST(Compare, RefusesBadOptionsInOneSentence) {
             "[compare] --html " + folder.file("text") + " would replace the text");
   EXPECT_EQ(refused([](auto& o) { o.json = o.html = "a"; }), "[compare] --json and --html are both a");
   EXPECT_EQ(refused([](auto& o) { o.html = "-"; }), "[compare] --html needs a file, but is -");
+  EXPECT_EQ(refused([](auto& o) { o.tasks = {"recall:8:x"}; }),
+            "[compare] --task must be NAME:DISTANCE:ASK, such as recall:256:1024, but is recall:8:x");
+  EXPECT_EQ(refused([](auto& o) {
+              o.tasks = {"mqar", "riddle"};
+            }),
+            "[recall] --task must be one of recall, passkey, mqar, copy, induction, variables, but is riddle");
   EXPECT_EQ(refused([](auto& o) { o.train.steps = 0; }), "[compare] --steps must be at least 1: 0");
 }
 
@@ -151,16 +228,17 @@ TEST(Compare, ContinuesAfterAFailedKind) {
   o.train.attention.attention = "ring,window";
   o.train.checkpoint = "none";
   std::ostringstream out;
-  const std::vector<Compared> free = run_compare(o, out);
-  const std::uint64_t more = free[0].result.peak_live_bytes, less = free[1].result.peak_live_bytes;
+  const Comparison free = run_compare(o, out);
+  const std::uint64_t more = free.kinds[0].result.peak_live_bytes, less = free.kinds[1].result.peak_live_bytes;
   ASSERT_GT(more, less);
   o.train.budget = std::to_string((more + less) / 2);
   o.json = folder.file("report.json");
   o.html = folder.file("page.html");
   out.str("");
-  const std::vector<Compared> all = run_compare(o, out);
+  const Comparison comparison = run_compare(o, out);
+  const std::vector<Compared>& all = comparison.kinds;
   ASSERT_EQ(all.size(), 2u);
-  EXPECT_EQ(all[1].result.validation_loss, free[1].result.validation_loss);
+  EXPECT_EQ(all[1].result.validation_loss, free.kinds[1].result.validation_loss);
   EXPECT_EQ(all[1].result.error, "");
   const auto report = nlohmann::json::parse(read_bytes(o.json));
   EXPECT_EQ(report["kinds"][0]["error"], all[0].result.error);
@@ -171,7 +249,7 @@ TEST(Compare, ContinuesAfterAFailedKind) {
   EXPECT_THAT(out.str(), HasSubstr("  failed: " + reason));
   EXPECT_THAT(out.str(), ::testing::ContainsRegex("ring.* 0 \\(failed\\) .* - *\n"));
   EXPECT_THAT(read_bytes(o.html), HasSubstr("<p>ring: "));
-  EXPECT_EQ(error_of<Error>([&] { check_ended(all); }), "[compare] ring failed: " + reason);
+  EXPECT_EQ(error_of<Error>([&] { check_ended(comparison); }), "[compare] ring failed: " + reason);
   check_ended(free);
 }
 
@@ -245,7 +323,7 @@ TEST(Compare, ReadsTheTextAndLearnsTheTokenizerOnce) {
   o.train.tokenizer = "bpe:260";
   Removing lines(o.train.text[0]);
   std::ostream out(&lines);
-  const std::vector<Compared> all = run_compare(o, out);
+  const std::vector<Compared> all = run_compare(o, out).kinds;
   EXPECT_FALSE(std::filesystem::exists(o.train.text[0])) << "before the first of them was trained";
   ASSERT_EQ(all.size(), 2u);
   EXPECT_EQ(all[1].result.steps.size(), 6u);

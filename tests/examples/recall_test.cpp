@@ -200,11 +200,11 @@ TEST_F(Recall, StopsTrainingAtCtrlCAndStillTests) {
   EXPECT_EQ(results[0].scores.size(), 2u);
 }
 
-TEST_F(Recall, PrintsProgressATableAndBars) {
+TEST_F(Recall, PrintsProgressAndATable) {
   options_.attention.attention = "causal,window";
   run();
   for (const char* part : {"chance 25.0 %", "step 2/6", "ms/step", "ETA", "window of 8", "right answers by distance",
-                           "      40  causal", "┊ chance"})
+                           "distance  causal  window\n"})
     EXPECT_THAT(out_.str(), HasSubstr(part));
   options_.quiet = true;
   run();
@@ -237,6 +237,14 @@ TEST_F(Recall, ReportsInJsonAndCsv) {
   options_.json = "/nowhere/report.json";
   EXPECT_EQ(error_of<FileError>([&] { run(); }),
             "[recall] cannot write /nowhere/report.json: its folder does not exist");
+}
+
+TEST_F(Recall, QuotesListsOfLayersInCsv) {
+  options_.layers = LayerList("window:8,causal+nope");
+  options_.steps = 1;
+  options_.csv = folder_.file("steps.csv");
+  run();
+  EXPECT_THAT(read_bytes(options_.csv), HasSubstr("\n\"window:8,causal+nope\",1,"));
 }
 
 TEST_F(Recall, AFailedContenderDoesNotStopTheOthers) {

@@ -185,7 +185,7 @@ TEST_F(TrainText, ComparesKindsOfAttentionInTokens) {
   compare.train = options_;
   compare.train.attention.attention = "window,causal";
   compare.train.given = {"steps"};
-  const auto all = run_compare(compare, out_);
+  const auto all = run_compare(compare, out_).kinds;
   ASSERT_EQ(all.size(), 2u);
   EXPECT_THAT(out_.str(), HasSubstr("by tokens of context"));
   EXPECT_LT(all[0].result.validation_loss, std::log(300.0) / 2) << "nats per byte";
@@ -227,7 +227,8 @@ TEST_F(TrainText, FileNamesNeedNotBeUtf8) {
   compared.train.attention.attention = "window,causal";
   compared.train.given = {"steps"};
   compared.json = folder_.file("compared.json");
-  for (const Compared& one : run_compare(compared, out_)) EXPECT_EQ(one.result.error, "");
+  for (const Comparison comparison = run_compare(compared, out_); const Compared& one : comparison.kinds)
+    EXPECT_EQ(one.result.error, "");
 }
 
 TEST_F(TrainText, IsJudgedByAValidationTextOfItsOwnWholeAtEachLine) {

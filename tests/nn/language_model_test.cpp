@@ -145,6 +145,11 @@ TEST(LanguageModel, RefusesInvalidConfigurations) {
             "[language_model] the feed-forward multiplier inf makes more than 2^40 hidden units of width 8");
   EXPECT_EQ(refusal([](auto& c) { c.logit_softcap = -1; }),
             "[language_model] the softcap of logits must be a number from 0 on, but is -1");
+  EXPECT_EQ(refusal([](auto& c) { c.hidden = -1; }), "[language_model] hidden units must not be negative, but are -1");
+  EXPECT_EQ(refusal([](auto& c) { c.hidden = std::int64_t{1} << 41; }),
+            "[language_model] 2199023255552 hidden units are more than 2^40");
+  EXPECT_EQ(refusal([](auto& c) { c.norm_epsilon = INFINITY; }),
+            "[language_model] the epsilon of norms must be a number from 0 on, but is inf");
   EXPECT_THROW(LanguageModel(LanguageModelConfig{.width = 7}, running_mean()), ValueError);
 }
 
@@ -331,11 +336,13 @@ TEST(LanguageModel, ASoftcapBoundsTheLogitsOfEveryLoss) {
                        1e-12, 1e-12));
 }
 
-TEST(LanguageModel, SwigluHasAsManyParametersAsGelu) {
+TEST(LanguageModel, SwigluHasAsManyParametersAsGeluUnlessToldItsHiddenUnits) {
   LanguageModelConfig config{.width = 96};
   EXPECT_EQ(config.hidden_units(), 384);
   config.feed_forward = FeedForwardKind::swiglu;
   EXPECT_EQ(config.hidden_units(), 256);
+  config.hidden = 100;
+  EXPECT_EQ(config.hidden_units(), 100);
 }
 
 }  // namespace

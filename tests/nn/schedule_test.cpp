@@ -1,4 +1,4 @@
-// Learning rates over time.
+// Learning rates and contexts over time.
 #include "nn/schedule.h"
 
 #include <gmock/gmock.h>
@@ -67,6 +67,34 @@ TEST(Schedule, RoundTripsThroughItsName) {
   for (const char* name : {"cosine", "linear", "constant", "wsd"}) EXPECT_EQ(to_string(Schedule::parse(name)), name);
   EXPECT_EQ(error_of<ValueError>([] { Schedule::parse("step"); }),
             "[schedule] it must be cosine, linear, constant or wsd, but is step");
+}
+
+TEST(ContextWarmup, HasTheContextOfTheFirstStageThatHasNotEnded) {
+  const ContextWarmup warmup = ContextWarmup::parse("128:500,256:1000");
+  std::vector<std::int64_t> found;
+  for (const std::int64_t step : {1, 500, 501, 1000, 1001, 9000}) found.push_back(warmup.context(step, 4096));
+  EXPECT_THAT(found, ElementsAre(128, 128, 256, 256, 4096, 4096));
+  EXPECT_EQ(ContextWarmup::parse("none").context(1, 4096), 4096);
+}
+
+TEST(ContextWarmup, RefusesStagesThatDoNotRise) {
+  const auto refusal = [](const std::string& stages) {
+    return error_of<ValueError>([&] { ContextWarmup::parse(stages).check(256); });
+  };
+  const std::string reason = "[context warm-up] contexts must rise to less than 256, and steps must rise, but ";
+  EXPECT_EQ(refusal("64:5,64:9"), reason + "64 up to step 9 follows 64 up to step 5");
+  EXPECT_EQ(refusal("64:5,128:5"), reason + "128 up to step 5 follows 64 up to step 5");
+  EXPECT_EQ(refusal("256:5"), reason + "256 up to step 5 follows 0 up to step 0");
+  EXPECT_EQ(refusal("0:5"), reason + "0 up to step 5 follows 0 up to step 0");
+  EXPECT_EQ(refusal("64:0"), reason + "64 up to step 0 follows 0 up to step 0");
+  ContextWarmup::parse("128:100").check(256);
+}
+
+TEST(ContextWarmup, RefusesTextOfAnotherForm) {
+  for (const char* const text : {"", "64", "64:", ":5", "64:5,", "64:5:6", "64:5;128:9", "99999999999999999999:5"})
+    EXPECT_EQ(
+        error_of<ValueError>([&] { ContextWarmup::parse(text); }),
+        std::string("[context warm-up] it must be none or CONTEXT:STEP, such as 128:500,256:1000, but is ") + text);
 }
 
 }  // namespace

@@ -77,6 +77,21 @@ TEST(LoadLanguageModel, IgnoresTheHeadOfATiedModel) {
   EXPECT_LT(error_of_logits(llama, *load_language_model(folder.file("llama"), DType::f64)), 1e-12);
 }
 
+TEST(LoadLanguageModel, TakesTheSameMemoryOnASimulatedDevice) {
+  const TemporaryFolder folder;
+  Llama llama{.dtype = DType::bf16};
+  llama.draw(1);
+  llama.write(folder.file("llama"));
+  const Device sim{DeviceType::sim, 7};
+  configure_simulated_device(7, std::size_t{1} << 30, "cpu");
+  const auto bytes_of = [&](Device device) {
+    const std::size_t before = allocator_for(device).statistics().allocated_bytes.current;
+    const auto model = load_language_model(folder.file("llama"), DType::f32, {.device = device});
+    return allocator_for(device).statistics().allocated_bytes.current - before;
+  };
+  EXPECT_EQ(bytes_of(sim), bytes_of(cpu));
+}
+
 /// A folder that a test damages.
 class DamagedLlama : public ::testing::Test {
  protected:
@@ -167,6 +182,10 @@ TEST_F(DamagedLlama, RefusesTruncatedAndMissingFiles) {
     testing_support::write_bytes(path() + "/config.json", config);
     EXPECT_THAT(refusal_of_files(), HasSubstr("config.json: ")) << config;
   }
+  const std::size_t depth = 400000;
+  testing_support::write_bytes(path() + "/config.json",
+                               "{\"x\": " + std::string(depth, '[') + std::string(depth, ']') + "}");
+  EXPECT_THAT(refusal_of_files(), EndsWith("model_type is missing"));
   testing_support::write_bytes(path() + "/config.json", std::string((1 << 20) + 1, ' '));
   EXPECT_THAT(refusal_of_files(), EndsWith("1048577 bytes are more than 1048576"));
   std::filesystem::remove(path() + "/config.json");

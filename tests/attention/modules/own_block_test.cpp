@@ -372,6 +372,26 @@ TEST(OwnBlock, AttendsWithinTheDocumentsOfEachRow) {
             "[multihead] documents by row need whole sequences, without a state");
 }
 
+TEST(OwnBlock, TrainsInChunksAsInOneCall) {
+  nn::LanguageModelConfig config = small();
+  config.layers = 1;  // without shared keys
+  OwnModel own(config);
+  const Tensor tokens = own.tokens(2, 24), targets = own.tokens(2, 24);
+  const auto gradients = [&](const Tensor& loss) {
+    own.model.zero_grad();
+    loss.backward();
+    std::vector<Tensor> result{loss};
+    for (const Tensor& parameter : own.model.parameters()) result.push_back(parameter.grad());
+    return result;
+  };
+  const std::vector<Tensor> want = gradients(own.model.loss(tokens, targets, true));
+  for (const std::int64_t chunk : {1, 7, 24}) {
+    const std::vector<Tensor> found = gradients(nn::chunked_loss(own.model, tokens, targets, {.chunk = chunk}));
+    for (std::size_t i = 0; i < want.size(); ++i)
+      EXPECT_LT(relative_error(found[i], want[i]), 1e-12) << "chunk " << chunk << ", tensor " << i;
+  }
+}
+
 TEST(OwnBlock, SharedKeysRefuseChunks) {
   OwnTraining own(cpu, 8);
   EXPECT_EQ(error_of<ValueError>([&] { own.trainer.step(); }),

@@ -56,8 +56,8 @@ TEST(MetricsFile, HasALineAtOnceForEachReport) {
   EXPECT_EQ(line["peak_live_bytes"], 4096);
   for (const char* key : {"learning_rate", "gradient_norm", "tokens_per_second", "live_bytes"})
     EXPECT_TRUE(line.contains(key)) << key;
-  EXPECT_THAT(read_bytes(csv), StartsWith("step,loss,gradient_norm,learning_rate,"));
-  EXPECT_THAT(read_bytes(csv), HasSubstr(",validation_loss,peak_live_bytes\n7,1.5,"));
+  EXPECT_THAT(read_bytes(csv), StartsWith("step,context,loss,gradient_norm,learning_rate,"));
+  EXPECT_THAT(read_bytes(csv), HasSubstr(",validation_loss,peak_live_bytes\n7,0,1.5,"));
 }
 
 TEST(MetricsFile, GoesOnAfterTheStepsOfTheCheckpointWithoutDoubleLines) {

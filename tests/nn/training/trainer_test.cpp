@@ -509,7 +509,8 @@ TEST(Trainer, ResumesBitForBit) {
   EXPECT_TRUE(train(half.trainer, out, {.stop_after = 5, .save = path, .metrics = metrics, .metadata = {{"by", "me"}}})
                   .interrupted);
   EXPECT_EQ(read_training_metadata(path)["by"], "me");
-  EXPECT_THAT(read_bytes(metrics), HasSubstr("step,loss,gradient_norm,learning_rate,milliseconds,tokens_per_second,"));
+  EXPECT_THAT(read_bytes(metrics),
+              HasSubstr("step,context,loss,gradient_norm,learning_rate,milliseconds,tokens_per_second,"));
   rest.trainer.resume(path);
   EXPECT_EQ(rest.trainer.steps_done(), 5);
   const TrainResult resumed = train(rest.trainer, out);
