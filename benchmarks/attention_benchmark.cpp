@@ -19,7 +19,6 @@
 #include <utility>
 
 #include "attention/attend.h"
-#include "attention/modules/block_selection.h"
 #include "attention/modules/native_sparse.h"
 #include "attention/ring/plan.h"
 #include "autograd/engine/engine.h"
@@ -41,8 +40,9 @@ const std::vector<std::pair<std::string, DType>> dtypes = {
     {"f32", DType::f32}, {"f16", DType::f16}, {"bf16", DType::bf16}, {"f64", DType::f64}};
 
 /// mixed: five layers of a window and one of the pattern, each with the result of the last one as its queries.
-/// selection: AdaptiveBlockSparseAttention; its number of pairs is that of the pattern.
-enum class Kind { attend, mixed, selection, delta, gla, convolution };
+/// selection: AdaptiveBlockSparseAttention, nsa: NativeSparseAttention whose heads share keys; their numbers of pairs
+/// are those of the pattern.
+enum class Kind { attend, mixed, selection, nsa, delta, gla, convolution };
 
 struct Case {
   Pattern pattern = Pattern::causal();
@@ -72,6 +72,7 @@ const std::vector<std::pair<std::string, Case>>& cases() {
       {"per_head", {Pattern::block_offsets(block, std::vector{near, apart}) & Pattern::causal()}},
       {"mixed", {.kind = Kind::mixed}},
       {"selection", {Pattern::block_offsets(block, near) & Pattern::causal(), 0.0, Kind::selection}},
+      {"nsa", {Pattern::block_offsets(block, near) & Pattern::causal(), 0.0, Kind::nsa}},
       {"delta", {.kind = Kind::delta}},
       {"gla", {.kind = Kind::gla}},
       {"convolution", {.kind = Kind::convolution}},
@@ -94,6 +95,28 @@ class Call {
       operations_ = (backward ? 24.0 : 8.0) * static_cast<double>(gradient_.numel());
       return;
     }
+    const auto pairs = [&](const Pattern& pattern) {
+      double sum = 0;
+      for (const auto& pass : pattern
+                                  .compile(heads, kernels::PositionMap::contiguous(queries, keys - queries),
+                                           kernels::PositionMap::contiguous(keys))
+                                  .passes)
+        sum += pass.count_pairs();
+      return sum;
+    };
+    const double each = (backward ? 14.0 : 4.0) * static_cast<double>(batch * depth);
+    if (of.kind == Kind::nsa) {
+      const std::int64_t width = heads * depth;
+      gradient_ = randn({batch, queries, width}, gradient_.options());
+      sparse_ = std::make_unique<attention::NativeSparseAttention>(
+          width, heads, attention::NativeSparseOptions{.block = block, .count = selected, .window = window},
+          attention::MultiheadOptions{.kv_heads = 1, .bias = false, .layer_norm = false, .post_norm = false},
+          nn::ParameterOptions{.dtype = wide.dtype, .device = device});
+      add("x", randn(gradient_.shape(), gradient_.options()));
+      for (const auto& [name, parameter] : sparse_->named_parameters()) operands_.emplace_back(name, parameter);
+      operations_ = each * (pairs(of.pattern) + pairs(local()));
+      return;
+    }
     const bool recurrent = of.kind == Kind::delta || of.kind == Kind::gla;
     add("q", randn(gradient_.shape(), gradient_.options()));
     for (const char* name : {"k", "v"}) {
@@ -112,17 +135,7 @@ class Call {
                          attention::CoreOptions{}, nn::ParameterOptions{.dtype = wide.dtype, .device = device});
       for (const auto& [name, parameter] : selection_->named_parameters()) operands_.emplace_back(name, parameter);
     }
-    const auto pairs = [&](const Pattern& pattern) {
-      double sum = 0;
-      for (const auto& pass : pattern
-                                  .compile(heads, kernels::PositionMap::contiguous(queries, keys - queries),
-                                           kernels::PositionMap::contiguous(keys))
-                                  .passes)
-        sum += pass.count_pairs();
-      return sum;
-    };
-    operations_ = (backward ? 14.0 : 4.0) * static_cast<double>(batch * depth) *
-                  (pairs(of.pattern) + (of.kind == Kind::mixed ? 5 * pairs(local()) : 0.0));
+    operations_ = each * (pairs(of.pattern) + (of.kind == Kind::mixed ? 5 * pairs(local()) : 0.0));
   }
 
   void run() {
@@ -155,6 +168,7 @@ class Call {
     if (case_.kind == Kind::convolution) return short_convolution(in(0), in(1));
     if (case_.kind == Kind::delta || case_.kind == Kind::gla)
       return gated_delta_rule(in(0), in(1), in(2), in(3), in(4), {}, {.delta = case_.kind == Kind::delta}).out;
+    if (sparse_) return sparse_->forward(in(0));
     if (selection_) return selection_->forward(in(0), in(1), in(2), {.causal = true});
     Tensor q = in(0);
     for (int layer = 0; case_.kind == Kind::mixed && layer < 5; ++layer)
@@ -171,6 +185,7 @@ class Call {
   bool backward_;
   std::vector<std::pair<std::string, Tensor>> operands_;
   std::optional<attention::AdaptiveBlockSparseAttention> selection_;
+  std::unique_ptr<attention::NativeSparseAttention> sparse_;
   Tensor gradient_;
   double operations_ = 0;
 };
@@ -213,7 +228,7 @@ void register_writing() {
   const auto add = [](const char* name, const auto& make) {
     const auto run = [make](benchmark::State& state) {
       const NoGradGuard guard;
-      const std::int64_t length = state.range(0), block = attention::NativeSparseOptions().block;
+      const std::int64_t length = state.range(0);
       const std::unique_ptr<attention::MultiheadShell> layer = make();
       nn::SequenceState seen;
       seen.length = length;

@@ -129,8 +129,32 @@ def gla(*operands):
     return sdpa.delta_rule(*operands, delta=False)
 
 
-def nsa(*operands):
-    raise NotImplementedError
+def nsa(x, projection, output, gates):
+    """NativeSparseAttention (attention/modules/native_sparse.h); the selection of each query by a mask."""
+    import torch
+    from torch.nn.functional import linear, scaled_dot_product_attention
+
+    heads, length = x.shape[2] // DEPTH, x.shape[1]
+    packed = linear(x, projection).unflatten(2, (-1, DEPTH)).transpose(1, 2)
+    kv = (packed.shape[1] - heads) // 2
+    q, k, v = packed.split([heads, kv, kv], 1)
+    gate = torch.sigmoid(linear(x, gates)).unflatten(2, (3, heads)).permute(2, 0, 3, 1).unsqueeze(-1)
+    own, number = torch.arange(length).view(-1, 1) // BLOCK, torch.arange(length // BLOCK)
+    keys, values = (mean.unflatten(2, (-1, BLOCK)).mean(3).repeat_interleave(heads // kv, 1) for mean in (k, v))
+    seen = (number < own) | ((own == 0) & (number == 0))  # the result of the first block is dropped
+    scores = (q @ keys.transpose(-1, -2) * DEPTH ** -0.5).masked_fill(~seen, -torch.inf)
+    weights = scores.softmax(-1)
+    compressed = weights @ values * (own > 0)
+    with torch.no_grad():
+        best = weights.unflatten(1, (kv, -1)).sum(2).masked_fill(number > own, -1).masked_fill(number == own, torch.inf)
+        best = best.topk(min(SELECTED, length // BLOCK), -1).indices
+        blocks = torch.zeros(1, kv, length, length // BLOCK, dtype=torch.bool).scatter_(-1, best, True)
+        mask = (blocks.repeat_interleave(BLOCK, -1) & torch.ones(length, length, dtype=torch.bool).tril())
+        mask = mask.repeat_interleave(heads // kv, 1)
+    k, v = (y.repeat_interleave(heads // kv, 1) for y in (k, v))
+    chosen = scaled_dot_product_attention(q, k, v, attn_mask=mask)
+    out = gate[0] * compressed + gate[1] * chosen + gate[2] * local(q, k, v)
+    return linear(out.transpose(1, 2).flatten(2), output)
 
 
 LAYERS = {layer.__name__: layer for layer in [mixed, per_head, delta, gla, convolution, selection, nsa]}
@@ -166,7 +190,8 @@ def torch_layout(name, x):
 def operands_of(file):
     names = [name for name in file if "d " + name in file]
     order = [name for name in ("q", "k", "v", "beta", "gate", "x", "weight", "selection.query_weight",
-                               "selection.key_weight", "gate_weight", "gate_bias") if name in names]
+                               "selection.key_weight", "gate_weight", "gate_bias", "projection.weight",
+                               "output.weight", "gates.weight") if name in names]
     assert sorted(order) == sorted(names), names
     return {name: torch_layout(name, file[name]).clone().requires_grad_() for name in order}
 
@@ -207,7 +232,11 @@ def calls_of_layer(name, length):
 
     heads = int(sizes(length)[3])
     torch.manual_seed(0)
-    if name == "convolution":
+    width = heads * DEPTH
+    if name == "nsa":
+        operands = [torch.randn(1, length, width)]
+        operands += [torch.randn(rows, width) * width ** -0.5 for rows in (width + 2 * DEPTH, width, 3 * heads)]
+    elif name == "convolution":
         operands = [torch.randn(1, length, 3 * heads * DEPTH), torch.randn(3 * heads * DEPTH, 4)]
     else:
         operands = [torch.randn(1, heads, length, DEPTH) for _ in range(3)]
@@ -270,7 +299,7 @@ def main():
             file = saved([steps, "--save", "FILE", *numbers, "f64", "mqar"])
             errors = errors_of_step(file, MQAR[512])
         else:
-            size = 2048 if name in ("selection", "mixed") else 512
+            size = 2048 if name in ("selection", "mixed", "nsa") else 512
             file = saved([attention, "--save", "FILE", "f64", name, *sizes(size)])
             if file is None:
                 print(f"{name}: skipped, attention_benchmark does not know it")

@@ -239,7 +239,7 @@ std::map<std::string, std::string> common_configuration(const CompareOptions& op
   return common;
 }
 
-Json json_of(const CompareOptions& options, const Comparison& comparison) {
+Json json_of(const CompareOptions& options, const CompareResult& comparison) {
   const std::vector<Compared>& all = comparison.kinds;
   Json report{{"config", common_configuration(options)}, {"kinds", Json::array()}, {"tasks", Json::array()}};
   if (!options.train.given.contains("steps")) report["config"]["time"] = options.time;
@@ -269,7 +269,7 @@ Json json_of(const CompareOptions& options, const Comparison& comparison) {
 }
 
 /// Tidy: a row for each number. A loss is that of tokens with at most `distance` tokens of context.
-std::string csv_of(const Comparison& comparison) {
+std::string csv_of_results(const CompareResult& comparison) {
   std::string text = "measure,attention,distance,value\n";
   for (const Compared& one : comparison.kinds)
     for (const nn::PositionLoss& part : one.result.by_position)
@@ -368,7 +368,7 @@ std::string table_of_task(const ComparedTask& task) {
          html_table(names, rows);
 }
 
-std::string page_of(const CompareOptions& options, const Comparison& comparison) {
+std::string page_of(const CompareOptions& options, const CompareResult& comparison) {
   const std::vector<Compared>& all = comparison.kinds;
   std::string charts, tables, errors, settings;
   const auto note = [&](const std::string& kind, const std::string& error) {
@@ -436,13 +436,13 @@ std::vector<Compared> compare_on_text(const CompareOptions& options, Device devi
 
 }  // namespace
 
-Comparison run_compare(const CompareOptions& options, std::ostream& out, bool live) {
+CompareResult run_compare(const CompareOptions& options, std::ostream& out, bool live) {
   options.check();
   for (const std::string& path : {options.json, options.csv, options.html}) nn::check_writable(path, "compare");
   const Device device = parse_device(options.train.device, "compare", "nothing is learned");
   const InterruptGuard interrupts;  // also between two runs
   const bool prints = !options.quiet && options.json != "-" && options.csv != "-";
-  Comparison comparison;
+  CompareResult comparison;
   if (options.tasks.empty() || !options.train.text.empty()) {
     Progress progress(out, live && prints);
     comparison.kinds = compare_on_text(options, device, out, progress, prints);
@@ -457,12 +457,12 @@ Comparison run_compare(const CompareOptions& options, std::ostream& out, bool li
   }
   if (comparison.kinds.empty() && comparison.tasks.empty()) return comparison;
   if (!options.json.empty()) write_text(options.json, json_text(json_of(options, comparison)), "compare", out);
-  if (!options.csv.empty()) write_text(options.csv, csv_of(comparison), "compare", out);
+  if (!options.csv.empty()) write_text(options.csv, csv_of_results(comparison), "compare", out);
   if (!options.html.empty()) write_text(options.html, page_of(options, comparison), "compare", out);
   return comparison;
 }
 
-void check_ended(const Comparison& comparison) {
+void check_ended(const CompareResult& comparison) {
   std::string failed;
   const auto add = [&](const std::string& kind, const std::string& error) {
     if (!error.empty())

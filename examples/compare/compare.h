@@ -48,7 +48,7 @@ struct ComparedTask {
   std::vector<RecallResult> results;
 };
 
-struct Comparison {
+struct CompareResult {
   std::vector<Compared> kinds;  // on the text
   std::vector<ComparedTask> tasks;
 };
@@ -56,8 +56,8 @@ struct Comparison {
 /// Trains one kind after the other on the text and on each task, prints tables and writes the files. Ctrl-C ends the
 /// current training and reports the results so far. A kind that fails keeps its partial results. Throws the errors of
 /// the options, the text and the files.
-Comparison run_compare(const CompareOptions& options, std::ostream& out, bool live = false);
+CompareResult run_compare(const CompareOptions& options, std::ostream& out, bool live = false);
 /// Throws Error with a sentence for each failed kind.
-void check_ended(const Comparison& comparison);
+void check_ended(const CompareResult& comparison);
 
 }  // namespace poolgrad::examples

@@ -128,7 +128,7 @@ TEST(Compare, TrainsEachListOfLayersOnEachTask) {
   const TemporaryFolder folder;
   const CompareOptions o = tiny_tasks(folder);
   std::ostringstream out;
-  const Comparison comparison = run_compare(o, out);
+  const CompareResult comparison = run_compare(o, out);
   EXPECT_TRUE(comparison.kinds.empty()) << "no text is given";
   ASSERT_EQ(comparison.tasks.size(), 2u);
   for (std::size_t i = 0; i < o.tasks.size(); ++i) {
@@ -154,7 +154,7 @@ TEST(Compare, ReportsTasksInJsonCsvAndHtml) {
   o.csv = folder.file("report.csv");
   o.html = folder.file("page.html");
   std::ostringstream out;
-  const Comparison comparison = run_compare(o, out);
+  const CompareResult comparison = run_compare(o, out);
   const auto report = nlohmann::json::parse(read_bytes(o.json));
   EXPECT_TRUE(report["kinds"].empty());
   ASSERT_EQ(report["tasks"].size(), 2u);
@@ -178,7 +178,7 @@ TEST(Compare, TrainsOnATextBesideATask) {
   o.tasks = {"induction:8"};
   o.csv = folder.file("report.csv");
   std::ostringstream out;
-  const Comparison comparison = run_compare(o, out);
+  const CompareResult comparison = run_compare(o, out);
   EXPECT_EQ(comparison.kinds.size(), 2u);
   EXPECT_EQ(comparison.tasks.size(), 1u);
   const nn::PositionLoss last = comparison.kinds[1].result.by_position.back();
@@ -228,14 +228,14 @@ TEST(Compare, ContinuesAfterAFailedKind) {
   o.train.attention.attention = "ring,window";
   o.train.checkpoint = "none";
   std::ostringstream out;
-  const Comparison free = run_compare(o, out);
+  const CompareResult free = run_compare(o, out);
   const std::uint64_t more = free.kinds[0].result.peak_live_bytes, less = free.kinds[1].result.peak_live_bytes;
   ASSERT_GT(more, less);
   o.train.budget = std::to_string((more + less) / 2);
   o.json = folder.file("report.json");
   o.html = folder.file("page.html");
   out.str("");
-  const Comparison comparison = run_compare(o, out);
+  const CompareResult comparison = run_compare(o, out);
   const std::vector<Compared>& all = comparison.kinds;
   ASSERT_EQ(all.size(), 2u);
   EXPECT_EQ(all[1].result.validation_loss, free.kinds[1].result.validation_loss);

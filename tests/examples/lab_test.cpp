@@ -208,10 +208,11 @@ TEST_F(Lab, ComparesIdenticallyOnAnyNumberOfThreads) {
 }
 
 TEST_F(Lab, CompareEndsWithAveragesAndGoals) {
-  const Answer answer = lab({"compare", recording(), "--policy", "poolgrad", "pytorch", "lower-bound"});
+  const Answer answer = lab({"compare", "zoo:growing-cache", "--policy", "poolgrad", "pytorch", "lower-bound"});
   EXPECT_EQ(answer.code, 0) << answer.errors;
   EXPECT_THAT(answer.out, AllOf(HasSubstr("first OOM at 1.05x"), HasSubstr("smallest capacity / lower bound"),
                                 HasSubstr("best other online policy: pytorch"), HasSubstr("utilisation, worst")));
+  EXPECT_THAT(answer.out, AllOf(HasSubstr("utilisation at 2x"), HasSubstr("of pytorch  ")));
   EXPECT_TRUE(answer.out.find(" met\n") != std::string::npos || answer.out.find("MISSED") != std::string::npos);
 }
 
@@ -369,7 +370,7 @@ TEST_F(Lab, RefusesEmptyTracesAndMissingGoals) {
   own.emplace_back("--check");
   EXPECT_EQ(lab(own).sentence(), "[compare] --check needs a workload of the zoo: no other workload has a goal\n");
   own.pop_back();
-  own.emplace_back("zoo:growing-cache");
+  own.insert(own.begin() + 1, "zoo:growing-cache");
   const std::string both = lab(own).out;
   EXPECT_THAT(both, HasSubstr("utilisation, worst"));
   EXPECT_THAT(both, HasSubstr(" at growing-cache"));

@@ -227,7 +227,7 @@ TEST_F(TrainText, FileNamesNeedNotBeUtf8) {
   compared.train.attention.attention = "window,causal";
   compared.train.given = {"steps"};
   compared.json = folder_.file("compared.json");
-  for (const Comparison comparison = run_compare(compared, out_); const Compared& one : comparison.kinds)
+  for (const CompareResult comparison = run_compare(compared, out_); const Compared& one : comparison.kinds)
     EXPECT_EQ(one.result.error, "");
 }
 

@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdint>
+#include <span>
+
 namespace poolgrad::attention {
 namespace {
 
@@ -112,6 +115,20 @@ TEST(Pattern, CallsAFunctionOncePerPairAndSharesEqualBlocks) {
   EXPECT_EQ(sixteenth, Pattern::where(256, [](std::int64_t i, std::int64_t j) { return j <= i && j % 16 == 0; }));
   EXPECT_NE(sixteenth, Pattern::where(256, [](std::int64_t i, std::int64_t j) { return j <= i && j % 16 == 1; }));
   EXPECT_EQ(Pattern::where(64, [](auto, auto) { return false; }).density(1, 64, 64), 0);
+}
+
+TEST(Pattern, TakesRowsOfBitsForQueriesAndKeysOfDifferentLengths) {
+  const auto sees = [](std::int64_t h, std::int64_t i, std::int64_t j) { return (7 * i + 3 * j + h) % 5 == 0; };
+  const Pattern pattern =
+      Pattern::where(70, 150, 2, [&](std::int64_t h, std::int64_t i, std::span<std::uint64_t> keys) {
+        ASSERT_EQ(keys.size(), 3u);
+        for (std::size_t j = 0; j < 192; ++j)  // also beyond the keys
+          keys[j / 64] |= std::uint64_t{sees(h, i, static_cast<std::int64_t>(j))} << (j % 64);
+      });
+  for (std::int64_t h = 0; h < 2; ++h)
+    for (std::int64_t i = 0; i < 130; ++i)
+      for (std::int64_t j = 0; j < 200; ++j)
+        ASSERT_EQ(pattern.multiplicity(h, 2, i, j), i < 70 && j < 150 && sees(h, i, j)) << h << ": " << i << ", " << j;
 }
 
 TEST(Pattern, DensityIsTheVisitedShareOfAdmissiblePairs) {
