@@ -15,8 +15,8 @@ namespace {
 thread_local constinit AutocastScope* innermost = nullptr;
 
 constexpr std::string_view low_operators[] = {
-    "attend", "conv2d",      "gated_delta_rule", "linear", "linear_cross_entropy",
-    "matmul", "ring_attend", "ring_attend_all"};
+    "attend", "conv2d",      "gated_delta_rule", "linear",           "linear_cross_entropy",
+    "matmul", "ring_attend", "ring_attend_all",  "short_convolution"};
 
 constexpr std::string_view wide_operators[] = {"acos",       "asin",         "binary_cross_entropy_with_logits",
                                                "cosh",       "cumprod",      "cumsum",

@@ -90,6 +90,46 @@ std::vector<Tensor> by_products(const DeltaRuleOptions& options, const std::vect
 
 bool has_kernel(const Tensor& x) { return !allocator_for(x.device()).memory().queues_work(); }
 
+/// The operator by products, from {x, weight, before}. As in kernels/cpu/attention/short_convolution.cpp.
+Tensor sum_of_taps(const std::vector<Tensor>& in) {
+  const AutocastScope exact(autocast_off);
+  const Tensor &x = in[0], &weight = in[1], &before = in[2];
+  const std::int64_t taps = weight.size(1);
+  const Tensor whole = before.defined() ? cat({before, x}, 1) : pad(x, 1, taps - 1, 0);
+  const Tensor rows = contiguous(transpose(weight, 0, 1));  // a tap of all channels lies together
+  Tensor out;
+  for (std::int64_t i = 0; i < taps; ++i) {
+    const Tensor term = slice(whole, 1, i, i + x.size(1)) * select(rows, 0, i);
+    out = i == 0 ? term : out + term;
+  }
+  return out;
+}
+
+Tensor convolved(const std::vector<Tensor>& in) {
+  const NoGradGuard no_grad;
+  if (!has_kernel(in[0])) return dense(sum_of_taps(in));
+  Tensor out = Tensor::empty(in[0].shape(), in[0].options());
+  const Tensor x = dense(in[0]), weight = dense(in[1]), before = in[2].defined() ? dense(in[2]) : Tensor();
+  kernels::short_convolution(current_stream(x.device()), x.view(), weight.view(), view_or_none(before), out.view());
+  return out;
+}
+
+Gradients gradients_of_convolution(const std::vector<Tensor>& in, const BackwardCall& call) {
+  if (grad_enabled() || !has_kernel(in[0]))
+    return differentiable_gradients(
+        [](const std::vector<Tensor>& seen) -> std::vector<Tensor> { return {sum_of_taps(seen)}; }, in,
+        {call.gradient()});
+  Gradients gradients(in.size());
+  for (std::size_t i = 0; i < in.size(); ++i)
+    if (in[i].defined() && call.needs(i)) gradients[i] = Tensor::empty(in[i].shape(), in[i].options());
+  const Tensor x = dense(in[0]), weight = dense(in[1]), before = in[2].defined() ? dense(in[2]) : Tensor(),
+               grad = dense(call.gradient());
+  kernels::short_convolution_backward(current_stream(x.device()), x.view(), weight.view(), view_or_none(before),
+                                      grad.view(), view_or_none(gradients[0]), view_or_none(gradients[1]),
+                                      view_or_none(gradients[2]));
+  return gradients;
+}
+
 /// x itself if its last dimension has stride 1, else a copy.
 Tensor with_dense_rows(const Tensor& x) { return x.size(-1) <= 1 || x.strides().back() == 1 ? x : x.copy(); }
 
@@ -189,7 +229,7 @@ RecurrentResult gated_delta_rule(TensorArg q, const Tensor& k, const Tensor& v, 
 }
 
 Tensor short_convolution(TensorArg x, const Tensor& weight, const Tensor& before) {
-  if (const auto cast = autocast("conv2d", {x, weight, before}); !cast.empty())
+  if (const auto cast = autocast("short_convolution", {x, weight, before}); !cast.empty())
     return short_convolution(cast[0], cast[1], cast[2]);
   constexpr const char* op = "short_convolution";
   const Operands operands{{"x", x}, {"weight", weight}, {"before", before}};
@@ -199,12 +239,16 @@ Tensor short_convolution(TensorArg x, const Tensor& weight, const Tensor& before
   const std::int64_t taps = weight.size(1);
   if (before.defined() && before.shape() != Shape{x->size(0), taps - 1, x->size(2)})
     fail<ShapeError>(op, "needs the N - 1 inputs before x (B, N - 1, C)", operands);
-  const Tensor whole = before.defined() ? cat({before, x}, 1) : pad(*x, 1, taps - 1, 0);
-  const Tensor rows = contiguous(transpose(weight, 0, 1));  // a tap of all channels lies together
-  Tensor out;
-  for (std::int64_t i = 0; i < taps; ++i) {
-    const Tensor term = slice(whole, 1, i, i + x->size(1)) * select(rows, 0, i);
-    out = i == 0 ? term : out + term;
+  const std::vector<Tensor> in{x, weight, before};
+  Tensor out = convolved(in);
+  if (wants_gradient(in)) {
+    std::vector<SavedTensor> saved(in.begin(), in.end());
+    record("short_convolution", in, {out}, recipe(convolved, flops(out, taps)),
+           [saved = std::move(saved)](const BackwardCall& call) -> Gradients {
+             std::vector<Tensor> unpacked;
+             for (const SavedTensor& one : saved) unpacked.push_back(one.unpack());
+             return gradients_of_convolution(unpacked, call);
+           });
   }
   return out;
 }

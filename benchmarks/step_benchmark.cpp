@@ -106,7 +106,8 @@ class Step {
  private:
   Tensor loss() {
     if (!asked_.defined()) return model_->loss(tokens_, targets_);
-    return cross_entropy(model_->logits_of(index_select(flatten(model_->hidden(tokens_), 0, 1), 0, asked_)), targets_);
+    return linear_cross_entropy(index_select(flatten(model_->hidden(tokens_), 0, 1), 0, asked_),
+                                model_->parameters().front(), targets_);  // the embedding is the head
   }
   void run_eagerly() {
     loss().backward();

@@ -78,6 +78,14 @@ void delta_rule(Stream stream, const DeltaRule& rule, const View& out, const Vie
 void delta_rule_backward(Stream stream, const DeltaRule& rule, const View& grad_out, const View& grad_last,
                          const DeltaRuleGradients& gradients);
 
+/// Causal convolution of each channel: out_t = sum_i weight_i x_(t - N + 1 + i), for x and out (B, T, C), weight (C, N)
+/// and the inputs before x, `before` (B, N - 1, C): 0 without data. All are contiguous and have one floating dtype.
+/// Sums are in the compute dtype. Only CPUs have this kernel and its backward.
+void short_convolution(Stream stream, const View& x, const View& weight, const View& before, const View& out);
+/// Computes the gradients that have data, with equal bits for any number of threads.
+void short_convolution_backward(Stream stream, const View& x, const View& weight, const View& before,
+                                const View& grad_out, const View& dx, const View& dweight, const View& dbefore);
+
 /// Whether a GPU may use its tensor cores (mma.sync) for attention. In f16 and bf16, weights and gradients of scores
 /// are then rounded to that type. In f32 nothing is rounded: each number is multiplied in three parts. On unless
 /// POOLGRAD_MMA=0. No effect on f64 and other devices.

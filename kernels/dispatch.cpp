@@ -460,6 +460,22 @@ void delta_rule_backward(Stream stream, const DeltaRule& rule, const View& grad_
   charge(stream, cost_of(stream, rule, grad_out, grad_last, gradients));
 }
 
+void short_convolution(Stream stream, const View& x, const View& weight, const View& before, const View& out) {
+  if (const auto kernel = kernel_for(stream, "short_convolution", &KernelTable::short_convolution))
+    return kernel(stream, x, weight, before, out);
+  const Scratch scratch(stream, "short_convolution", on_cpu::short_convolution_scratch(x, weight, false));
+  charge(stream, traffic(x, weight, before, out));
+}
+
+void short_convolution_backward(Stream stream, const View& x, const View& weight, const View& before,
+                                const View& grad_out, const View& dx, const View& dweight, const View& dbefore) {
+  if (const auto kernel = kernel_for(stream, "short_convolution", &KernelTable::short_convolution_backward))
+    return kernel(stream, x, weight, before, grad_out, dx, dweight, dbefore);
+  const Scratch scratch(stream, "short_convolution",
+                        on_cpu::short_convolution_scratch(x, weight, dweight.data != nullptr));
+  charge(stream, traffic(x, weight, before, grad_out, dx, dweight, dbefore));
+}
+
 void attention_delta(Stream stream, const View& out, const View& grad_out, const View& grad_lse, const View& delta) {
   run(&KernelTable::attention_delta, "attention delta", stream, out, grad_out, grad_lse, delta);
 }

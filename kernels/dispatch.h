@@ -32,7 +32,8 @@
   KERNEL(add_gradient) KERNEL(weighted_sum) KERNEL(gemm) \
   KERNEL(attention_forward) KERNEL(attention_delta) KERNEL(attention_backward)
 /// Kernels of CPUs alone.
-#define POOLGRAD_CPU_KERNELS(KERNEL) KERNEL(delta_rule) KERNEL(delta_rule_backward)
+#define POOLGRAD_CPU_KERNELS(KERNEL) \
+  KERNEL(delta_rule) KERNEL(delta_rule_backward) KERNEL(short_convolution) KERNEL(short_convolution_backward)
 // clang-format on
 
 namespace poolgrad::kernels {

@@ -25,6 +25,7 @@ std::int64_t by_index_scratch(std::int64_t limit, const View& index);  // index_
 
 std::int64_t delta_rule_scratch(const DeltaRule& rule);
 std::int64_t delta_rule_backward_scratch(const DeltaRule& rule);
+std::int64_t short_convolution_scratch(const View& x, const View& weight, bool sums);  // sums: of dweight
 
 /// Plans an attention call and allocates its scratch from the pool of `stream`. If `instead` is set, it runs with the
 /// scratch allocated, in place of the computation.

@@ -1,4 +1,5 @@
-// The gated delta rule compared with its definition, position by position in f64, and the short convolution with loops.
+// The gated delta rule compared with its definition, position by position in f64, and the short convolution with
+// loops.
 #include "autograd/recurrence.h"
 
 #include <gmock/gmock.h>
@@ -282,26 +283,117 @@ TEST(GatedDeltaRule, RefusesBadArgumentsInOneSentence) {
               ::testing::HasSubstr("a chunk has less than one position"));
 }
 
+/// The convolution by slices of the padded input.
+Tensor by_slices(const Tensor& x, const Tensor& weight, const Tensor& before) {
+  const std::int64_t taps = weight.size(1);
+  const Tensor whole = before.defined() ? cat({before, x}, 1) : pad(x, 1, taps - 1, 0);
+  Tensor out = zeros_like(x);
+  for (std::int64_t i = 0; i < taps; ++i) out = out + slice(whole, 1, i, i + x.size(1)) * select(weight, 1, i);
+  return out;
+}
+
 TEST(ShortConvolution, IsTheSumOfPlainLoops) {
   const std::uint64_t seed = test_seed();
   Generator generator(seed);
   const TensorOptions exact{.dtype = DType::f64};
-  for (const std::int64_t length : {0, 1, 3, 10}) {
-    const Tensor x = randn({2, length, 3}, exact, generator), w = randn({3, 4}, exact, generator);
-    std::vector<double> sums;
-    const std::vector<double> in = x.to_vector<double>(), weights = w.to_vector<double>();
-    for (std::int64_t b = 0; b < 2; ++b)
-      for (std::int64_t t = 0; t < length; ++t)
-        for (std::int64_t c = 0; c < 3; ++c) {
-          double total = 0;
-          for (std::int64_t i = std::max<std::int64_t>(0, 3 - t); i < 4; ++i)
-            total += weights[static_cast<std::size_t>(c * 4 + i)] *
-                     in[static_cast<std::size_t>((b * length + t - 3 + i) * 3 + c)];
-          sums.push_back(total);
-        }
-    EXPECT_TRUE(allclose(short_convolution(x, w), from_data(sums, {2, length, 3}), 1e-14, 1e-14))
-        << length << " seed " << seed;
+  for (const std::int64_t channels : {0, 3, 37})
+    for (const std::int64_t length : {0, 1, 3, 10, 70}) {
+      const Tensor x = randn({2, length, channels}, exact, generator), w = randn({channels, 4}, exact, generator);
+      std::vector<double> sums;
+      const std::vector<double> in = x.to_vector<double>(), weights = w.to_vector<double>();
+      for (std::int64_t b = 0; b < 2; ++b)
+        for (std::int64_t t = 0; t < length; ++t)
+          for (std::int64_t c = 0; c < channels; ++c) {
+            double total = 0;
+            for (std::int64_t i = std::max<std::int64_t>(0, 3 - t); i < 4; ++i)
+              total += weights[static_cast<std::size_t>(c * 4 + i)] *
+                       in[static_cast<std::size_t>((b * length + t - 3 + i) * channels + c)];
+            sums.push_back(total);
+          }
+      EXPECT_TRUE(allclose(short_convolution(x, w), from_data(sums, {2, length, channels}), 1e-14, 1e-14))
+          << channels << " channels, length " << length << ", seed " << seed;
+    }
+}
+
+TEST(ShortConvolution, HasTheGradientsOfItsDefinition) {
+  const std::uint64_t seed = test_seed();
+  Generator generator(seed);
+  const auto leaf = [&](const Shape& shape) {
+    return randn(shape, {.dtype = DType::f64}, generator).set_requires_grad();
+  };
+  for (const std::int64_t taps : {1, 2, 4, 7})
+    for (const std::int64_t length : {0, 2, 5, 70})
+      for (const bool continued : {false, true}) {
+        const Tensor x = leaf({3, length, 19}), w = leaf({19, taps});
+        const Tensor before = continued ? leaf({3, taps - 1, 19}) : Tensor();
+        const Tensor grad_out = randn(x.shape(), {.dtype = DType::f64}, generator);
+        std::vector<Tensor> leaves{x, w};
+        if (continued) leaves.push_back(before);
+        const std::vector<Tensor> got = grad({short_convolution(x, w, before)}, leaves, {grad_out}),
+                                  expected = grad({by_slices(x, w, before)}, leaves, {grad_out});
+        for (std::size_t i = 0; i < leaves.size(); ++i)
+          EXPECT_TRUE(allclose(got[i], expected[i], 1e-12, 1e-12))
+              << "gradient " << i << ", " << taps << " taps, length " << length << ", seed " << seed;
+      }
+}
+
+TEST(ShortConvolution, RoundsHalfTypesOnce) {
+  Generator generator(test_seed());
+  for (const DType dtype : {DType::f16, DType::bf16}) {
+    const auto leaf = [&](const Shape& shape) {
+      return to(randn(shape, {}, generator), dtype).detach().set_requires_grad();
+    };
+    const auto wide = [](const Tensor& of) { return to(of.detach(), DType::f32).set_requires_grad(); };
+    const Tensor x = leaf({2, 40, 21}), w = leaf({21, 4}), before = leaf({2, 3, 21}), grad_out = leaf({2, 40, 21});
+    const Tensor wide_x = wide(x), wide_w = wide(w), wide_before = wide(before);
+    const Tensor out = short_convolution(x, w, before), expected = short_convolution(wide_x, wide_w, wide_before);
+    EXPECT_TRUE(bit_equal(out, to(expected, dtype))) << to_string(dtype);
+    const std::vector<Tensor> got = grad({out}, {x, w, before}, {grad_out}),
+                              of_wide = grad({expected}, {wide_x, wide_w, wide_before}, {to(grad_out, DType::f32)});
+    for (std::size_t i = 0; i < got.size(); ++i)
+      EXPECT_TRUE(bit_equal(got[i], to(of_wide[i], dtype))) << "gradient " << i << " " << to_string(dtype);
   }
+}
+
+TEST(ShortConvolution, ReadsOperandsOfAnyLayout) {
+  Generator generator(test_seed());
+  const auto leaf = [&](const Shape& shape) { return randn(shape, {}, generator).set_requires_grad(); };
+  const Tensor x = leaf({2, 9, 5}), w = leaf({5, 4}), before = leaf({2, 3, 5}), grad_out = leaf({2, 9, 5});
+  const auto turned = [](const Tensor& t) { return transpose(clone(transpose(t, 0, -1)), 0, -1); };
+  const Tensor plain = short_convolution(x, w, before), other = short_convolution(turned(x), turned(w), turned(before));
+  EXPECT_TRUE(bit_equal(other, plain));
+  const std::vector<Tensor> of_plain = grad({plain}, {x, w, before}, {grad_out}),
+                            of_other = grad({other}, {x, w, before}, {turned(grad_out.detach())});
+  for (std::size_t i = 0; i < of_plain.size(); ++i) EXPECT_TRUE(bit_equal(of_plain[i], of_other[i])) << i;
+}
+
+TEST(ShortConvolution, HasEqualBitsForAnyNumberOfThreads) {
+  Generator generator(test_seed());
+  const auto leaf = [&](const Shape& shape) { return randn(shape, {}, generator).set_requires_grad(); };
+  const Tensor x = leaf({2, 300, 21}), w = leaf({21, 4}), before = leaf({2, 3, 21});
+  const Tensor grad_out = randn({2, 300, 21}, {}, generator);
+  const auto run = [&](int threads) {
+    const Threads guard(threads);
+    const Tensor out = short_convolution(x, w, before);
+    std::vector<Tensor> all = grad({out}, {x, w, before}, {grad_out});
+    all.push_back(out);
+    return all;
+  };
+  const std::vector<Tensor> one = run(1);
+  for (const int threads : {2, 5}) {
+    const std::vector<Tensor> more = run(threads);
+    for (std::size_t i = 0; i < one.size(); ++i) EXPECT_TRUE(bit_equal(one[i], more[i])) << threads << " " << i;
+  }
+}
+
+TEST(ShortConvolution, KeepsOnlyItsOperandsForTheBackwardPass) {
+  Generator generator(test_seed());
+  const Tensor x = randn({1, 256, 32}, {}, generator).set_requires_grad(),
+               w = randn({32, 4}, {}, generator).set_requires_grad();
+  const auto live = [] { return static_cast<std::int64_t>(allocator_for(cpu).statistics().requested_bytes.current); };
+  const auto before = live();
+  const Tensor out = short_convolution(x, w);
+  EXPECT_EQ(live() - before, out.numel() * 4);
 }
 
 TEST(ShortConvolution, ContinuesFromTheInputsBefore) {
