@@ -48,7 +48,7 @@ struct AttendOptions {
   /// The documents of each row, if rows differ; empty: those of the pattern. A query sees keys of its own document
   /// only. Self-attention by dense, causal and window patterns, without bias, dropout, chunks and out_over_q; else
   /// ValueError, and for lists that do not begin with 0, decrease, or do not end with N. Pattern::documents() serves
-  /// rows that are alike.
+  /// rows that are alike. Each call with such lists compiles a program of its own.
   RowDocuments documents = {};
   /// ALiBi: -slopes[h] |i - j| by absolute positions; (Hq), floating, no gradient. See alibi_slopes().
   Tensor alibi = {};

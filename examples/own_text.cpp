@@ -2,8 +2,8 @@
 //
 //   own_text FILE [STEPS]
 //
-// Expected: the memory that the run will need, a line every fifty steps, the validation loss on the last tenth of the
-// text beside that of n-gram models, a generated sample, and the model in FILE.safetensors.
+// Expected: the peak memory of two planned steps, a line every fifty steps, the validation loss on the last tenth of
+// the text beside that of n-gram models, a generated sample, and the model in FILE.safetensors.
 #include <cstdlib>
 #include <exception>
 #include <iostream>
@@ -66,11 +66,11 @@ int main(int argc, char** argv) {
     const std::string path = argv[1];
     const nn::Corpus corpus = nn::read_corpus({path});
     const nn::TrainerOptions options{.steps = argc > 2 ? std::atoll(argv[2]) : 500};
-    const Device plan{DeviceType::sim, 0};  // no bytes and no arithmetic: two steps predict the memory of the run
+    const Device plan{DeviceType::sim, 0};  // no bytes and no arithmetic, but the same requests
     configure_simulated_device(plan.index, std::size_t{64} << 30, "cpu");
     nn::Trainer planned(make_model(plan), corpus, options);
     for (int step = 0; step < 2; ++step) planned.step();
-    std::cout << "peak memory: " << format_bytes(planned.pool().statistics().requested_bytes.peak) << '\n';
+    std::cout << "peak memory of two steps: " << format_bytes(planned.pool().statistics().requested_bytes.peak) << '\n';
 
     nn::Trainer trainer(make_model(cpu), corpus, options);
     nn::train(trainer, std::cout, {.save = path + ".safetensors"});

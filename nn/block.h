@@ -33,7 +33,7 @@ class Block : public Module {
   virtual bool looks_ahead() const { return false; }
   /// Returns whether forward() reads `tokens` or `x0` of the context, which then stay allocated.
   virtual bool reads_embeddings() const { return true; }
-  /// Returns the SequenceMixer::weights() of the block for its input x; undefined without such weights.
+  /// Returns the SequenceMixer::weights() of the block for its input x alone; undefined without such weights.
   virtual Tensor mixing_weights(const Tensor& /*x*/) { return {}; }
   /// See SequenceMixer::set_part().
   virtual void set_part(const SequencePart& part);

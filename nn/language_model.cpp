@@ -120,8 +120,8 @@ void LanguageModelConfig::check() const {
     fail("rotary positions need an even width per head, but " + std::to_string(width) + " / " + std::to_string(heads) +
          " is odd");
   if (!is_floating(dtype)) fail("activations must be floating, but are " + std::string(to_string(dtype)));
-  if (!(logit_softcap >= 0 && std::isfinite(logit_softcap)))
-    fail(fmt::format("the softcap of logits must be a number from 0 on, but is {}", logit_softcap));
+  if (logit_softcap != 0 && !(logit_softcap >= 1e-30 && logit_softcap <= 1e30))
+    fail(fmt::format("the softcap of logits must be 0 or from 1e-30 to 1e30, but is {}", logit_softcap));
   if (tile < 0) fail("a tile must not be negative, but has " + std::to_string(tile) + " positions");
   if (!(feed_forward_multiplier > 0)) fail("the feed-forward multiplier must be positive");
   if (hidden < 0) fail(fmt::format("hidden units must not be negative, but are {}", hidden));
@@ -249,8 +249,12 @@ Tensor LanguageModel::run_block(std::size_t i, const Tensor& x, std::vector<Tens
   if (!result.defined() || result.shape() != x.shape() || result.dtype() != x.dtype() || result.device() != x.device())
     throw ShapeError(fmt::format("[language_model] block {} must return a tensor like x: x {}, result {}", i,
                                  describe(x), result.defined() ? describe(result) : "undefined"));
-  passed.resize(static_cast<std::size_t>(own));
-  passed.insert(passed.end(), context.passed.begin(), context.passed.end());
+  const std::vector<Tensor>& now = context.passed;
+  const std::ptrdiff_t before = std::ssize(passed) - own;
+  const auto same = [](const Tensor& a, const Tensor& b) { return a.is_same(b); };
+  if (std::ssize(now) < before || !std::equal(passed.begin() + own, passed.end(), now.begin(), same))
+    throw ValueError(fmt::format("[language_model] block {} may only append to the tensors that are passed on", i));
+  passed.insert(passed.end(), now.begin() + before, now.end());
   return result;
 }
 

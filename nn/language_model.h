@@ -79,7 +79,7 @@ struct LanguageModelConfig {
 
   /// Throws ValueError, one sentence: sizes below 1, width not divisible by heads, heads not a multiple of kv_heads, an
   /// odd head width with rope, a negative tile, a dtype that is not floating, a multiplier that is not positive, more
-  /// than 2^40 hidden units, an epsilon or a softcap that is negative or not finite.
+  /// than 2^40 hidden units, an epsilon that is negative or not finite, a softcap outside [1e-30, 1e30] that is not 0.
   void check() const;
   /// `hidden`, or multiplier * width, times 2/3 for SwiGLU (equal parameter count), rounded up to a multiple of 8.
   std::int64_t hidden_units() const;

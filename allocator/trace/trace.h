@@ -1,5 +1,5 @@
-// A recorded history of one pool: its events in order, and its blocks at the end. CachingAllocator records it, the file
-// formats in this folder read and write it, and allocator/replay replays it.
+// A recorded history of one pool: its events in order, and its blocks at the end. CachingAllocator records it, pgt.h
+// reads and writes it, and the laboratory (allocator/lab) replays it.
 #pragma once
 
 #include <array>

@@ -199,6 +199,8 @@ AdaptiveBlockSparseAttention::AdaptiveBlockSparseAttention(std::int64_t head_dim
 Tensor AdaptiveBlockSparseAttention::forward(const Tensor& q, const Tensor& k, const Tensor& v,
                                              const AttendOptions& call) {
   if (call.bias.defined()) throw ValueError("[adaptive_block_sparse] a bias is not supported: " + describe(call.bias));
+  if (!call.documents.empty())
+    throw ValueError("[adaptive_block_sparse] documents by row need a pattern of dense, causal and window");
   const Tensor coarse = selection_.summary_attention(q, k, v, call.causal, call.key_padding);
   const std::vector<Pattern> patterns = selection_.select(q, k, call.causal, call.key_padding);
   std::vector<Tensor> entries;

@@ -164,6 +164,8 @@ MultiheadShell::Projected MultiheadShell::project(const Tensor& x, const nn::Seq
       fail<ShapeError>("multihead", fmt::format("shared keys must be those of {} positions", length),
                        {{"x", x}, {"keys", shared->k}});
   }
+  if (shared && !options_.shared_keys && (shared->k.defined() || shared->v.defined()))
+    throw ValueError("[multihead] a layer with keys of its own takes no shared ones: set shared_keys");
   Projected result = project(x, x, x, positions, positions);
   if (options_.shared_keys) return {result.q, shared->k, shared->v};
   if (embedding.defined()) {

@@ -54,8 +54,8 @@ struct LayerOperands {
   /// (B, N, kv_heads * head_dim), floating: added to the values of x, such as an embedding of the tokens. Undefined:
   /// none.
   Tensor value_embedding = {};
-  /// With MultiheadOptions::shared_keys, the keys and values to attend to. Otherwise, unless null, receives the layer's
-  /// own, for later layers.
+  /// With MultiheadOptions::shared_keys, the keys and values to attend to. Otherwise, unless null, an empty one that
+  /// receives the layer's own, for later layers.
   KeysValues* shared = nullptr;
   /// AttendOptions::documents of the rows of x, without a state.
   RowDocuments documents = {};

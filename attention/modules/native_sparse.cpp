@@ -25,7 +25,8 @@ NativeSparseOptions checked(const NativeSparseOptions& o, const MultiheadOptions
   if (o.block < 1 || o.count < 1 || o.window < 1)
     throw ValueError(fmt::format("[native_sparse] sizes must be at least 1: block {}, count {}, window {}", o.block,
                                  o.count, o.window));
-  if (options.alibi || options.sinks) throw ValueError("[native_sparse] ALiBi and sinks are not supported");
+  if (options.alibi || options.sinks || options.shared_keys)
+    throw ValueError("[native_sparse] ALiBi, sinks and shared keys are not supported");
   return o;
 }
 
@@ -144,8 +145,9 @@ Tensor NativeSparseAttention::gated(const Tensor& x, const Projected& projected,
 }
 
 Tensor NativeSparseAttention::attend_heads(const Tensor& x, const Projected& projected, AttendOptions call) {
-  if (call.bias.defined() || call.key_padding.defined() || call.alibi.defined() || call.sinks.defined())
-    throw ValueError("[native_sparse] a bias, padding, ALiBi and sinks are not supported");
+  if (call.bias.defined() || call.key_padding.defined() || call.alibi.defined() || call.sinks.defined() ||
+      !call.documents.empty())
+    throw ValueError("[native_sparse] a bias, padding, ALiBi, sinks and documents by row are not supported");
   if (projected.q.size(1) != projected.k.size(1))
     fail<ShapeError>("native_sparse", "q and k differ in length", {{"q", projected.q}, {"k", projected.k}});
   return gated(x, projected, means_of(projected.k, sparse_.block), means_of(projected.v, sparse_.block), 0);

@@ -23,7 +23,7 @@ namespace poolgrad::attention {
 /// means.
 class NativeSparseAttention : public MultiheadShell {
  public:
-  /// Throws ValueError for sizes below 1, for ALiBi and sinks, and as MultiheadShell.
+  /// Throws ValueError for sizes below 1, for ALiBi, sinks and shared keys, and as MultiheadShell.
   NativeSparseAttention(std::int64_t width, std::int64_t heads, const NativeSparseOptions& sparse = {},
                         const MultiheadOptions& options = {.layer_norm = false, .post_norm = false},
                         const nn::ParameterOptions& parameters = {}, CallSite = {});
@@ -40,7 +40,7 @@ class NativeSparseAttention : public MultiheadShell {
                                                 std::int64_t position = 0) const;
 
  protected:
-  /// Throws ValueError for a bias, padding or other lengths of queries and keys.
+  /// Throws ValueError for a bias, padding and documents, and ShapeError for other lengths of queries and keys.
   Tensor attend_heads(const Tensor& x, const Projected& projected, AttendOptions call) override;
 
  private:

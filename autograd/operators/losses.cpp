@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 #include <memory>
 #include <mutex>
@@ -55,8 +54,9 @@ ClassTargets::ClassTargets(const char* op, const Tensor& targets, std::int64_t c
   check_dtype(op, targets, DType::i64, "targets must be i64", operands);
   if (!(options.label_smoothing >= 0.0 && options.label_smoothing <= 1.0))
     fail<ValueError>(op, "label smoothing is outside [0, 1]", operands);
-  if (!(options.softcap >= 0.0 && std::isfinite(options.softcap)))
-    fail<ValueError>(op, fmt::format("the softcap must be a number from 0 on, but is {}", options.softcap), operands);
+  if (options.softcap != 0.0 && !(options.softcap >= 1e-30 && options.softcap <= 1e30))  // it and its inverse in f32
+    fail<ValueError>(op, fmt::format("the softcap must be 0 or from 1e-30 to 1e30, but is {}", options.softcap),
+                     operands);
   rows = dense(targets);
   counted = not_class(rows, options.ignore_index);
   safe = where(counted, rows, 0.0);

@@ -15,8 +15,8 @@ struct CrossEntropyOptions {
   std::int64_t ignore_index = -100;  // targets with this value are ignored
   double label_smoothing = 0.0;
   Reduction reduction = Reduction::mean;
-  /// c of c tanh(logit / c), applied to the logits first; 0: off. Throws ValueError if negative or not finite, and in
-  /// nll_loss() unless 0.
+  /// c of c tanh(logit / c), applied to the logits first; 0: off. Throws ValueError for another value outside
+  /// [1e-30, 1e30], and in nll_loss() unless 0.
   double softcap = 0.0;
 };
 

@@ -29,6 +29,8 @@ constexpr double selective_price = 1.0;
 /// Per step. The host stores a text position for each.
 constexpr std::int64_t most_sequences = 1 << 20;
 
+constexpr std::int64_t most_hidden = std::int64_t{1} << 40;
+
 nn::FeedForwardKind feed_forward_of(const std::string& name) {
   constexpr std::pair<std::string_view, nn::FeedForwardKind> kinds[] = {{"gelu", nn::FeedForwardKind::gelu},
                                                                         {"gelu_exact", nn::FeedForwardKind::gelu_exact},
@@ -88,11 +90,11 @@ void TrainOptions::check() const {
     refuse(fmt::format("--width {} / --heads {} must be even, because rotary positions rotate pairs", width, heads));
   if (kv_heads < 0 || (kv_heads > 0 && heads % kv_heads != 0))
     refuse(fmt::format("--heads {} is not a multiple of --kv-heads {}", heads, kv_heads));
-  if (hidden < 0) refuse(fmt::format("--hidden must not be negative, but is {}", hidden));
+  if (hidden < 0 || hidden > most_hidden) refuse(fmt::format("--hidden must be from 0 to 2^40, but is {}", hidden));
   if (!(norm_eps >= 0 && std::isfinite(norm_eps)))
     refuse(fmt::format("--norm-eps must be a number from 0 on, but is {}", norm_eps));
-  if (!(logit_softcap >= 0 && std::isfinite(logit_softcap)))
-    refuse(fmt::format("--logit-softcap must be a number from 0 on, but is {}", logit_softcap));
+  if (logit_softcap != 0 && !(logit_softcap >= 1e-30 && logit_softcap <= 1e30))
+    refuse(fmt::format("--logit-softcap must be 0 or from 1e-30 to 1e30, but is {}", logit_softcap));
   if (tile < 0) refuse(fmt::format("--tile must not be negative, but is {}", tile));
   if (batch > most_sequences) refuse(fmt::format("--batch must be at most {}, but is {}", most_sequences, batch));
   if (accumulate > most_sequences / batch)

@@ -54,12 +54,6 @@ void from_text(const std::string& name, const std::string& text, std::vector<std
   }
 }
 
-void from_text(const std::string& name, const std::string& text, bool& value) {
-  if (text != "true" && text != "false")
-    throw FileError("[train] the checkpoint's " + name + " is malformed: " + printable(text));
-  value = text == "true";
-}
-
 bool is_one_of(std::string_view name, std::initializer_list<std::string_view> names) {
   return std::ranges::count(names, name) > 0;
 }
@@ -218,7 +212,7 @@ void TrainOptions::check_tensors(const std::string& path) const {
 }
 
 std::map<std::string, std::string> configuration_of(const std::string& path) {
-  if (!nn::is_pretrained(path)) return nn::read_training_metadata(path);
+  if (!nn::is_pretrained_folder(path)) return nn::read_training_metadata(path);
   const auto [model, rope] = nn::read_pretrained_config(path);
   constexpr std::int64_t bytes = 256;
   if (model.vocabulary < bytes || model.vocabulary > nn::Tokenizer::most_tokens)
@@ -231,6 +225,7 @@ std::map<std::string, std::string> configuration_of(const std::string& path) {
   options.tokenizer = model.vocabulary == bytes ? "bytes" : fmt::format("bpe:{}", model.vocabulary);
   options.context = model.context;
   options.layers = LayerList(fmt::format("{}*causal+{}", model.layers, positions));
+  options.attention.attention = "causal";  // of a number of layers
   options.width = model.width;
   options.heads = model.heads;
   options.kv_heads = model.kv_heads;
@@ -244,7 +239,7 @@ std::map<std::string, std::string> configuration_of(const std::string& path) {
 TrainedModel load_trained_model(const std::string& path, Device device) {
   TrainedModel trained;
   trained.options.adopt(configuration_of(path));
-  if (!nn::is_pretrained(path)) trained.options.check_tensors(path);
+  if (!nn::is_pretrained_folder(path)) trained.options.check_tensors(path);
   trained.tokenizer = std::make_shared<const nn::Tokenizer>(
       trained.options.tokenizer == "bytes" ? nn::Tokenizer() : nn::load_tokenizer(path));
   trained.generator = std::make_unique<Generator>(trained.options.seed);

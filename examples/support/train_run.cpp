@@ -126,18 +126,33 @@ nlohmann::ordered_json describe_configuration(const TrainOptions& o, nn::Trainer
   return config;
 }
 
+/// Throws ValueError for a given list of layers with another base of rotary positions than the configuration's.
+void check_positions(const TrainOptions& options, const std::map<std::string, std::string>& configuration) {
+  TrainOptions there;
+  there.adopt(configuration);
+  const double base = there.layer_runs().front().attention.rope->base;
+  for (const LayerRun& run : options.layer_runs())
+    if (const auto& rope = run.attention.rope; rope && rope->base != base)
+      throw ValueError(
+          fmt::format("[--layers] the rotary positions of --init have base {}, but those of a layer have base {}: give "
+                      "rope:BASE or "
+                      "nope in each entry",
+                      base, rope->base));
+}
+
 TrainOptions completed(TrainOptions options) {
   if (!options.start().empty()) {
     const bool resumes = options.init.empty();
     const auto configuration = of_option(resumes ? "--resume" : "--init", [&] {
       return resumes ? nn::read_training_metadata(options.resume) : configuration_of(options.init);
     });
-    if (!resumes && !nn::is_pretrained(options.init)) {
+    if (!resumes && !nn::is_pretrained_folder(options.init)) {
       TrainOptions there;
       there.adopt(configuration);
       of_option("--init", [&] { there.check_tensors(options.init); });
     }
     options.adopt(configuration);
+    if (!resumes && nn::is_pretrained_folder(options.init)) check_positions(options, configuration);
   }
   if (options.resume.empty() && options.ranks && !options.given.count("batch"))  // one sequence per rank
     options.batch = std::max<std::int64_t>(options.batch, options.ranks->grid().data);

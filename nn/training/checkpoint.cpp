@@ -231,9 +231,10 @@ TrainingState load_training_state(const std::string& path, Module& model, Optimi
 }
 
 std::map<std::string, std::string> load_trained_model(const std::string& path, Module& model, CallSite) {
-  if (is_pretrained(path)) {
-    for (const auto& [name, here, there] : import_weights(path, llama_rules, model).left)
-      if (there.empty()) refuse_file(path, fmt::format("{} {} is missing", name, here));
+  if (is_pretrained_folder(path)) {
+    std::string_view rules = llama_rules;  // files of tied models may have a head, too
+    if (read_pretrained_config(path).model.tied_head) rules = rules.substr(0, rules.find("head.weight"));
+    import_weights(path, rules, model, true);
     return {};
   }
   const SafetensorsReader reader(path);
@@ -246,7 +247,7 @@ std::map<std::string, std::string> load_trained_model(const std::string& path, M
 }
 
 StartingWeights load_starting_weights(const std::string& path, Module& model, CallSite) {
-  if (is_pretrained(path)) return import_weights(path, llama_rules, model);
+  if (is_pretrained_folder(path)) return import_weights(path, llama_rules, model);
   const SafetensorsReader reader(path);
   check_trained_model(path, reader.outline());
   const auto shown = [](const Tensor& x) { return fmt::format("{} {}", to_string(x.shape()), to_string(x.dtype())); };
@@ -274,7 +275,7 @@ StartingWeights load_starting_weights(const std::string& path, Module& model, Ca
 }
 
 Tokenizer load_tokenizer(const std::string& path, CallSite) {
-  if (is_pretrained(path)) return Tokenizer();
+  if (is_pretrained_folder(path)) return Tokenizer();
   const SafetensorsReader reader(path);
   check_format(path, reader.outline());
   if (!reader.outline().contains(merges_key)) return Tokenizer();

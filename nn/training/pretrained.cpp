@@ -8,6 +8,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 
 #include "allocator/base/number.h"
 #include "allocator/base/printable.h"
@@ -40,7 +41,7 @@ constexpr const char* config_name = "config.json";
 constexpr const char* whole_name = "model.safetensors";
 constexpr const char* index_name = "model.safetensors.index.json";
 constexpr std::uint64_t longest_config = 1 << 20, longest_index = 16 << 20;  // bytes
-constexpr std::size_t most_shards = 1024;                                    // files that are open at once
+constexpr std::size_t most_shards = 256;                                     // files that are open at once
 constexpr std::int64_t largest_size = std::int64_t{1} << 40;
 
 [[noreturn]] void refuse(const std::string& path, const std::string& reason) {
@@ -81,7 +82,7 @@ class WeightFiles {
   };
 
   explicit WeightFiles(const std::string& path) : path_(path) {
-    if (!is_pretrained(path))
+    if (!is_pretrained_folder(path))
       open(path);
     else if (const std::string whole = in_folder(path, whole_name); is_there(whole))
       open(whole);
@@ -100,12 +101,17 @@ class WeightFiles {
         if (file->outline().unsupported.contains(name)) file->outline().at(name);
     return found == sources_.end() ? nullptr : &found->second;
   }
+  /// Names and dtypes of tensors that poolgrad cannot read.
+  const std::map<std::string, std::string>& unsupported() const { return unsupported_; }
   const std::string& path() const { return path_; }
 
  private:
   const SafetensorsReader& open(const std::string& path) {
     const SafetensorsReader& file = *files_.emplace_back(std::make_unique<SafetensorsReader>(path));
-    for (const auto& [name, tensor] : file.outline().tensors) sources_.emplace(name, Source{&file, tensor});
+    for (const auto& [name, tensor] : file.outline().tensors)
+      if (!sources_.emplace(name, Source{&file, tensor}).second)
+        refuse(path, "tensor " + in_quotes(name) + " is in another shard, too");
+    unsupported_.insert(file.outline().unsupported.begin(), file.outline().unsupported.end());
     return file;
   }
 
@@ -117,25 +123,28 @@ class WeightFiles {
     std::map<std::string, const SafetensorsReader*> shards;
     for (const auto& [name, shard] : map->items()) {
       const std::string* const file = shard.get_ptr<const std::string*>();
-      if (file == nullptr || file->empty() || file->find('/') != std::string::npos || *file == "." || *file == "..")
+      if (file == nullptr || file->empty() || file->find_first_of(std::string("/\0", 2)) != std::string::npos ||
+          *file == "." || *file == "..")
         refuse(path, "the shard of tensor " + in_quotes(name) + " is not a file of the same folder");
-      if (shards[*file] != nullptr) continue;
-      if (shards.size() > most_shards) refuse(path, fmt::format("more than {} shards", most_shards));
-      shards[*file] = &open(in_folder(path_, *file));
+      shards.emplace(*file, nullptr);
     }
+    if (shards.size() > most_shards)
+      refuse(path, fmt::format("{} shards are more than {}", shards.size(), most_shards));
+    for (auto& [file, reader] : shards) reader = &open(in_folder(path_, file));
     if (shards.empty()) refuse(path, "an empty weight_map");
     for (const auto& [name, shard] : map->items()) {
       const std::string& file = shard.get_ref<const std::string&>();
       const auto source = sources_.find(name);
       if (source != sources_.end() ? source->second.file != shards[file]
                                    : !shards[file]->outline().unsupported.contains(name))
-        refuse(path, fmt::format("tensor {} is not in {}, or also in another file", in_quotes(name), in_quotes(file)));
+        refuse(path, fmt::format("tensor {} is not in {}", in_quotes(name), in_quotes(file)));
     }
   }
 
   std::string path_;
   std::vector<std::unique_ptr<SafetensorsReader>> files_;
-  std::map<std::string, Source> sources_;  // ordered: names of a hostile file cannot collide
+  std::map<std::string, std::string> unsupported_;  // names and dtypes
+  std::map<std::string, Source> sources_;           // ordered: names of a hostile file cannot collide
 };
 
 /// One name on the right side of a rule.
@@ -155,6 +164,12 @@ std::string trimmed_part(std::string_view text) {
   return begin == std::string_view::npos ? "" : std::string(text.substr(begin, end - begin + 1));
 }
 
+const std::string& checked_name(const std::string& name, const auto& fail) {
+  if (name.empty() || name.find_first_of(" \t=[]^") != std::string::npos)
+    fail("a name is empty, or has one of the characters = [ ] ^ or a space");
+  return name;
+}
+
 RulePart parse_part(std::string text, const auto& fail) {
   RulePart part;
   if (text.ends_with(']')) {
@@ -171,8 +186,7 @@ RulePart parse_part(std::string text, const auto& fail) {
     part.transposed = true;
     text.resize(text.size() - 2);
   }
-  part.pattern = text;
-  if (text.empty() || text.find_first_of(" \t=") != std::string::npos) fail("a name is empty or has spaces");
+  part.pattern = checked_name(text, fail);
   return part;
 }
 
@@ -189,7 +203,7 @@ std::vector<ImportRule> parse_rules(std::string_view text) {
     const std::size_t equals = line.find('=');
     if (equals == std::string::npos) fail("it needs NAME = NAME");
     ImportRule& rule = rules.emplace_back();
-    rule.target = parse_part(trimmed_part(std::string_view(line).substr(0, equals)), fail).pattern;
+    rule.target = checked_name(trimmed_part(std::string_view(line).substr(0, equals)), fail);
     for (const std::string& part : split(std::string_view(line).substr(equals + 1), '+'))
       rule.parts.push_back(parse_part(trimmed_part(part), fail));
     for (const RulePart& part : rule.parts)
@@ -230,18 +244,9 @@ bool castable(DType from, DType to) { return from == to || (is_floating(from) &&
 /// The tensors that rules make of files.
 class ImportedTensors {
  public:
-  ImportedTensors(const WeightFiles& files, std::string_view rules) : files_(files) {
-    const std::vector<ImportRule> parsed = parse_rules(rules);
-    for (const auto& [name, source] : files.sources()) {
-      bool used = false;
-      for (const ImportRule& rule : parsed)
-        for (const RulePart& part : rule.parts)
-          if (const auto numbers = numbers_in(part.pattern, name)) {
-            used = true;
-            add(rule, *numbers);
-          }
-      if (!used) unused_.emplace(name, source.outline);
-    }
+  ImportedTensors(const WeightFiles& files, std::string_view rules) : files_(files), rules_(parse_rules(rules)) {
+    for (const auto& [name, source] : files.sources()) add_of(name);
+    for (const auto& [name, dtype] : files.unsupported()) add_of(name);
   }
 
   /// A tensor without bytes; nullptr for a name that no rule makes.
@@ -249,11 +254,18 @@ class ImportedTensors {
     const auto found = made_.find(name);
     return found == made_.end() ? nullptr : &found->second.outline;
   }
-  std::map<std::string, Tensor> unused_beside(const std::map<std::string, bool>& taken) const {
-    std::map<std::string, Tensor> unused = unused_;
-    for (const auto& [name, made] : made_)
-      if (!taken.contains(name))
-        for (const Piece& piece : made.pieces) unused.emplace(piece.name, piece.source->outline);
+  /// Names of the tensors that rules make.
+  std::vector<std::string> names() const {
+    std::vector<std::string> names;
+    for (const auto& [name, made] : made_) names.push_back(name);
+    return names;
+  }
+  /// Returns the tensors of the files, with shape and dtype, that no tensor in `taken` needs.
+  std::map<std::string, std::string> unused_beside(const std::set<std::string>& taken) const {
+    std::map<std::string, std::string> unused = files_.unsupported();
+    for (const auto& [name, source] : files_.sources()) unused.emplace(name, shape_and_dtype(source.outline));
+    for (const std::string& name : taken)
+      for (const Piece& piece : made_.at(name).pieces) unused.erase(piece.name);
     return unused;
   }
 
@@ -297,6 +309,12 @@ class ImportedTensors {
     std::vector<Piece> pieces;
   };
 
+  /// Adds the tensors that rules make of this one.
+  void add_of(const std::string& name) {
+    for (const ImportRule& rule : rules_)
+      for (const RulePart& part : rule.parts)
+        if (const auto numbers = numbers_in(part.pattern, name)) add(rule, *numbers);
+  }
   /// Adds the tensor that the rule makes for these numbers, once.
   void add(const ImportRule& rule, const std::vector<std::string>& numbers) {
     const std::string target = with_numbers(rule.target, numbers);
@@ -344,39 +362,44 @@ class ImportedTensors {
   }
 
   const WeightFiles& files_;
+  std::vector<ImportRule> rules_;
   std::map<std::string, Made> made_;
-  std::map<std::string, Tensor> unused_;
 };
 
 }  // namespace
 
-StartingWeights import_weights(const std::string& path, std::string_view rules, Module& model, CallSite) {
+StartingWeights import_weights(const std::string& path, std::string_view rules, Module& model, bool complete,
+                               CallSite) {
   const WeightFiles files(path);
   const ImportedTensors imported(files, rules);
   const NamedTensors own = model.named_tensors();
   StartingWeights result;
-  std::map<std::string, bool> taken;
+  std::set<std::string> taken;
   for (const auto& [name, tensor] : own) {
     const Tensor* const there = imported.find(name);
     if (there == nullptr) {
+      if (complete) refuse(path, fmt::format("{} {} is missing", name, shape_and_dtype(tensor)));
       result.left.push_back({name, shape_and_dtype(tensor), ""});
       continue;
     }
     if (there->shape() != tensor.shape() || !castable(there->dtype(), tensor.dtype()))
       refuse(path, fmt::format("{} is {} there, but {} in the model", name, shape_and_dtype(*there),
                                shape_and_dtype(tensor)));
-    taken[name] = true;
+    taken.insert(name);
   }
   if (taken.empty()) refuse(path, "no tensor fits the model");
-  for (const auto& [name, tensor] : imported.unused_beside(taken))
-    result.left.push_back({name, "", shape_and_dtype(tensor)});
+  if (complete)
+    for (const std::string& name : imported.names())
+      if (!taken.contains(name))
+        refuse(path, fmt::format("{} {} is there, but not in the model", name, shape_and_dtype(*imported.find(name))));
+  for (const auto& [name, there] : imported.unused_beside(taken)) result.left.push_back({name, "", there});
   for (const auto& [name, tensor] : own)
     if (taken.contains(name)) imported.read(name, tensor);
   result.taken = std::ssize(taken);
   return result;
 }
 
-bool is_pretrained(const std::string& path) {
+bool is_pretrained_folder(const std::string& path) {
   std::error_code error;
   return std::filesystem::is_directory(path, error);
 }
@@ -425,6 +448,7 @@ class ConfigReader {
   }
   const FolderJson& json() const { return json_; }
   static std::string shown(const FolderJson& value) {
+    if (value.is_structured()) return std::string("an ") + value.type_name();  // dump() recurses
     return printable(value.dump(-1, ' ', false, FolderJson::error_handler_t::replace));
   }
 
@@ -509,7 +533,8 @@ PretrainedConfig read_pretrained_config(const std::string& folder, CallSite) {
   try {
     model.check();
   } catch (const ValueError& error) {
-    config.fail(error.what());
+    const std::string text = error.what();
+    config.fail("its sizes do not fit together: " + text.substr(text.find("] ") + 2));
   }
   config.expect("head_dim", model.width / model.heads);
   check_weights(folder, model);

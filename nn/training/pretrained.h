@@ -10,7 +10,7 @@
 
 namespace poolgrad::nn {
 
-/// The tensors of a model that a file filled, and the tensors that found no partner.
+/// The tensors of a model that a file filled, and those without an equal on the other side.
 struct StartingWeights {
   struct Left {
     std::string name;
@@ -20,9 +20,9 @@ struct StartingWeights {
   std::vector<Left> left = {};  // first of the model, then of the file alone
 };
 
-/// Fills tensors of a model from a safetensors file, or from a folder with model.safetensors or, in shards,
-/// model.safetensors.index.json. A line of `rules` makes a tensor of the model from tensors of the file. `*` stands for
-/// a number, the same one in each name:
+/// Fills tensors of a model from a safetensors file or a folder. A folder has model.safetensors, or an index
+/// model.safetensors.index.json and its shards. A line of `rules` makes a tensor of the model from tensors of the file.
+/// `*` stands for a number, the same one in each name:
 ///
 ///   head.weight = lm_head.weight                           # a comment
 ///   block*.up.weight = h.*.mlp.c_fc.weight^T               transposed: two dimensions
@@ -30,9 +30,12 @@ struct StartingWeights {
 ///   gate.weight = gate_up.weight[0/2]                      the first of two equal parts of dimension 0
 ///
 /// Casts floating dtypes, one tensor at a time. Other tensors of the model keep their values. Returns the missing and
-/// the unused tensors. Throws, changing nothing, ValueError for a malformed rule, and FileError for a malformed file, a
-/// tensor of another shape, a rule that finds some of its tensors, and no tensor at all.
-StartingWeights import_weights(const std::string& path, std::string_view rules, Module& model, CallSite = {});
+/// the unused tensors. `complete` refuses a tensor that is missing, and one that a rule makes and the model lacks.
+/// Throws ValueError for a malformed rule. Throws FileError for a malformed file, for a tensor of another shape or of a
+/// dtype that poolgrad lacks, and for a rule of which the file has only some names. Then nothing has changed, unless
+/// the disk failed during the read.
+StartingWeights import_weights(const std::string& path, std::string_view rules, Module& model, bool complete = false,
+                               CallSite = {});
 /// The rules for LlamaForCausalLM as an nn::LanguageModel with attention.
 extern const std::string_view llama_rules;
 
@@ -42,10 +45,10 @@ struct PretrainedConfig {
   RopeOptions rope;
 };
 /// Whether `path` is a folder.
-bool is_pretrained(const std::string& path);
+bool is_pretrained_folder(const std::string& path);
 /// Reads config.json of a LlamaForCausalLM: RMSNorm, rotary positions (plain or linear), grouped keys and values,
-/// SwiGLU, no biases. Compares every shape of the weights with it, so a following allocation is at most as large as the
-/// weights in f32. Throws FileError, one sentence with the key or the tensor.
+/// SwiGLU, no biases. Compares the shapes of all weights with it, and reads none. Throws FileError, one sentence with
+/// the key or the tensor.
 PretrainedConfig read_pretrained_config(const std::string& folder, CallSite = {});
 
 }  // namespace poolgrad::nn

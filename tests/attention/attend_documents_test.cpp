@@ -7,6 +7,7 @@
 
 #include "allocator/caching_allocator.h"
 #include "attention/attend.h"
+#include "attention/ring/ring.h"
 #include "autograd/engine/engine.h"
 #include "autograd/gradcheck.h"
 #include "autograd/operators.h"
@@ -100,8 +101,11 @@ TEST(AttendDocuments, EachDocumentAttendsAsIfAlone) {
       EXPECT_TRUE(allclose(found.out, want, 1e-12, 1e-12));
       EXPECT_TRUE(allclose(found.lse, want_lse, 1e-12, 1e-12));
       const Tensor weight = randn(want.shape(), {.dtype = DType::f64}, generator);
-      const Tensor gradient = grad({sum(found.out * weight) + sum(found.lse)}, {x.whole})[0];
-      EXPECT_TRUE(allclose(gradient, grad({sum(want * weight) + sum(want_lse)}, {x.whole})[0], 1e-12, 1e-12));
+      const Tensor gradient =
+          grad({sum(found.out * weight) + sum(found.lse)}, {x.whole}, {}, {.retain_graph = true})[0];
+      EXPECT_TRUE(allclose(gradient,
+                           grad({sum(want * weight) + sum(want_lse)}, {x.whole}, {}, {.retain_graph = true})[0], 1e-12,
+                           1e-12));
       EXPECT_TRUE(allclose(attend_by_definition(x.q, x.k, x.v, pattern, {.documents = rows}).out, want, 1e-12, 1e-12));
     }
 }
@@ -197,8 +201,15 @@ TEST(AttendDocuments, AreRefusedInOneSentence) {
             "[attend] documents by row must ascend from 0 to 6, but not so in row 1");
   EXPECT_EQ(refusal(Pattern::causal(), {.documents = {{0, 4, 3, 6}, {0, 6}}}),
             "[attend] documents by row must ascend from 0 to 6, but not so in row 0");
-  EXPECT_EQ(refusal(Pattern::strided(4), {.documents = rows}),
-            "[attend] documents by row need a pattern of dense, causal and window, not strided(4)");
+  EXPECT_THAT(refusal(Pattern::strided(4), {.documents = rows}),
+              testing::StartsWith("[attend] documents by row need a pattern of dense, causal and window, not "));
+  EXPECT_EQ(refusal(Pattern::causal(), {.bias = zeros({1, 1, 6, 6}, {.dtype = DType::f64}), .documents = rows}),
+            "[attend] documents by row take no bias, dropout, out_over_q and chunks");
+  EXPECT_EQ(refusal(Pattern::causal(), {.documents = rows, .out_over_q = true}),
+            "[attend] documents by row take no bias, dropout, out_over_q and chunks");
+  EXPECT_THAT(error_of<ValueError>(
+                  [&] { ring_attend_all(x.q, x.k, x.v, Pattern::causal(), 2, {.attend = {.documents = rows}}); }),
+              testing::StartsWith("[ring_attend] documents by row are not divided among ranks: q ("));
   EXPECT_EQ(refusal(Pattern::documents({0, 6}), {.documents = rows}),
             "[attend] documents by row need a pattern of dense, causal and window, not documents(1)");
   EXPECT_EQ(refusal(Pattern::causal(), {.documents = rows, .dropout = 0.1}),

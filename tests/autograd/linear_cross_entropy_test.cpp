@@ -1,6 +1,7 @@
 // linear_cross_entropy in half types: logits and gradient sums are f32.
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <vector>
 
 #include "autograd/engine/engine.h"
@@ -86,9 +87,12 @@ TEST(LinearCrossEntropy, ASoftcapOfHalfTypesIsComputedInF32) {
 
 TEST(LinearCrossEntropy, RefusesASoftcapThatIsNotFromZeroOn) {
   const Tensor x = ones({2, 3}), weight = ones({4, 3}), targets = zeros({2}, {.dtype = DType::i64});
-  EXPECT_EQ(error_of<ValueError>([&] { linear_cross_entropy(x, weight, targets, {.softcap = -1}); }),
-            "[linear_cross_entropy] the softcap must be a number from 0 on, but is -1: x (2, 3) f32 on cpu, weight (4, "
-            "3) f32 on cpu, targets (2,) i64 on cpu");
+  EXPECT_EQ(
+      error_of<ValueError>([&] { linear_cross_entropy(x, weight, targets, {.softcap = -1}); }),
+      "[linear_cross_entropy] the softcap must be 0 or from 1e-30 to 1e30, but is -1: x (2, 3) f32 on cpu, weight (4, "
+      "3) f32 on cpu, targets (2,) i64 on cpu");
+  for (const double cap : {1e39, 1e-40, std::numeric_limits<double>::quiet_NaN()})  // or their inverses overflow f32
+    EXPECT_THROW(linear_cross_entropy(x, weight, targets, {.softcap = cap}), ValueError) << cap;
   EXPECT_EQ(error_of<ValueError>([&] { nll_loss(x, targets, {.softcap = 1}); }),
             "[nll_loss] probabilities take no softcap: log_probabilities (2, 3) f32 on cpu, targets (2,) i64 on cpu");
 }

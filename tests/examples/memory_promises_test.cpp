@@ -1,7 +1,6 @@
 // Promises about memory, checked on configurations drawn by seed against runs of 200 steps. POOLGRAD_DRAWS sets the
 // number of configurations: POOLGRAD_DRAWS=300 build/release/tests/examples/examples_test
 // --gtest_filter='MemoryPromises.*'
-#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -90,8 +89,6 @@ class MemoryPromises : public ::testing::Test {
       o.chunk = 48;
       o.checkpoint = one_of<std::string>({"none", "budget"});
     }
-    o.context_warmup =
-        one_of<std::string>({"none", "none", fmt::format("16:{},30:{}", 1 + below(20), 21 + below(40)), "17:250"});
     o.steps = steps;
     o.report = one_of<std::int64_t>({1, 7, 50});
     o.sample = one_of<std::int64_t>({0, 9, 40});

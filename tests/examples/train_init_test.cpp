@@ -114,13 +114,13 @@ TEST_F(TrainInit, RefusesFileMismatchBeforeAllocating) {
   EXPECT_THAT(refusal<FileError>(start()), AllOf(HasSubstr("[--init] "), HasSubstr(options_.save)));
 }
 
-TEST_F(TrainInit, RefusesAModelThatDoesNotExist) {
+TEST_F(TrainInit, RefusesInvalidFeedForwardLayersAndNorms) {
   const auto refused = [&](const auto& change) {
     TrainOptions o = options_;
     change(o);
     return refusal<ValueError>(o);
   };
-  EXPECT_EQ(refused([](auto& o) { o.hidden = -1; }), "[train] --hidden must not be negative, but is -1");
+  EXPECT_EQ(refused([](auto& o) { o.hidden = -1; }), "[train] --hidden must be from 0 to 2^40, but is -1");
   EXPECT_EQ(refused([](auto& o) { o.norm_eps = -1; }), "[train] --norm-eps must be a number from 0 on, but is -1");
   EXPECT_EQ(refused([](auto& o) { o.feed_forward = "relu"; }),
             "[train] --feed-forward must be gelu, gelu_exact or swiglu, but is relu");
@@ -159,12 +159,20 @@ TEST_F(TrainFromLlama, ContinuesTheModelAndSavesAnOrdinaryCheckpoint) {
 }
 
 TEST_F(TrainFromLlama, ReportsTensorsOfLayersThatAreLeftOut) {
-  options_.layers = LayerList("causal");
+  options_.layers = LayerList("causal+rope:1e17");
   options_.context = 32;
   options_.given = {"layers", "context"};
   run();
   EXPECT_THAT(out_.str(), AllOf(HasSubstr("start    10 tensors"), HasSubstr("context 32"),
                                 HasSubstr("not model.layers.1.input_layernorm.weight: (24,) f32 there, none here")));
+}
+
+TEST_F(TrainFromLlama, RefusesAListOfLayersWithOtherPositions) {
+  options_.layers = LayerList("2*causal");
+  options_.given = {"layers"};
+  EXPECT_EQ(refusal<ValueError>(options_),
+            "[--layers] the rotary positions of --init have base 1e+17, but those of a layer have base 10000: give "
+            "rope:BASE or nope in each entry");
 }
 
 TEST_F(TrainFromLlama, RefusesAnotherShapeAndAnotherUse) {

@@ -4,6 +4,8 @@
 #include "allocator/error.h"
 #include "examples/plan/dry_run.h"
 #include "tests/examples/small_run.h"
+#include "tests/examples/train_program.h"
+#include "tests/threads.h"
 
 namespace poolgrad::examples {
 namespace {
@@ -69,28 +71,35 @@ TEST_F(TrainWarmup, ResumesWithinAStageBitForBit) {
 }
 
 TEST_F(TrainWarmup, ABudgetKeepsTheBits) {
-  options_.save = folder_.file("whole.safetensors");
   const nn::TrainResult free = run();
   TrainOptions tight = options_;
-  tight.save = "";
-  tight.budget = std::to_string(free.peak_reserved_bytes - free.peak_reserved_bytes / 16);
+  tight.checkpoint = "budget";
+  std::size_t budget = free.peak_reserved_bytes;
+  const auto fits = [&](std::size_t bytes) {
+    tight.budget = std::to_string(bytes);
+    return dry_run(tight, bytes).fits;
+  };
+  while (fits(budget - budget / 16)) budget -= budget / 16;
+  tight.budget = std::to_string(budget + budget / 16);
   const nn::TrainResult bounded = run(tight);
-  EXPECT_LE(bounded.peak_reserved_bytes, parse_bytes(tight.budget));
+  EXPECT_LE(bounded.peak_reserved_bytes, budget + budget / 16);
   EXPECT_EQ(bounded.steps.back().loss, free.steps.back().loss);
   EXPECT_EQ(bounded.validation_loss, free.validation_loss);
 }
 
 TEST_F(TrainWarmup, APlanCoversTheLargestStage) {
+  options_.report = 50;
+  options_.checkpoint = "none";
+  options_.budget = "1GiB";
   TrainOptions constant = options_;
   constant.context_warmup = "none";
-  for (TrainOptions* const o : {&options_, &constant}) o->report = 50;
-  const DryRun plan = dry_run(options_, no_limit), usual = dry_run(constant, no_limit);
+  const Threads threads(1);
+  const DryRun plan = dry_run(options_, std::size_t{1} << 30), usual = dry_run(constant, std::size_t{1} << 30);
   EXPECT_EQ(plan.peak_live, usual.peak_live);
   options_.device = "sim:1GiB,like=cpu";
-  options_.checkpoint = "none";
-  const nn::TrainResult result = run();
-  EXPECT_EQ(result.peak_live_bytes, plan.peak_live);
-  EXPECT_EQ(result.peak_reserved_bytes, plan.peak_reserved);
+  const nlohmann::json real = run_train_program(options_, folder_, "POOLGRAD_THREADS=1");
+  EXPECT_EQ(real["peak_live_bytes"], plan.peak_live) << real["error"];
+  EXPECT_EQ(real["peak_reserved_bytes"], plan.peak_reserved);
 }
 
 TEST_F(TrainWarmup, ANewRunFromWeightsHasNoWarmup) {

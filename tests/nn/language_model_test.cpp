@@ -144,7 +144,7 @@ TEST(LanguageModel, RefusesInvalidConfigurations) {
   EXPECT_EQ(refusal([](auto& c) { c.feed_forward_multiplier = INFINITY; }),
             "[language_model] the feed-forward multiplier inf makes more than 2^40 hidden units of width 8");
   EXPECT_EQ(refusal([](auto& c) { c.logit_softcap = -1; }),
-            "[language_model] the softcap of logits must be a number from 0 on, but is -1");
+            "[language_model] the softcap of logits must be 0 or from 1e-30 to 1e30, but is -1");
   EXPECT_EQ(refusal([](auto& c) { c.hidden = -1; }), "[language_model] hidden units must not be negative, but are -1");
   EXPECT_EQ(refusal([](auto& c) { c.hidden = std::int64_t{1} << 41; }),
             "[language_model] 2199023255552 hidden units are more than 2^40");

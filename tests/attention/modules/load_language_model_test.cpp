@@ -4,7 +4,8 @@
 
 #include "allocator/caching_allocator.h"
 #include "attention/modules/multihead.h"
-#include "nn/training/pretrained.h"
+#include "nn/training/checkpoint.h"
+#include "tensor/compare.h"
 #include "tests/attention/modules/llama.h"
 #include "tests/tensor/support.h"
 #include "tests/test_seed.h"
@@ -92,6 +93,29 @@ TEST(LoadLanguageModel, TakesTheSameMemoryOnASimulatedDevice) {
   EXPECT_EQ(bytes_of(sim), bytes_of(cpu));
 }
 
+TEST(LoadLanguageModel, LeavesAnotherModelUnchanged) {
+  const TemporaryFolder folder;
+  Llama llama{};
+  llama.draw(1);
+  llama.write(folder.file("llama"));
+  const nn::LanguageModelConfig fitting = nn::read_pretrained_config(folder.file("llama")).model;
+  const auto refused = [&](const auto& change) {
+    nn::LanguageModelConfig config = fitting;
+    change(config);
+    const auto model = make_language_model(config, Pattern::causal());
+    const Tensor before = model->parameters()[0].copy();
+    const std::string text = error_of<FileError>([&] { nn::load_trained_model(folder.file("llama"), *model); });
+    EXPECT_TRUE(bit_equal(model->parameters()[0], before));
+    return text;
+  };
+  EXPECT_THAT(refused([](auto& c) { c.layers = 3; }), EndsWith("block2.norm1.weight (24,) f32 is missing"));
+  EXPECT_THAT(refused([](auto& c) { c.layers = 1; }), HasSubstr("is there, but not in the model"));
+  EXPECT_THAT(refused([](auto& c) { c.tied_head = true; }),
+              EndsWith("head.weight (19, 24) f32 is there, but not in the model"));
+  EXPECT_THAT(refused([](auto& c) { c.feed_forward = nn::FeedForwardKind::gelu; }),
+              HasSubstr("feed_forward.gate.weight"));
+}
+
 /// A folder that a test damages.
 class DamagedLlama : public ::testing::Test {
  protected:
@@ -124,7 +148,7 @@ class DamagedLlama : public ::testing::Test {
   }
 
   TemporaryFolder folder_;
-  Llama llama_{.layers = 1};
+  Llama llama_{.vocabulary = 5000, .layers = 1};  // above the limit of refusal_of_files()
 };
 
 TEST_F(DamagedLlama, NamesBothShapesOfATensor) {
@@ -138,7 +162,7 @@ TEST_F(DamagedLlama, NamesBothShapesOfATensor) {
 
 TEST_F(DamagedLlama, NamesTheMissingTensor) {
   llama_.weights.erase("lm_head.weight");
-  EXPECT_EQ(refusal(), "[load] " + path() + ": lm_head.weight (19, 24) is missing");
+  EXPECT_EQ(refusal(), "[load] " + path() + ": lm_head.weight (5000, 24) is missing");
 }
 
 TEST_F(DamagedLlama, RefusesSizesOtherThanTheFiles) {
@@ -150,7 +174,8 @@ TEST_F(DamagedLlama, RefusesSizesOtherThanTheFiles) {
               HasSubstr("hidden_size must be a whole number from 1 to 2^40"));
   EXPECT_THAT(with("num_attention_heads", "0"),
               EndsWith("num_attention_heads must be a whole number from 1 to 2^40, but is 0"));
-  EXPECT_THAT(with("num_attention_heads", "5"), HasSubstr("width 24 is not divisible by 5 heads"));
+  EXPECT_THAT(with("num_attention_heads", "5"),
+              EndsWith("config.json: its sizes do not fit together: width 24 is not divisible by 5 heads"));
   EXPECT_THAT(with("num_key_value_heads", "3"), HasSubstr("4 heads are not a multiple of 3 kv-heads"));
   llama_ = {};
   llama_.draw(1);
@@ -162,6 +187,9 @@ TEST_F(DamagedLlama, RefusesOtherModels) {
   EXPECT_THAT(with("model_type", "\"gpt2\""), EndsWith("model_type must be \"llama\", but is \"gpt2\""));
   EXPECT_THAT(with("hidden_act", "\"gelu\""), EndsWith("hidden_act must be \"silu\", but is \"gelu\""));
   EXPECT_THAT(with("attention_bias", "true"), EndsWith("attention_bias must be false, but is true"));
+  const std::string nested = std::string(400000, '[') + std::string(400000, ']');
+  for (const char* key : {"model_type", "vocab_size", "rope_theta", "tie_word_embeddings"})
+    EXPECT_THAT(with(key, nested), EndsWith("but is an array")) << key;
   EXPECT_THAT(with("head_dim", "8"), EndsWith("head_dim must be 6, but is 8"));
   EXPECT_THAT(with("rms_norm_eps", "-1"), EndsWith("rms_norm_eps must be a positive number, but is -1"));
   EXPECT_THAT(with("rope_theta", "\"x\""), EndsWith("rope_theta must be a positive number, but is \"x\""));
@@ -204,10 +232,17 @@ TEST_F(DamagedLlama, RefusesAnIndexThatDoesNotFitItsShards) {
     return refusal_of_files();
   };
   EXPECT_THAT(refused("model-3.safetensors"), HasSubstr("model-3.safetensors: "));
-  EXPECT_THAT(refused("model-1.safetensors"), HasSubstr("is not in 'model-1.safetensors'"));
+  EXPECT_THAT(refused("model-1.safetensors"), EndsWith("is not in 'model-1.safetensors'"));
   EXPECT_THAT(refused("model.safetensors.index.json"), HasSubstr("not a safetensors file")) << "the index itself";
-  for (const char* elsewhere : {"../llama/model-2.safetensors", "..", "", "/etc/passwd"})
+  for (const char* elsewhere : {"../llama/model-2.safetensors", "..", "", "/etc/passwd", "model-2.safetensors\\u0000"})
     EXPECT_THAT(refused(elsewhere), EndsWith("is not a file of the same folder")) << elsewhere;
+  std::string many = R"({"weight_map": {"x": "0")";
+  for (int i = 1; i < 257; ++i) many += ", \"x" + std::to_string(i) + "\": \"" + std::to_string(i) + "\"";
+  testing_support::write_bytes(index, many + "}}");
+  EXPECT_THAT(refusal_of_files(), EndsWith("257 shards are more than 256"));
+  std::filesystem::copy_file(path() + "/model-2.safetensors", path() + "/model-4.safetensors");
+  testing_support::write_bytes(index, text.substr(0, text.size() - 2) + R"(, "x": "model-4.safetensors"}})");
+  EXPECT_THAT(refusal_of_files(), EndsWith("is in another shard, too"));
   for (const char* broken : {"{}", R"({"weight_map": 3})", R"({"weight_map": {}})", R"({"weight_map": {"x": 3}})"}) {
     testing_support::write_bytes(index, broken);
     EXPECT_THAT(refusal_of_files(), AllOf(HasSubstr("[load] " + index), HasSubstr(": "))) << broken;

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "allocator/caching_allocator.h"
 #include "autograd/engine/engine.h"
 #include "autograd/operators.h"
 #include "nn/chunked.h"
@@ -253,13 +254,14 @@ TEST(NativeSparseAttention, RefusesBadArgumentsInOneSentence) {
   EXPECT_EQ(error_of<ValueError>([] { NativeSparseAttention(16, 4, {.block = 0}); }),
             "[native_sparse] sizes must be at least 1: block 0, count 16, window 512");
   EXPECT_EQ(error_of<ValueError>([] { NativeSparseAttention(16, 4, {}, {.layer_norm = false, .sinks = true}); }),
-            "[native_sparse] ALiBi and sinks are not supported");
+            "[native_sparse] ALiBi, sinks and shared keys are not supported");
   NativeSparseAttention mixer(16, 4, few_blocks);
   const Tensor x = ones({1, 5, 16});
   EXPECT_EQ(error_of<ValueError>([&] {
               mixer.forward(x, x, x, {.bias = zeros({1, 1, 5, 5})});
             }),
-            "[native_sparse] a bias, padding, ALiBi and sinks are not supported");
+            "[native_sparse] a bias, padding, ALiBi, sinks and documents by row are not supported");
+  EXPECT_THROW(mixer.forward(x, nullptr, {.documents = {{0, 2, 5}}}), ValueError);
   EXPECT_EQ(mixer(x).shape(), x.shape());
 }
 
@@ -306,6 +308,36 @@ TEST(NativeSparseAttention, GivesAModelTheSameLossInChunksAndUnderCheckpoints) {
     EXPECT_TRUE(bit_equal(checkpointed[i], expected[i])) << i;
     EXPECT_TRUE(allclose(by_chunks[i], expected[i], 1e-9, 1e-9)) << i << " seed " << seed;
   }
+}
+
+/// Peak of allocated bytes of a training step of the mixer, and of a sequence written by pieces, beyond what lived
+/// before.
+std::size_t peak_on(Device device) {
+  CachingAllocator& pool = allocator_for(device);
+  Generator generator{7};
+  const Heads heads{4, 2};
+  NativeSparseAttention mixer(heads.width(), heads.queries, few_blocks, of_keys(heads),
+                              {.device = device, .generator = &generator});
+  const Tensor x = randn({2, 150, heads.width()}, {DType::f32, device}, generator).set_requires_grad();
+  const auto run = [&] {
+    sum(mixer(x)).backward();
+    const NoGradGuard guard;
+    nn::SequenceState state;
+    for (std::int64_t t = 0; t < 20; ++t) mixer(slice(x.detach(), 1, t, t + 1), &state);
+  };
+  run();
+  pool.reset_peaks();
+  const std::size_t before = pool.statistics().allocated_bytes.current;
+  run();
+  return pool.statistics().allocated_bytes.peak - before;
+}
+
+TEST(NativeSparseAttention, HasThePeakThatASimulatedDevicePredicts) {
+  const Device like_cpu{DeviceType::sim, 58};
+  configure_simulated_device(like_cpu.index, std::size_t{1} << 30, "cpu");
+  const std::size_t measured = peak_on(cpu);
+  EXPECT_EQ(peak_on(like_cpu), measured);
+  EXPECT_GT(measured, 0u);
 }
 
 }  // namespace

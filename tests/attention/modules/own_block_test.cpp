@@ -19,6 +19,7 @@
 #include "tensor/compare.h"
 #include "tensor/creation.h"
 #include "tensor/grad_mode.h"
+#include "tensor/safetensors.h"
 #include "tests/tensor/support.h"
 #include "tests/test_seed.h"
 
@@ -311,6 +312,18 @@ TEST(OwnBlock, ResumesBitForBit) {
   for (std::size_t i = 0; i < want.size(); ++i) EXPECT_TRUE(bit_equal(found[i], want[i])) << "parameter " << i;
 }
 
+TEST(OwnBlock, MuonLeavesValueEmbeddingsToAdamW) {
+  const TemporaryFolder folder;
+  OwnTraining own;
+  own.trainer.save(folder.file("start.safetensors"));
+  const SafetensorsReader reader(folder.file("start.safetensors"));
+  std::vector<std::string> names;
+  for (const auto& [name, tensor] : reader.outline().tensors) names.push_back(name);
+  EXPECT_THAT(names, ::testing::Contains("optimizer.block0.value_embedding.weight.second_moment"));
+  EXPECT_THAT(names, ::testing::Contains("optimizer.block0.attention.projection.weight.momentum"));
+  EXPECT_THAT(names, ::testing::Not(::testing::Contains("optimizer.block0.value_embedding.weight.momentum")));
+}
+
 TEST(OwnBlock, ASimulatedDevicePredictsThePeakToTheByte) {
   const auto peak_on = [](Device device) {
     CachingAllocator& pool = allocator_for(device);
@@ -438,6 +451,30 @@ TEST(OwnBlock, IsRefusedForAnotherShape) {
             "[language_model] there is no block 0");
 }
 
+TEST(OwnBlock, MayOnlyAppendToPassedTensors) {
+  struct Second : nn::Block {
+    Second(std::int64_t layer, bool clears) : layer_(layer), clears_(clears) {}
+    Tensor forward(const Tensor& x, nn::BlockContext& context) override {
+      if (layer_ == 0) context.passed = {x, x};
+      if (layer_ == 1 && clears_) context.passed.clear();
+      if (layer_ == 1 && !clears_) context.passed[1] = x * 2.0;
+      return x * 1.0;
+    }
+    std::int64_t layer_;
+    bool clears_;
+  };
+  const Tensor tokens = zeros({2, 5}, {.dtype = DType::i64});
+  for (const bool clears : {false, true})
+    for (const char* const policy : {"none", "block"}) {
+      nn::LanguageModel model(small(), [&](const auto&, const auto&, std::int64_t layer) {
+        return std::make_unique<Second>(layer, clears);
+      });
+      model.set_checkpointing(nn::Checkpointing::parse(policy));
+      EXPECT_EQ(error_of<ValueError>([&] { model.loss(tokens, tokens); }),
+                "[language_model] block 1 may only append to the tensors that are passed on");
+    }
+}
+
 TEST(MultiheadShell, RefusesOperandsThatDoNotFit) {
   const nn::ParameterOptions in_f64{.dtype = DType::f64};
   MultiheadAttention own(16, 4, {.kv_heads = 2}, in_f64, Pattern::causal());
@@ -447,6 +484,8 @@ TEST(MultiheadShell, RefusesOperandsThatDoNotFit) {
   own.forward(x, nullptr, {.shared = &keys});
   EXPECT_EQ(keys.k.shape(), (Shape{2, 5, 2, 4}));
   EXPECT_EQ(sharing.forward(x, nullptr, {.shared = &keys}).shape(), x.shape());
+  EXPECT_EQ(error_of<ValueError>([&] { own.forward(x, nullptr, {.shared = &keys}); }),
+            "[multihead] a layer with keys of its own takes no shared ones: set shared_keys");
   EXPECT_FALSE(sharing.weights(x).defined());
   const auto refusal = [&](MultiheadAttention& layer, const Tensor& in, const LayerOperands& operands) {
     return error_of<Error>([&] { layer.forward(in, nullptr, operands); });

@@ -33,14 +33,26 @@ struct Mlp : Sequential {
 
 class ImportWeights : public ::testing::Test {
  protected:
-  void save(const std::vector<std::pair<std::string, Tensor>>& tensors) { save_safetensors(path_, {tensors, {}}); }
+  void save(std::vector<std::pair<std::string, Tensor>> tensors) {
+    tensors.emplace_back("fits", counted(0, {2, 4}));
+    save_safetensors(path_, {tensors, {}});
+  }
   StartingWeights load(const std::string& rules) { return import_weights(path_, rules, model_); }
+  /// The refusal of rules after one that fits.
   template <class E>
   std::string refusal(const std::string& rules) {
-    const std::vector<double> before = model_.values("0.weight");
-    const std::string text = error_of<E>([&] { load(rules); });
-    EXPECT_EQ(model_.values("0.weight"), before) << "a refused file changes nothing";
+    const std::vector<double> before = all_values();
+    const std::string text = error_of<E>([&] { load("2.weight = fits\n" + rules); });
+    EXPECT_EQ(all_values(), before) << "a refused file changes nothing";
     return text;
+  }
+  std::vector<double> all_values() const {
+    std::vector<double> all;
+    for (const auto& [name, tensor] : model_.named_tensors()) {
+      const std::vector<double> values = model_.values(name);
+      all.insert(all.end(), values.begin(), values.end());
+    }
+    return all;
   }
   static Tensor counted(double first, const Shape& shape, DType dtype = DType::f32) {
     std::int64_t count = 1;
@@ -63,7 +75,8 @@ TEST_F(ImportWeights, MatchesNumbersAndCastsFloatingDtypes) {
             {"b", counted(-2, {4}, there)}});
       const StartingWeights weights = import_weights(path_, "*.weight = layers.*.w  # both\n0.bias = b\n", model);
       EXPECT_EQ(weights.taken, 3);
-      EXPECT_TRUE(weights.left.empty());
+      ASSERT_EQ(weights.left.size(), 1u);
+      EXPECT_EQ(weights.left[0].name, "fits") << "unused";
       EXPECT_EQ(model.values("0.weight"), counted(0, {12}).to_vector<double>());
       EXPECT_EQ(model.values("2.weight"), counted(20, {8}).to_vector<double>());
       EXPECT_EQ(model.values("0.bias"), (std::vector<double>{-2, -1, 0, 1}));
@@ -90,7 +103,20 @@ TEST_F(ImportWeights, ReportsMissingAndUnusedTensors) {
   std::vector<std::string> lines;
   for (const auto& [name, here, there] : weights.left) lines.push_back(name + "|" + here + "|" + there);
   EXPECT_EQ(lines, (std::vector<std::string>{"0.bias|(4,) f32|", "2.weight|(2, 4) f32|", "extra||(0, 5) f32",
-                                             "step||() i64"}));
+                                             "fits||(2, 4) f32", "step||() i64"}));
+}
+
+TEST_F(ImportWeights, RefusesAnIncompleteModelOnRequest) {
+  save({{"w", counted(0, {4, 3})}, {"b", zeros({4})}, {"step", zeros({1})}});
+  const std::string rules = "0.weight = w\n2.weight = fits\n";
+  const std::vector<double> before = all_values();
+  const auto refused = [&](const std::string& more) {
+    return error_of<FileError>([&] { import_weights(path_, rules + more, model_, true); });
+  };
+  EXPECT_EQ(refused(""), "[load] " + path_ + ": 0.bias (4,) f32 is missing");
+  EXPECT_EQ(refused("0.bias = b\n2.bias = b"), "[load] " + path_ + ": 2.bias (4,) f32 is there, but not in the model");
+  EXPECT_EQ(all_values(), before);
+  EXPECT_EQ(import_weights(path_, rules + "0.bias = b", model_, true).left.size(), 1u) << "no rule names step";
 }
 
 TEST_F(ImportWeights, RefusesOtherShapesInOneSentence) {
@@ -108,7 +134,7 @@ TEST_F(ImportWeights, RefusesOtherShapesInOneSentence) {
   EXPECT_EQ(refusal<FileError>("0.bias = deep^T"),
             start + "'deep' is (2, 3, 1) f32, but only two dimensions can be transposed");
   EXPECT_EQ(refusal<FileError>("0.weight = w + k"), start + "'k' is missing, a part of '0.weight'");
-  EXPECT_EQ(refusal<FileError>("0.weight = k"), start + "no tensor fits the model");
+  EXPECT_EQ(error_of<FileError>([&] { load("0.weight = k"); }), start + "no tensor fits the model");
   EXPECT_EQ(refusal<ValueError>("0.weight = w\n0.weight = b"), "[import] two rules make '0.weight'");
 }
 
@@ -118,16 +144,20 @@ TEST_F(ImportWeights, RefusesTensorsOfForeignDtypes) {
   std::string bytes(8, '\0');
   bytes[0] = static_cast<char>(header.size());
   testing_support::write_bytes(path_, bytes + header + std::string(28, '\0'));
-  EXPECT_EQ(load("0.bias = b").taken, 1);
+  const StartingWeights weights = load("0.bias = b\nelsewhere = b");
+  EXPECT_EQ(weights.taken, 1);
+  ASSERT_EQ(weights.left.size(), 3u) << "two of the model are missing, and b is not unused";
+  EXPECT_EQ(weights.left[2].name + " " + weights.left[2].there, "w F8_E4M3");
   EXPECT_THAT(refusal<FileError>("0.weight = b + w"), HasSubstr("its dtype F8_E4M3 is not supported"));
 }
 
 TEST_F(ImportWeights, NamesTheLineOfAMalformedRule) {
   save({{"w", counted(0, {4, 3})}});
-  for (const char* rule : {"0.weight w", "0.weight =", "= w", "*.weight = w", "0.weight = w +", "a b = w",
-                           "0.weight = w[2/2]", "0.weight = w[-1/2]", "0.weight = w[1]", "0.weight = w]",
-                           "0.weight = w = w", "0.weight = w[0/99999999999999999999]"})
-    EXPECT_THAT(refusal<ValueError>("# names\n" + std::string(rule)), HasSubstr("[import] rule in line 2, ")) << rule;
+  for (const char* rule :
+       {"0.weight w", "0.weight =", "= w", "*.weight = w", "0.weight = w +", "a b = w", "0.weight = w[2/2]",
+        "0.weight = w[-1/2]", "0.weight = w[1]", "0.weight = w]", "0.weight = w = w", "0.weight^T = w",
+        "0.weight[0/2] = w", "0.weight = w[0/2]^T", "0.weight = w[0/99999999999999999999]"})
+    EXPECT_THAT(refusal<ValueError>(rule), HasSubstr("[import] rule in line 2, ")) << rule;
 }
 
 TEST_F(ImportWeights, RefusesRowsBeyondTheRangeOfSizes) {

@@ -193,6 +193,12 @@ TEST(SnapshotCheck, SegmentsComeAndGoAsTheySay) {
 
 TEST(SnapshotCheck, ActionsAreKnown) {
   EXPECT_EQ(violation([](json& s) { entry(s, 0)["action"] = "free"; }), "device_traces[0][0]: unknown action 'free'");
+  EXPECT_EQ(violation([](json& s) {
+              json note = entry(s, 1);
+              note["action"] = "annotate";
+              s["device_traces"][0].insert(s["device_traces"][0].begin() + 2, note);
+            }),
+            "none");
 }
 
 TEST(SnapshotCheck, OldViewersNeedTheCategoryUnknown) {
