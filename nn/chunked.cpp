@@ -158,7 +158,6 @@ class ChunkedLoss : public Function {
     for (std::int64_t c = 0; c < chunks.count(); ++c) {
       if (differentiable && c % options_.store_every == 0) save(context, state);
       last = chunks.loss(c, state, c == 0 ? RandomLogGuard::records : RandomLogGuard::replays);
-      check_continued(state, chunks.end(c));
       const Tensor sum = to(last, DType::f64);
       total = total.defined() ? total + sum : sum;
     }
@@ -221,13 +220,6 @@ class ChunkedLoss : public Function {
       if (parameters_[i].lock() != now[i].second.storage())
         throw Error("[chunked_loss] a parameter is another tensor than in the forward pass: " + now[i].first + " " +
                     describe(now[i].second));
-  }
-  static void check_continued(const State& state, std::int64_t seen) {
-    for (std::size_t i = 0; i < state.size(); ++i)
-      if (state[i].length != seen)
-        throw ValueError("[chunked_loss] the mixer of block " + std::to_string(i) +
-                         " does not continue sequences: of " + std::to_string(seen) + " positions it has seen " +
-                         std::to_string(state[i].length));
   }
 
   LanguageModel& model_;

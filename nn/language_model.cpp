@@ -175,7 +175,7 @@ LanguageModel::LanguageModel(const LanguageModelConfig& config, const BlockFacto
     reads_embeddings_ |= blocks_.back()->reads_embeddings();
     add_module("block" + std::to_string(i), *blocks_.back());
     if (blocks_.back()->looks_ahead() && !config.looks_ahead)
-      throw ValueError("[language_model] the mixer of block " + std::to_string(i) +
+      throw ValueError("[language_model] block " + std::to_string(i) +
                        " looks ahead and sees the tokens to predict: make it causal (& Pattern::causal()), or set "
                        "looks_ahead to allow it");
   }
@@ -245,10 +245,14 @@ Tensor LanguageModel::run_block(std::size_t i, const Tensor& x, std::vector<Tens
   const std::ptrdiff_t own = reads_embeddings_ ? 2 : 0;
   BlockContext context{.passed = {passed.begin() + own, passed.end()}, .state = state};
   if (reads_embeddings_) context.tokens = passed[0], context.x0 = passed[1];
+  const std::int64_t seen = state ? state->length : 0;
   Tensor result = blocks_[i]->forward(x, context);
   if (!result.defined() || result.shape() != x.shape() || result.dtype() != x.dtype() || result.device() != x.device())
     throw ShapeError(fmt::format("[language_model] block {} must return a tensor like x: x {}, result {}", i,
                                  describe(x), result.defined() ? describe(result) : "undefined"));
+  if (state && state->length != seen + x.size(1))
+    throw ValueError(fmt::format("[language_model] block {} must extend its state from {} to {} positions, but has {}",
+                                 i, seen, seen + x.size(1), state->length));
   const std::vector<Tensor>& now = context.passed;
   const std::ptrdiff_t before = std::ssize(passed) - own;
   const auto same = [](const Tensor& a, const Tensor& b) { return a.is_same(b); };

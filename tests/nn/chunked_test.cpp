@@ -163,7 +163,7 @@ TEST(ChunkedLoss, RefusesBadChunksAndShapes) {
             "[chunked_loss] tokens and targets must be (B, T): tokens (3, 40) i64 on cpu, targets (3, 39) i64 on cpu");
   LanguageModel forgetful(small_in_f64(), [](const auto&...) { return std::make_unique<Forgetful>(); });
   EXPECT_EQ(error_of<ValueError>([&] { chunked_loss(forgetful, steps.tokens, steps.tokens, {.chunk = 16}); }),
-            "[chunked_loss] the mixer of block 0 does not continue sequences: of 16 positions it has seen 0");
+            "[language_model] block 0 must extend its state from 0 to 16 positions, but has 0");
 }
 
 TEST(ChunkedLoss, AFailedBackwardLeaksNothingAndCanBeRepeated) {

@@ -214,7 +214,7 @@ TEST(LanguageModel, RefusesAMixerThatLooksAheadUnlessAllowed) {
     return std::make_unique<Backwards>();
   };
   EXPECT_EQ(error_of<ValueError>([&] { LanguageModel(tiny(), second); }),
-            "[language_model] the mixer of block 1 looks ahead and sees the tokens to predict: make it causal (& "
+            "[language_model] block 1 looks ahead and sees the tokens to predict: make it causal (& "
             "Pattern::causal()), or set looks_ahead to allow it");
   LanguageModelConfig config = tiny();
   config.looks_ahead = true;

@@ -108,8 +108,8 @@ class ShortConvolution {
     const std::int64_t b = row / length_, t = row % length_;
     const S* const inside = x_ + (row - taps_ + 1) * channels_;
     if (t >= taps_ - 1) return body(0, [&](std::int64_t i) { return inside + i * channels_; });
-    const S* const before = before_ + (b * (taps_ - 1) + t) * channels_;
-    body(before_ ? 0 : taps_ - 1 - t,
+    const S* const before = before_ ? before_ + (b * (taps_ - 1) + t) * channels_ : nullptr;
+    body(before ? 0 : taps_ - 1 - t,
          [&](std::int64_t i) { return (t + i < taps_ - 1 ? before : inside) + i * channels_; });
   }
 

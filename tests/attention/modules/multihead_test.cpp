@@ -519,7 +519,7 @@ TEST(LanguageModelWithAttention, RefusesAPatternThatLooksAhead) {
     return error_of<ValueError>([&] { nn::LanguageModel(config, mixer); });
   };
   const std::string text =
-      "[language_model] the mixer of block 0 looks ahead and sees the tokens to predict: make it causal (& "
+      "[language_model] block 0 looks ahead and sees the tokens to predict: make it causal (& "
       "Pattern::causal()), or set looks_ahead to allow it";
   EXPECT_EQ(error_of<ValueError>([&] { make_language_model(config, Pattern::window(4, 4)); }), text);
   EXPECT_EQ(refused(attention_mixer(Pattern::dense())), text);

@@ -428,6 +428,18 @@ TEST(OwnBlock, LeavesTheContextEmptyUnlessABlockReadsIt) {
   }
 }
 
+TEST(OwnBlock, IsRefusedIfItDoesNotExtendItsState) {
+  struct Forgetful : nn::Block {
+    Tensor forward(const Tensor& x, nn::BlockContext&) override { return x; }
+  };
+  nn::LanguageModel model(small(), [](const auto&...) { return std::make_unique<Forgetful>(); });
+  auto state = model.new_state();
+  EXPECT_EQ(error_of<ValueError>([&] {
+              model.hidden(zeros({1, 3}, {.dtype = DType::i64}), &state);
+            }),
+            "[language_model] block 0 must extend its state from 0 to 3 positions, but has 0");
+}
+
 TEST(OwnBlock, IsRefusedForAnotherShape) {
   struct Wrong : nn::Block {
     Tensor forward(const Tensor& x, nn::BlockContext&) override { return slice(x, 1, 1); }
