@@ -17,8 +17,8 @@
 
 #include "allocator/caching_allocator.h"
 #include "allocator/error.h"
+#include "allocator/lab/formats/trace_file.h"
 #include "allocator/private_pools.h"
-#include "allocator/report/laboratory_hook.h"
 #include "allocator/thread_cache/thread_cache.h"
 
 namespace {
@@ -361,7 +361,7 @@ int poolgrad_snapshot(int kind, int index, const char* path, const char* format)
   return done([&] {
     if (path == nullptr) throw ValueError("[poolgrad_snapshot] path is NULL");
     const char* chosen = format == nullptr ? "pgt" : format;
-    last_error.set(laboratory_hook.save(path, pool_of(kind, index).trace(), chosen).c_str());
+    last_error.set(save_trace(path, pool_of(kind, index).trace(), parse_trace_format(chosen)).c_str());
   });
 }
 

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "allocator/error.h"
-#include "allocator/lab/formats/trace_file.h"
 #include "allocator/lab/replay/replay.h"
 #include "allocator/report/laboratory_hook.h"
 
@@ -102,10 +101,7 @@ std::vector<std::string> checked_advice(const Trace& trace, const AllocatorConfi
 extern "C" {
 extern const bool poolgrad_laboratory_registers;
 const bool poolgrad_laboratory_registers = [] {
-  poolgrad::laboratory_hook = {poolgrad::checked_advice,
-                               [](const std::string& path, const poolgrad::Trace& trace, std::string_view format) {
-                                 return poolgrad::save_trace(path, trace, poolgrad::parse_trace_format(format));
-                               }};
+  poolgrad::laboratory_hook = poolgrad::checked_advice;
   return true;
 }();
 }

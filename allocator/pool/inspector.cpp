@@ -175,7 +175,7 @@ Trace Inspector::trace() const {
 std::vector<std::string> Inspector::advice(const AllocationAttempt& attempt) const {
   // Replays take about as long as the recorded history, and the caller is waiting.
   constexpr std::size_t most_events = std::size_t{1} << 18;
-  if (laboratory_hook.advice == nullptr || !tracing()) return {};
+  if (laboratory_hook == nullptr || !tracing()) return {};
   const Trace history = trace();
   if (history.events.size() > most_events) return {};
   AllocatorConfig config = context_.settings.config;
@@ -183,7 +183,7 @@ std::vector<std::string> Inspector::advice(const AllocationAttempt& attempt) con
     const PoolLock lock(context_.mutex);
     config.budget = pages_.budget();
   }
-  return laboratory_hook.advice(
+  return laboratory_hook(
       history, config, context_.memory->info().total,
       {.bytes = attempt.requested, .alignment = attempt.alignment, .stream = attempt.stream, .tag = attempt.tag});
 }

@@ -1,10 +1,9 @@
-// The functions that the laboratory (allocator/lab) lends to a pool. A program that links its library registers them
-// before main(); nothing else in allocator/ knows the laboratory.
+// The advice of the laboratory (allocator/lab) for a failed allocation. A program that links the laboratory registers
+// it before main(); nothing else in a pool knows the laboratory.
 #pragma once
 
 #include <cstddef>
 #include <string>
-#include <string_view>
 #include <vector>
 
 namespace poolgrad {
@@ -13,15 +12,11 @@ struct AllocationRequest;
 struct AllocatorConfig;
 struct Trace;
 
-/// All are null in a program without the laboratory.
-struct LaboratoryHook {
-  /// checked_advice() of allocator/lab/advice.h.
-  std::vector<std::string> (*advice)(const Trace& trace, const AllocatorConfig& config, std::size_t capacity,
-                                     const AllocationRequest& request) = nullptr;
-  /// save_trace() of allocator/lab/formats/trace_file.h, by the name of a format.
-  std::string (*save)(const std::string& path, const Trace& trace, std::string_view format) = nullptr;
-};
+/// checked_advice() of allocator/lab/advice.h.
+using LaboratoryHook = std::vector<std::string> (*)(const Trace& trace, const AllocatorConfig& config,
+                                                    std::size_t capacity, const AllocationRequest& request);
 
-inline constinit LaboratoryHook laboratory_hook;
+/// Null in a program without the laboratory.
+inline constinit LaboratoryHook laboratory_hook = nullptr;
 
 }  // namespace poolgrad

@@ -45,8 +45,8 @@ Tensor empty_blocks(const Tensor& padding, std::int64_t block) {
   return equal(kept, zeros_like(kept));
 }
 
-/// (B, N, H, D) -> (B, blocks, H, D): means over positions that are not padding; 0 without such positions. The last
-/// block may be short. Sums can overflow the dtype even if the means do not.
+}  // namespace
+
 Tensor block_means(const Tensor& x, std::int64_t block, const Tensor& padding) {
   const DType exact = compute_dtype(x.dtype());
   if (padding.defined()) {
@@ -63,22 +63,21 @@ Tensor block_means(const Tensor& x, std::int64_t block, const Tensor& padding) {
   return to(sum(in_blocks(to(x, exact), block), {2}) * weights, x.dtype());
 }
 
-/// Appends the `count` best of scores[0 .. own], in ascending order. `own` is always among them.
 void append_best(const double* scores, std::int32_t candidates, std::int32_t own, std::int64_t count,
                  std::vector<std::int32_t>& columns) {
   std::vector<std::int32_t> order(static_cast<std::size_t>(candidates));
   std::iota(order.begin(), order.end(), 0);
-  const auto better = [&](std::int32_t a, std::int32_t b) {
-    if ((a == own) != (b == own)) return a == own;
-    return scores[a] != scores[b] ? scores[a] > scores[b] : a < b;
-  };
-  const auto end = order.begin() + std::min<std::int64_t>(count, candidates);
-  std::partial_sort(order.begin(), end, order.end(), better);
-  std::sort(order.begin(), end);
-  columns.insert(columns.end(), order.begin(), end);
+  if (count < candidates) {
+    const auto better = [&](std::int32_t a, std::int32_t b) {
+      if (a == own || b == own) return a == own && b != own;
+      return scores[a] != scores[b] ? scores[a] > scores[b] : a < b;
+    };
+    std::partial_sort(order.begin(), order.begin() + count, order.end(), better);
+    order.resize(static_cast<std::size_t>(count));
+    std::sort(order.begin(), order.end());
+  }
+  columns.insert(columns.end(), order.begin(), order.end());
 }
-
-}  // namespace
 
 Attended attend_to_blocks_before(const Tensor& q, const Tensor& k, const Tensor& v, std::int64_t block,
                                  std::int64_t position, const Tensor& empty) {

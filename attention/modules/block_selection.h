@@ -22,6 +22,16 @@ namespace poolgrad::attention {
 Attended attend_to_blocks_before(const Tensor& q, const Tensor& k, const Tensor& v, std::int64_t block,
                                  std::int64_t position = 0, const Tensor& empty = {});
 
+/// (B, N, H, D) -> (B, blocks, H, D): means over positions that are not `padding` (B, N) bool; 0 without such
+/// positions. The last block may be short. Sums in the compute dtype, as they can overflow the dtype even if the means
+/// do not.
+Tensor block_means(const Tensor& x, std::int64_t block, const Tensor& padding = {});
+
+/// Appends the `count` best of scores[0 .. candidates) in ascending order, `own` always among them, whose score is not
+/// read. Of equal scores the earlier block wins.
+void append_best(const double* scores, std::int32_t candidates, std::int32_t own, std::int64_t count,
+                 std::vector<std::int32_t>& columns);
+
 /// Options of NativeSparseAttention.
 struct NativeSparseOptions {
   std::int64_t block = 64;    // positions of a block

@@ -291,7 +291,10 @@ nn::MixerFactory attention_mixer(std::vector<MixerSpec> layers) {
       spec.recurrent->bias = config.biases;
       return std::make_unique<DeltaMixer>(config.width, heads, *spec.recurrent, parameters);
     }
-    if (!spec.sparse && spec.pattern.length() < config.context)
+    if (spec.sparse && (!(spec.pattern == Pattern::causal()) || spec.core.scale || spec.core.softcap ||
+                        spec.core.dropout != 0 || spec.ring.ring_size != 1))
+      throw ValueError("[language_model] native sparse attention takes no pattern, scale, softcap, dropout and ring");
+    if (spec.pattern.length() < config.context)
       throw ValueError(fmt::format("[language_model] the pattern is made for {} positions, and the context has {}: {}",
                                    spec.pattern.length(), config.context, spec.pattern.to_string()));
     if (!spec.core.generator) spec.core.generator = parameters.generator;

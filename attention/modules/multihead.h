@@ -83,7 +83,7 @@ class MultiheadShell : public nn::SequenceMixer {
   /// The same with other operands. A layer with shared keys has no tensors in its state, and takes a state after the
   /// layer whose keys it shares. Throws ValueError for a value embedding of such a layer, without keys to share, and in
   /// chunks; ShapeError for operands that do not fit x.
-  Tensor forward(const Tensor& x, nn::SequenceState* state, const LayerOperands& operands);
+  virtual Tensor forward(const Tensor& x, nn::SequenceState* state, const LayerOperands& operands);
   bool continues() const override { return core_->continues(); }
   bool looks_ahead() const override { return core_->looks_ahead(options_.causal); }
   /// Returns the weights, by attention over values that are unit vectors: value j is the unit vector j, of width T. A
@@ -115,6 +115,9 @@ class MultiheadShell : public nn::SequenceMixer {
   /// Projects, norms and rotates queries and keys at these positions.
   Projected project(const Tensor& query, const Tensor& key, const Tensor& value, const kernels::PositionMap& queries,
                     const kernels::PositionMap& keys);
+  /// Projects x at these positions, and completes it by `operands`.
+  Projected project(const Tensor& x, const nn::SequenceState* state, const kernels::PositionMap& positions,
+                    const LayerOperands& operands);
   /// Returns the attention (B, N, heads, width of the values) of the projections of x.
   virtual Tensor attend_heads(const Tensor& x, const Projected& projected, AttendOptions call);
   Tensor merge_heads(const Tensor& heads);
@@ -125,9 +128,6 @@ class MultiheadShell : public nn::SequenceMixer {
   kernels::PositionMap positions_of(const Tensor& x, const Tensor& keys) const;
   /// Returns the options of self-attention for this part.
   AttendOptions call_of_part() const;
-  /// Projects x at these positions, and completes it by `operands`.
-  Projected project(const Tensor& x, const nn::SequenceState* state, const kernels::PositionMap& positions,
-                    const LayerOperands& operands);
   Tensor rotated(const Tensor& heads, const kernels::PositionMap& positions) const;
 
   std::unique_ptr<AttentionCore> core_;
@@ -178,13 +178,14 @@ struct MixerSpec {
   std::int64_t heads = 0;  // 0: the model's; otherwise multihead.kv_heads 0 means as many as these
   bool positions = true;   // false: no rotary positions, even if the model has them
   std::optional<DeltaMixerOptions> recurrent = {};  // a DeltaMixer, with these and `heads` alone
-  std::optional<NativeSparseOptions> sparse = {};   // NativeSparseAttention, with multihead, heads and positions
+  std::optional<NativeSparseOptions> sparse = {};   // NativeSparseAttention: multihead, heads and positions alone
 };
 
 /// Returns a factory of MultiheadAttention mixers for a language model, with as_mixer(). `layers` has one entry for
 /// each layer, or one for all. Only the pattern makes a layer causal. Without a generator in `core`, dropout uses the
 /// parameters' generator, which must outlive the model. The factory throws ValueError for another number of entries
-/// than layers, for a pattern with a length() below the context, and for heads that MultiheadShell refuses.
+/// than layers, for a pattern with a length() below the context, for heads that MultiheadShell refuses, and for a
+/// pattern, core options or a ring beside `sparse`.
 nn::MixerFactory attention_mixer(std::vector<MixerSpec> layers);
 /// The same attention in every layer.
 nn::MixerFactory attention_mixer(const Pattern& pattern,

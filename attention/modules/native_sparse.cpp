@@ -6,6 +6,7 @@
 #include <cmath>
 #include <memory>
 #include <span>
+#include <utility>
 
 #include "allocator/error.h"
 #include "allocator/memory_scope.h"
@@ -30,12 +31,9 @@ NativeSparseOptions checked(const NativeSparseOptions& o, const MultiheadOptions
   return o;
 }
 
-/// (B, T, H, D) -> (B, T / block, H, D): means of whole blocks, summed in the compute dtype.
-Tensor means_of(const Tensor& x, std::int64_t block) {
-  const std::int64_t blocks = x.size(1) / block;
-  const Tensor whole = slice(x, 1, 0, blocks * block);
-  const Tensor by_block = reshape(whole, {x.size(0), blocks, block, x.size(2), x.size(3)});
-  return to(mean(to(by_block, compute_dtype(x.dtype())), {2}), x.dtype());
+/// (B, T, H, D) -> (B, T / block, H, D): means of whole blocks.
+Tensor whole_means(const Tensor& x, std::int64_t block) {
+  return block_means(slice(x, 1, 0, x.size(1) / block * block), block);
 }
 
 /// Sets the bits [begin, end).
@@ -46,22 +44,6 @@ void set_bits(std::span<std::uint64_t> words, std::int64_t begin, std::int64_t e
     words[static_cast<std::size_t>(at / 64)] |= ones << (at % 64);
     at = next;
   }
-}
-
-/// The `count` best of weights[0 .. own) and `own`, ascending.
-std::vector<std::int32_t> best_of(const double* weights, std::int64_t own, std::int64_t count) {
-  std::vector<std::int32_t> chosen(static_cast<std::size_t>(own));
-  for (std::int64_t c = 0; c < own; ++c) chosen[static_cast<std::size_t>(c)] = static_cast<std::int32_t>(c);
-  if (own >= count) {
-    const auto better = [weights](std::int32_t a, std::int32_t b) {
-      return weights[a] != weights[b] ? weights[a] > weights[b] : a < b;
-    };
-    std::nth_element(chosen.begin(), chosen.begin() + (count - 1), chosen.end(), better);
-    chosen.resize(static_cast<std::size_t>(count - 1));
-    std::sort(chosen.begin(), chosen.end());
-  }
-  chosen.push_back(static_cast<std::int32_t>(own));
-  return chosen;
 }
 
 }  // namespace
@@ -105,8 +87,9 @@ std::vector<std::vector<std::int32_t>> NativeSparseAttention::select(const Tenso
     kernels::parallel_ranges(lists * rows, 64, [&](std::int64_t first, std::int64_t last) {
       for (std::int64_t n = first; n < last; ++n) {
         const std::int64_t list = n / rows, row = n % rows;
-        result[static_cast<std::size_t>(list * length + begin + row)] = best_of(
-            weights.data() + (weights.empty() ? 0 : n * before), (position + begin + row) / block, sparse_.count);
+        const auto own = static_cast<std::int32_t>((position + begin + row) / block);
+        append_best(weights.data() + (weights.empty() ? 0 : n * before), own + 1, own, sparse_.count,
+                    result[static_cast<std::size_t>(list * length + begin + row)]);
       }
     });
   }
@@ -145,39 +128,50 @@ Tensor NativeSparseAttention::gated(const Tensor& x, const Projected& projected,
 }
 
 Tensor NativeSparseAttention::attend_heads(const Tensor& x, const Projected& projected, AttendOptions call) {
-  if (call.bias.defined() || call.key_padding.defined() || call.alibi.defined() || call.sinks.defined() ||
-      !call.documents.empty())
-    throw ValueError("[native_sparse] a bias, padding, ALiBi, sinks and documents by row are not supported");
+  if (call.bias.defined() || call.key_padding.defined() || call.alibi.defined() || call.sinks.defined() || call.scale ||
+      call.softcap || call.dropout != 0 || !call.documents.empty())
+    throw ValueError(
+        "[native_sparse] a bias, padding, ALiBi, sinks, scale, softcap, dropout and documents by row are not "
+        "supported");
   if (projected.q.size(1) != projected.k.size(1))
     fail<ShapeError>("native_sparse", "q and k differ in length", {{"q", projected.q}, {"k", projected.k}});
-  return gated(x, projected, means_of(projected.k, sparse_.block), means_of(projected.v, sparse_.block), 0);
+  return gated(x, projected, whole_means(projected.k, sparse_.block), whole_means(projected.v, sparse_.block), 0);
 }
 
-Tensor NativeSparseAttention::forward(const Tensor& x, nn::SequenceState* state) {
-  if (!state) return MultiheadShell::forward(x);
+Tensor NativeSparseAttention::forward(const Tensor& x, nn::SequenceState* state, const LayerOperands& operands) {
+  if (!state) return MultiheadShell::forward(x, state, operands);
   const std::int64_t position = state->length, block = sparse_.block;
   const kernels::PositionMap positions =
       kernels::PositionMap::contiguous(x.defined() && x.dim() == 3 ? x.size(1) : 0, position);
-  Projected projected = project(x, x, x, positions, positions);
-  const std::int64_t length = x.size(1), known = position / block, complete = (position + length) / block;
-  state->tensors.resize(4);
-  const std::span<Tensor> buffers(state->tensors);
-  const auto appended = [&](std::size_t at, std::int64_t before, const std::vector<Tensor>& more) {
+  Projected projected = project(x, state, positions, operands);
+  const std::int64_t length = x.size(1);
+  nn::SequenceState seen;  // the state after a chunk, set once the chunk is done
+  std::vector<Tensor> means;
+  if (state->whole > 0) {
+    seen = *state;
+    const KeysInReach keys = take_chunk(seen, projected.k, projected.v, Pattern::causal());
+    projected.k = keys.k;
+    projected.v = keys.v;
+    means = {whole_means(keys.k, block), whole_means(keys.v, block)};
+  } else {
+    state->tensors.resize(4);
+    const std::span<Tensor> buffers(state->tensors);
     Pattern::Past all;
-    if (state->whole == 0) return append_positions(buffers.subspan(at, 2), all, before, more);
-    for (std::size_t i = 0; i < 2; ++i)  // stored states share no buffer that grows
-      buffers[at + i] = before > 0 ? cat({slice(buffers[at + i], 1, 0, before), more[i]}, 1) : more[i];
-    return std::vector<Tensor>{buffers[at], buffers[at + 1]};
-  };
-  const std::vector<Tensor> kv = appended(0, position, {projected.k, projected.v});
-  projected.k = kv[0];
-  projected.v = kv[1];
-  const auto new_means = [&](const Tensor& all) {
-    return means_of(slice(all, 1, known * block, complete * block), block);
-  };
-  const std::vector<Tensor> means = appended(2, known, {new_means(kv[0]), new_means(kv[1])});
+    const std::vector<Tensor> kv = append_positions(buffers.first(2), all, position, {projected.k, projected.v});
+    projected.k = kv[0];
+    projected.v = kv[1];
+    const std::int64_t known = position / block;
+    const auto later_means = [&](const Tensor& all_rows) {
+      return whole_means(slice(all_rows, 1, known * block, all_rows.size(1)), block);
+    };
+    means = append_positions(buffers.last(2), all, known, {later_means(kv[0]), later_means(kv[1])});
+  }
+  if (operands.shared) *operands.shared = {projected.k, projected.v};
   const Tensor out = merge_heads(gated(x, projected, means[0], means[1], position));
-  state->length += length;
+  if (state->whole > 0)
+    *state = std::move(seen);
+  else
+    state->length += length;
   return out;
 }
 

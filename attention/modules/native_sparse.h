@@ -14,8 +14,7 @@ namespace poolgrad::attention {
 ///
 ///   compressed  attention to the means of keys and values of every block before the query's own
 ///   selected    attention to the keys, up to the query, of `count` blocks: its own, and those before it with the
-///   largest
-///               weights of the compressed attention, summed over the heads that share keys
+///               largest weights of the compressed attention, summed over the heads that share keys
 ///   window      attention to the last `window` positions
 ///
 /// Of equal weights the earlier block wins. The selection has no gradient: the compressed attention trains it. The
@@ -30,7 +29,8 @@ class NativeSparseAttention : public MultiheadShell {
 
   /// A state holds all keys and values, and their means by block. Pieces of a sequence give the output of one call, up
   /// to rounding; rounding may also exchange blocks of almost equal weight.
-  Tensor forward(const Tensor& x, nn::SequenceState* state = nullptr) override;
+  /// Chunks (a state with `whole`) hold keys and values alone, and compute all means again.
+  Tensor forward(const Tensor& x, nn::SequenceState* state, const LayerOperands& operands) override;
   using MultiheadShell::forward;
 
   /// Returns the selected blocks of T queries q (B, T, H, D) after `position` others, ascending: (B, Hkv, T) lists.
@@ -40,7 +40,7 @@ class NativeSparseAttention : public MultiheadShell {
                                                 std::int64_t position = 0) const;
 
  protected:
-  /// Throws ValueError for a bias, padding and documents, and ShapeError for other lengths of queries and keys.
+  /// Throws ValueError for options of the call except `causal`, and ShapeError for other lengths of queries and keys.
   Tensor attend_heads(const Tensor& x, const Projected& projected, AttendOptions call) override;
 
  private:

@@ -137,8 +137,8 @@ std::vector<Tensor> append_positions(std::span<Tensor> buffers, Pattern::Past& h
   }
   const NoGradGuard no_grad;
   const std::int64_t wanted = length == 0 ? total : kept.recent > 0 ? total + moved : total + total / 2;
-  // Rows move within a buffer if the target does not overlap them; a buffer of a long chunk is given back.
-  const bool moves = own && total <= capacity && from - to >= moved && capacity <= 2 * wanted;
+  // Rows move within a buffer if the target does not overlap them; a smaller one replaces that of a long chunk.
+  const bool moves = own && total <= capacity && from - to >= moved && capacity <= wanted;
   std::vector<Tensor> next(buffers.begin(), buffers.end());
   if (!has_room && !moves)
     for (std::size_t i = 0; i < x.size(); ++i) {

@@ -30,10 +30,11 @@ KeysInReach append_chunk(nn::SequenceState& state, const Tensor& k, const Tensor
 
 /// Each buffer (B, capacity, H, D) holds the positions [0, held.first) and [held.recent, length) in its first rows; it
 /// is undefined for length 0. Writes x[i] (B, T, H, D) after them and returns the rows in use as views. A full buffer
-/// drops the positions that `pattern` hides from later queries, and `held` says so. If there are some, the rest moves
-/// to the front at most once for every 1 + `rest` positions; otherwise the buffer grows by half. So a position is
-/// copied O(1) times, and windows need twice their size. Buffers with other owners are replaced. With gradients,
-/// concatenates instead. Throws ShapeError, DTypeError, DeviceError, OutOfMemoryError, and then changes nothing.
+/// drops the positions that `pattern` hides from later queries, and `held` says so. If there are some, the visible rows
+/// move to the front, and the buffer has room for them twice; otherwise it grows by half. So a position is copied O(1)
+/// times. A prompt longer than a window stays whole until the next call. Buffers with other owners are replaced. With
+/// gradients, concatenates instead. Throws ShapeError, DTypeError, DeviceError, OutOfMemoryError, and then changes
+/// nothing.
 std::vector<Tensor> append_positions(std::span<Tensor> buffers, Pattern::Past& held, std::int64_t length,
                                      const std::vector<Tensor>& x, const Pattern& pattern = Pattern::causal());
 

@@ -107,7 +107,8 @@ class Pattern {
   static Pattern where(std::int64_t length, std::int64_t heads,
                        const std::function<bool(std::int64_t h, std::int64_t i, std::int64_t j)>& sees);
   /// The same by rows, also for other lengths of queries and keys: marks(h, i, keys) sets bit j mod 64 of keys[j / 64]
-  /// for each key j that query i sees. Bits from `key_length` on are ignored. Calls the function once for every row.
+  /// for each key j that query i sees. Bits from `key_length` on are ignored. Calls the function once for every
+  /// row. Throws ValueError for a length below 1 or above 2^31, less than one head, and more than 2^30 listed blocks.
   static Pattern where(std::int64_t length, std::int64_t key_length, std::int64_t heads,
                        const std::function<void(std::int64_t h, std::int64_t i, std::span<std::uint64_t> keys)>& marks);
 

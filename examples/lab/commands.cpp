@@ -437,7 +437,12 @@ std::vector<Trace> read_traces(const std::string& source, const Selection& selec
 }  // namespace
 
 std::vector<Workload> read_workloads(const std::string& source, const Selection& selection) {
-  if (source.starts_with(zoo_prefix)) return {of_option("zoo", [&] { return zoo_workload(source_name(source)); })};
+  if (source.starts_with(zoo_prefix)) {
+    if (selection.device) throw ValueError("[--device] a workload of the zoo has one device: " + printable(source));
+    if (selection.with_failed)
+      throw ValueError("[--with-failed] a workload of the zoo has no failed requests: " + printable(source));
+    return {of_option("zoo", [&] { return zoo_workload(source_name(source)); })};
+  }
   std::vector<Workload> workloads;
   const std::vector<Trace> traces = read_traces(source, selection);
   for (const Trace& trace : traces) {
@@ -452,7 +457,7 @@ std::vector<Workload> read_workloads(const std::string& source, const Selection&
 }
 
 Trace read_trace(const std::string& source, const Selection& selection) {
-  if (source.starts_with(zoo_prefix)) return place(read_workloads(source).front());
+  if (source.starts_with(zoo_prefix)) return place(read_workloads(source, selection).front());
   std::vector<Trace> traces = read_traces(source, selection);
   return traces.empty() ? Trace() : only(std::move(traces), source);
 }

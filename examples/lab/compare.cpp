@@ -66,10 +66,7 @@ std::string averages(const Comparison& comparison, const Comparison& files) {
           format_integer(s.counters.waits), format_time(s.modelled_ns),
           pytorch_ns > 0 ? fmt::format("{:.3g}x", s.modelled_ns / pytorch_ns) : "-", format_time(s.ns_per_operation)})
       cells.push_back(std::move(cell));
-    if (!files.rows.empty()) {
-      const Summary of_files = summary_of(files, policy);
-      cells.push_back(of_files.factor ? factor_text(of_files.factor) : format_percent(of_files.utilisation));
-    }
+    if (!files.rows.empty()) cells.push_back(factor_text(summary_of(files, policy).factor));
     table.add(std::move(cells));
   }
   return table.text() + "\n";
@@ -264,8 +261,11 @@ struct Sources {
 /// "zoo" expands to the whole zoo and the recordings.
 Sources read_sources(const std::vector<std::string>& names, const Selection& selection) {
   Sources sources;
+  // The selection is for files, and is refused if there are none.
+  const bool has_files =
+      std::ranges::any_of(names, [](const std::string& name) { return name != "zoo" && !name.starts_with("zoo:"); });
   const auto add = [&](const std::string& name, bool of_zoo) {
-    for (Workload& workload : read_workloads(name, of_zoo ? Selection() : selection)) {
+    for (Workload& workload : read_workloads(name, of_zoo && has_files ? Selection() : selection)) {
       sources.workloads.push_back(std::move(workload));
       sources.of_zoo.push_back(of_zoo);
     }

@@ -135,6 +135,8 @@ void TrainOptions::check() const {
   parse_heads(html_heads, heads_of_layers);
   check_one_source(layers, given);
   std::vector<std::string> kinds = kinds_of(runs);
+  if (graph && std::ranges::count(kinds, "nsa"))
+    refuse("--graph records one step, but nsa selects other blocks in each step");
   if (parallel != "none") kinds.emplace_back("ring");  // with the layout of the ranks
   check_attention_options(given, kinds);
   loss_scaler();

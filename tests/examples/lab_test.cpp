@@ -375,6 +375,25 @@ TEST_F(Lab, RefusesEmptyTracesAndMissingGoals) {
   EXPECT_THAT(both, HasSubstr("utilisation, worst"));
   EXPECT_THAT(both, HasSubstr(" at growing-cache"));
   EXPECT_THAT(both, HasSubstr("1 file\n")) << "a column for files";
+  const std::string row = both.substr(both.find("1 file\n") + 7);
+  EXPECT_THAT(row.substr(0, row.find('\n')), ::testing::EndsWith(" -")) << "no capacity without the search";
+}
+
+TEST_F(Lab, RefusesASelectionOfAWorkloadOfTheZoo) {
+  const std::string name = "zoo:growing-cache", output = folder_.file("output");
+  const std::vector<std::vector<std::string>> commands = {
+      {"replay", name}, {"compare", name}, {"report", name, "-o", output}, {"export", name, "-o", output}};
+  for (std::vector<std::string> command : commands) {
+    command.insert(command.end(), {"--device", "0"});
+    EXPECT_EQ(lab(command).sentence(), "[--device] a workload of the zoo has one device: " + name + "\n");
+  }
+  EXPECT_EQ(lab({"replay", name, "--with-failed"}).sentence(),
+            "[--with-failed] a workload of the zoo has no failed requests: " + name + "\n");
+  EXPECT_THAT(lab({"compare", "zoo", "--device", "0"}).sentence(), HasSubstr("[--device] a workload of the zoo"));
+  EXPECT_EQ(
+      lab({"compare", name, recording(), "--device", "0", "--no-curve", "--no-min-capacity", "--policy", "cub"}).code,
+      0)
+      << "the file has devices";
 }
 
 TEST_F(Lab, ReplaysEveryDeviceOfASnapshotOrOne) {
@@ -389,7 +408,7 @@ TEST_F(Lab, ReplaysEveryDeviceOfASnapshotOrOne) {
   EXPECT_THAT(lab({"replay", file, "--device", "2"}).out,
               AllOf(Not(HasSubstr("cuda:0")), HasSubstr("workload  two: ")));
   EXPECT_EQ(lab({"replay", file, "--device", "1"}).sentence(), "[lab] --device 1: " + file + " holds cuda:0, cuda:2\n");
-  for (const std::vector<std::string> extra : {std::vector<std::string>{}, {"--place"}}) {
+  for (const std::vector<std::string>& extra : {std::vector<std::string>{}, {"--place"}}) {
     std::vector<std::string> command{"report", file, "-o", page, "--no-policies"};
     command.insert(command.end(), extra.begin(), extra.end());
     EXPECT_EQ(lab(command).sentence(), "[lab] " + file + " holds 2 devices: choose one by --device\n");

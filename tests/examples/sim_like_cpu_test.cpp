@@ -68,6 +68,7 @@ TEST_F(SimLikeCpu, ReservesTheSameBytesForOtherPartsOfTheModel) {
 
 TEST_F(SimLikeCpu, ReservesTheSameBytesForEveryPattern) {
   options_.attention.block = 32;
+  options_.attention.count = 2;
   options_.attention.stride = 16;
   options_.attention.segments = {64, 512};
   options_.attention.rates = {1, 4};

@@ -29,6 +29,7 @@ AttentionOptions small(const std::string& name) {
   options.segments = {8, 64};
   options.rates = {1, 4};
   options.block = 16;
+  options.count = 2;
   options.offsets = {0, 2};
   options.global = 5;
   options.stride = 7;
@@ -195,6 +196,21 @@ TEST_P(TrainAttention, EqualsALayerListWithOneEntryRepeated) {
   const TrainResult by_list = run(listed);
   EXPECT_EQ(losses(by_list), losses(by_number));
   EXPECT_EQ(by_list.sample, by_number.sample);
+}
+
+TEST(TrainGraph, RefusesNativeSparseAttentionWhoseBlocksDifferByStep) {
+  TemporaryFolder folder;
+  write_bytes(folder.file("text"), std::string(2000, 'a'));
+  TrainOptions options;
+  options.text = {folder.file("text")};
+  options.graph = true;
+  const std::string text = "[train] --graph records one step, but nsa selects other blocks in each step";
+  std::ostringstream out;
+  options.layers = LayerList("window,2*nsa");
+  EXPECT_EQ(testing_support::error_of<ValueError>([&] { train(options, out); }), text);
+  options.layers = LayerList("2");
+  options.attention.attention = "nsa";
+  EXPECT_EQ(testing_support::error_of<ValueError>([&] { train(options, out); }), text);
 }
 
 TEST(TrainRing, EveryRingReachesTheLossOfOneDevice) {

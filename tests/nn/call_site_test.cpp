@@ -155,7 +155,10 @@ class OwnLayer : public Layer {
 /// A mixer without attention.
 class RunningSum : public SequenceMixer {
  public:
-  Tensor forward(const Tensor& x, SequenceState*) override { return cumsum(x, 1); }
+  Tensor forward(const Tensor& x, SequenceState* state) override {
+    if (state) state->length += x.size(1);
+    return cumsum(x, 1);
+  }
 };
 
 std::unique_ptr<SequenceMixer> running_sum(const LanguageModelConfig&, const ParameterOptions&, std::int64_t) {

@@ -22,7 +22,8 @@ using testing_support::error_of;
 /// A mixer without attention: averages all positions so far.
 class RunningMean : public SequenceMixer {
  public:
-  Tensor forward(const Tensor& x, SequenceState*) override {
+  Tensor forward(const Tensor& x, SequenceState* state) override {
+    if (state) state->length += x.size(1);
     const Tensor counts = arange(1, static_cast<double>(x.size(1)) + 1, 1, x.options());
     return cumsum(x, 1) / reshape(counts, {x.size(1), 1});
   }

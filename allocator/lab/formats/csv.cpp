@@ -179,11 +179,15 @@ class CsvReader {
     if (!allocates && action != "free") fail("unknown action " + in_quotes(action) + ", known are alloc and free");
     const auto [known, added] = plain_.try_emplace(number(id, "id"));
     PlainBlock& block = known->second;
-    if (allocates && block.live) fail("id " + std::string(id) + " is allocated while it is live");
-    if (!allocates && !block.live && !added) fail("id " + std::string(id) + " is freed twice");
+    if (allocates && block.live) fail("id " + printable(id) + " is allocated while it is live");
+    if (!allocates && !block.live && !added) fail("id " + printable(id) + " is freed twice");
+    if (!allocates && !added && event.size != block.size)
+      fail("id " + printable(id) + " of " + std::to_string(block.size) + " bytes is freed as " +
+           std::to_string(event.size) + " bytes");
     if (allocates || added) {
       if (event.size > largest_plain || next_address_ > largest_plain) fail("addresses beyond 2^62");
       block.address = next_address_;
+      block.size = event.size;
       next_address_ += round_up(std::max<std::uint64_t>(event.size, 1), std::uint64_t{512});
     }
     block.live = allocates;
@@ -233,7 +237,7 @@ class CsvReader {
 
   static constexpr std::uint64_t largest_plain = std::uint64_t{1} << 62;
   struct PlainBlock {
-    std::uint64_t address = 0;
+    std::uint64_t address = 0, size = 0;
     bool live = false;
   };
   SaltedMap<PlainBlock> plain_;  // by id

@@ -127,7 +127,7 @@ class PickleMachine {
     device_ = std::as_const(tree_).items(all).size() + (marked ? at - mark : 0);
     return true;
   }
-  // Gives an entry to the sink: the pairs above the last mark, of a dictionary of a list of `device_traces`.
+  // Passes an entry to the sink: the pairs above the last mark, of a dictionary of a list of `device_traces`.
   bool sink_entry() {
     if (!sink_ || marks_.empty() || marks_.back() < 4) return false;
     const std::size_t pairs = marks_.back(), at = pairs - 1;
@@ -136,29 +136,32 @@ class PickleMachine {
     std::size_t marks = marks_.size() - 1;
     const bool several = marks > 0 && marks_[marks - 1] == at;  // entries follow a mark; a single one has none
     if (several) --marks;
-    if (list.bits != sunk_list_ || sunk_ == 0) {
+    if (list.bits != entry_list_ || entries_ == 0) {
       if (!find_device(at - 1, marks > 0 ? marks_[marks - 1] : 0)) return false;
-      sunk_list_ = list.bits;
-      sunk_ = 0;
+      entry_list_ = list.bits;
+      entries_ = 0;
     }
     if (!std::as_const(tree_).items(dict).empty()) return false;
     if ((stack_.size() - pairs) % 2 != 0) fail("a key without a value");
-    sink_(device_, sunk_++, std::span<const Value>(stack_).subspan(pairs));
+    sink_(device_, entries_++, std::span<const Value>(stack_).subspan(pairs));
     stack_.resize(several ? at : pairs);
     if (!several) stack_.back() = {};  // for `append`
     marks_.pop_back();
     // Nothing may refer to the dictionary, except one memo number, which ends here.
-    if (named_ <= dict.bits + 1 && !named_twice_ && tree_.remove_newest(dict)) {
-      if (named_ == dict.bits + 1) memo_[name_] = unset;
-      named_ = dict.bits;
+    const bool memoized = memoized_ == dict.bits + 1;
+    if (memoized_ > dict.bits + 1 || (memoized && has_copies_) || !tree_.remove_newest(dict)) return true;
+    if (memoized) {
+      memo_[memo_number_] = unset;
+      memoized_ = dict.bits;
+      has_copies_ = true;  // older dictionaries may have any number of references
     }
     return true;
   }
   void put(std::uint64_t index) {
     need(1);
-    if (stack_.back().kind == ValueKind::dict && stack_.back().bits + 1 >= named_) {
-      named_twice_ = std::exchange(named_, stack_.back().bits + 1) == stack_.back().bits + 1;
-      name_ = index;
+    if (stack_.back().kind == ValueKind::dict && stack_.back().bits + 1 >= memoized_) {
+      has_copies_ = std::exchange(memoized_, stack_.back().bits + 1) == stack_.back().bits + 1;
+      memo_number_ = index;
     }
     if (index > in_.offset()) fail("memo number " + std::to_string(index) + " is too large for this pickle");
     if (index >= memo_.size()) memo_.resize(index + 1, unset);
@@ -168,6 +171,7 @@ class PickleMachine {
     if (index >= memo_.size() || memo_[index].kind == unset.kind)
       fail("memo number " + std::to_string(index) + " was never set");
     push(memo_[index]);
+    if (stack_.back().kind == ValueKind::dict && stack_.back().bits + 1 == memoized_) has_copies_ = true;
   }
   void read_long() {
     const std::string_view bytes = in_.take(in_.u8("length of an integer"), "integer");
@@ -189,12 +193,12 @@ class PickleMachine {
   ByteReader in_;
   ValueTree& tree_;
   const EntrySink& sink_;
-  std::uint64_t sunk_list_ = 0;  // the list of the newest entry
-  std::size_t sunk_ = 0;         // entries of that list
-  std::size_t device_ = 0;       // index of that list
-  std::uint64_t named_ = 0;      // 1 + the newest dictionary that has a memo number
-  std::size_t name_ = 0;         // that number
-  bool named_twice_ = false;
+  std::uint64_t entry_list_ = 0;  // the list of the newest entry
+  std::size_t entries_ = 0;       // of that list
+  std::size_t device_ = 0;        // index of that list
+  std::uint64_t memoized_ = 0;    // no dictionary from this number on has a memo number
+  std::size_t memo_number_ = 0;   // of dictionary memoized_ - 1
+  bool has_copies_ = false;       // that dictionary may have references besides that number and its place on the stack
   std::vector<Value> stack_, memo_;
   std::vector<std::size_t> marks_;
   std::size_t at_ = 0;  // of the opcode

@@ -12,6 +12,7 @@
 #include "allocator/base/printable.h"
 #include "allocator/error.h"
 #include "allocator/lab/formats/address_map.h"
+#include "allocator/lab/formats/emitters.h"
 #include "allocator/lab/formats/trace_parts.h"
 #include "allocator/lab/formats/value_tree.h"
 
@@ -56,9 +57,14 @@ struct DeviceTrace {
     std::size_t allocation = SIZE_MAX;  // index of its event; SIZE_MAX: before the trace
     bool requested = false;             // its free
     bool completed = false;
-    std::uint32_t annotation = 0;  // scope of an allocation before the trace
+    std::uint32_t annotation = 0;  // the metadata alone, of an allocation before the trace
   };
   AddressMap<Last> last;
+  struct PrivateSegment {
+    std::uint64_t begin = 0, end = 0;
+    std::string pool;
+  };
+  std::vector<PrivateSegment> private_segments;
 };
 
 class SnapshotReader {
@@ -73,9 +79,9 @@ class SnapshotReader {
   std::vector<Trace> read() {
     if (bytes_.starts_with('\x80')) {
       read_pickle(bytes_, path_, tree_, [&](std::size_t list, std::size_t index, std::span<const Value> pairs) {
+        const bool first = devices_.empty();
         DeviceTrace& on = device(list);
-        // Only pages that are used take memory.
-        if (on.trace.events.capacity() == 0) on.trace.events.reserve(bytes_.size() / 40);
+        if (first) on.trace.events.reserve(bytes_.size() / 40);  // only pages that are used take memory
         on.in_pickle = true;
         in_.at = {"device_traces", list, "", index};
         read_entry(on, pairs);
@@ -163,24 +169,40 @@ class SnapshotReader {
     return origin;
   }
 
-  // The scope `base` inside the private pool of an element (a CUDA graph's), with its metadata as innermost part.
-  std::uint32_t scope_of(DeviceTrace& on, Value pool, Value metadata, std::uint32_t base) {
-    std::string path;
-    if (pool.kind == ValueKind::list) {
-      const std::span<const Value> id = std::as_const(tree_).items(pool);
-      if (id.size() != 2 || id[0].kind != ValueKind::integer || id[1].kind != ValueKind::integer)
-        in_.fail("the id of a pool is not two whole numbers");
-      if (id[0].bits != 0 || id[1].bits != 0)
-        path = "pool " + std::to_string(id[0].bits) + "," + std::to_string(id[1].bits);
-    }
-    const std::string_view added = text_or_nothing(metadata);
-    if (path.empty() && added.empty()) return base;
+  // The name of a private pool (a CUDA graph's); empty for the usual pool.
+  std::string pool_name(Value pool) const {
+    if (pool.kind != ValueKind::list) return "";
+    const std::span<const Value> id = std::as_const(tree_).items(pool);
+    if (id.size() != 2 || id[0].kind != ValueKind::integer || id[1].kind != ValueKind::integer)
+      in_.fail("the id of a pool is not two whole numbers");
+    if (id[0].bits == 0 && id[1].bits == 0) return "";
+    return "pool " + std::to_string(id[0].bits) + "," + std::to_string(id[1].bits);
+  }
+  // The scope `base` inside `pool`, with `metadata` as innermost part.
+  std::uint32_t scope_of(DeviceTrace& on, std::string_view pool, std::string_view metadata, std::uint32_t base) {
+    if (pool.empty() && metadata.empty()) return base;
+    std::string path(pool);
     append_to_path(path, on.trace.scopes[base]);
-    append_to_path(path, added);
+    append_to_path(path, metadata);
     return on.names.scope(copy(path));
   }
-  std::string_view text_or_nothing(Value value) const {
-    return value.kind == ValueKind::text ? tree_.text_of(value) : std::string_view();
+  // A dictionary as JSON, of its texts and numbers.
+  std::string metadata_text(Value value) {
+    if (value.kind == ValueKind::text) return std::string(tree_.text_of(value));
+    if (value.kind != ValueKind::dict) return "";
+    const std::span<const Value> pairs = std::as_const(tree_).items(in_.dictionary(value));
+    std::string text;
+    for (std::size_t i = 0; i + 1 < pairs.size(); i += 2) {
+      const Value item = pairs[i + 1];
+      const bool number = item.kind == ValueKind::integer;
+      if (pairs[i].kind != ValueKind::text || (!number && item.kind != ValueKind::text)) continue;
+      text += (text.empty() ? "" : ", ") + json_text(copy(tree_.text_of(pairs[i]))) + ": ";
+      if (number)
+        text += item.negative ? std::to_string(static_cast<std::int64_t>(item.bits)) : std::to_string(item.bits);
+      else
+        text += json_text(copy(tree_.text_of(item)));
+    }
+    return text.empty() ? "" : "{" + text + "}";
   }
 
   void read_segments(Value list) {
@@ -192,9 +214,11 @@ class SnapshotReader {
     DeviceTrace& on = device(in_.number(segment, "device", 0));
     const std::uint64_t stream = in_.number(segment, "stream", 0), total = in_.number(segment, "total_size");
     const Value blocks = in_.need(segment, "blocks");
-    const Value* pool = in_.find(segment, "segment_pool_id");
+    const Value* pool_id = in_.find(segment, "segment_pool_id");
+    const std::string pool = pool_id == nullptr ? "" : pool_name(*pool_id);
     std::uint64_t address = in_.number(segment, "address", 0), left = total;
     if (total > UINT64_MAX - address) in_.fail("addresses beyond 64 bits");
+    if (!pool.empty()) on.private_segments.push_back({address, address + total, pool});
     std::size_t number = 0;
     for (const Value block : in_.list(blocks, "blocks")) {
       in_.at = {"segments", index, ".blocks", number++};
@@ -203,7 +227,7 @@ class SnapshotReader {
       BlockSnapshot& entry = on.trace.blocks.emplace_back(read_block(on, block, size));
       entry.address = address;
       entry.stream = stream;
-      if (entry.is_held() && pool != nullptr) entry.tag.scope = scope_of(on, *pool, {}, entry.tag.scope);
+      if (entry.is_held()) entry.tag.scope = scope_of(on, pool, "", entry.tag.scope);
       entry.window = index;
       address += size;
       left -= size;
@@ -251,10 +275,13 @@ class SnapshotReader {
     });
   }
 
-  std::uint64_t nanoseconds(const DeviceTrace& on, std::uint64_t time_us) const {
-    const std::uint64_t since = time_us < on.start_us ? 0 : time_us - on.start_us;
-    if (since > UINT64_MAX / 1000) in_.fail("a time beyond 64 bits");
-    return since * 1000;
+  // Microseconds that fit in 64 bits as nanoseconds.
+  std::uint64_t checked_time(std::uint64_t time_us) const {
+    if (time_us > UINT64_MAX / 1000) in_.fail("a time beyond 64 bits");
+    return time_us;
+  }
+  static std::uint64_t nanoseconds(const DeviceTrace& on, std::uint64_t time_us) {
+    return time_us < on.start_us ? 0 : 1000 * (time_us - on.start_us);
   }
 
   // The keys of entries, and the texts of their values.
@@ -275,7 +302,7 @@ class SnapshotReader {
   static constexpr std::size_t key_count = static_cast<std::size_t>(Key::other);
   struct Meaning {
     Key key = Key::other;
-    bool acts = false;  // names a kind
+    bool is_action = false;  // names `kind`
     TraceKind kind = TraceKind::allocate;
     Category category = Category::unknown;
     bool completes = false;  // the old name of both halves of a free
@@ -299,8 +326,8 @@ class SnapshotReader {
     meaning.key = static_cast<Key>(std::ranges::find(keys, text) - keys.begin());
     meaning.category = category_of(text);
     const auto kind = kinds.find(text);
-    meaning.acts = kind != kinds.end();
-    if (meaning.acts) meaning.kind = kind->second;
+    meaning.is_action = kind != kinds.end();
+    if (meaning.is_action) meaning.kind = kind->second;
     meaning.completes = text == "free";
     meaning.annotates = text == "annotate";
     return meaning;
@@ -325,18 +352,18 @@ class SnapshotReader {
       if (!has(key)) in_.fail("no '" + std::string(name) + "'");
       return in_.number_of(value(key), name);
     };
-    const std::uint64_t time = has(Key::time_us) ? number(Key::time_us, "time_us") : 0;
+    const std::uint64_t time = has(Key::time_us) ? checked_time(number(Key::time_us, "time_us")) : 0;
     on.first_us = std::min(on.first_us, time);
     if (!has(Key::action)) in_.fail("no 'action'");
     in_.text_of(value(Key::action), "action");
-    const Meaning acts = meaning(value(Key::action));
-    if (acts.annotates) return annotate(on, number(Key::addr, "addr"), value(Key::user_metadata));
-    if (!acts.acts) return;
-    const bool failed = acts.kind == TraceKind::out_of_memory;
+    const Meaning action = meaning(value(Key::action));
+    if (action.annotates) return annotate(on, number(Key::addr, "addr"), value(Key::user_metadata));
+    if (!action.is_action) return;
+    const bool failed = action.kind == TraceKind::out_of_memory;
     TraceEvent event{.time = time,
                      .address = failed ? number(Key::device_free, "device_free") : number(Key::addr, "addr"),
                      .size = number(Key::size, "size"),
-                     .kind = acts.kind};
+                     .kind = action.kind};
     if (!failed && event.size > UINT64_MAX - event.address) in_.fail("addresses beyond 64 bits");
     event.stream = on.names.stream(has(Key::stream) ? number(Key::stream, "stream") : 0);
     if (has(Key::category)) {
@@ -350,16 +377,17 @@ class SnapshotReader {
       event.scope = from.scope;
     }
     const Value pool = value(has(Key::pool_id) ? Key::pool_id : Key::segment_pool_id);
-    event.scope = scope_of(on, pool, value(Key::user_metadata), event.scope);
+    names_pools_ |= pool.kind != ValueKind::none;
+    event.scope = scope_of(on, pool_name(pool), metadata_text(value(Key::user_metadata)), event.scope);
     add(on, event);
-    if (acts.completes) {
+    if (action.completes) {
       event.kind = TraceKind::free_completed;
       add(on, event);
     }
   }
 
   // A free that completes without a request gets one: its request is older than the ring, or was not recorded.
-  static void add(DeviceTrace& on, TraceEvent event) {
+  void add(DeviceTrace& on, TraceEvent event) {
     const bool allocates = event.kind == TraceKind::allocate, completes = event.kind == TraceKind::free_completed;
     if (allocates || completes || event.kind == TraceKind::free_requested) {
       DeviceTrace::Last* last = on.last.find(event.address);
@@ -370,7 +398,7 @@ class SnapshotReader {
       if (allocates) {
         *last = {.allocation = on.trace.events.size()};
       } else {
-        if (last->allocation == SIZE_MAX && last->annotation != 0) event.scope = last->annotation;
+        if (last->allocation == SIZE_MAX) event.scope = scope_of(on, "", annotation_of(on, *last), event.scope);
         if (completes && !last->requested && !last->completed) {
           event.kind = TraceKind::free_requested;
           on.trace.events.push_back(event);
@@ -391,9 +419,27 @@ class SnapshotReader {
       last = on.last.find(address);
     }
     std::uint32_t& scope = last->allocation == SIZE_MAX ? last->annotation : on.trace.events[last->allocation].scope;
-    std::string path = on.trace.scopes[scope];
-    append_to_path(path, text_or_nothing(metadata));
-    scope = on.names.scope(copy(path));
+    scope = scope_of(on, "", metadata_text(metadata), scope);
+  }
+  static std::string annotation_of(const DeviceTrace& on, const DeviceTrace::Last& last) {
+    return on.trace.scopes[last.annotation];
+  }
+
+  // In older snapshots only segments name their pool, so each entry belongs to the pool of the segment at its address.
+  void name_pools(DeviceTrace& on) {
+    if (names_pools_ || on.private_segments.empty()) return;
+    std::ranges::sort(on.private_segments, {}, &DeviceTrace::PrivateSegment::begin);
+    std::map<std::pair<std::string_view, std::uint32_t>, std::uint32_t> known;  // pool and scope: the scope inside it
+    for (TraceEvent& event : on.trace.events) {
+      if (event.kind == TraceKind::out_of_memory) continue;
+      const auto next =
+          std::ranges::upper_bound(on.private_segments, event.address, {}, &DeviceTrace::PrivateSegment::begin);
+      if (next == on.private_segments.begin() || event.address >= (next - 1)->end) continue;
+      const std::string& pool = (next - 1)->pool;
+      const auto [entry, added] = known.try_emplace({pool, event.scope});
+      if (added) entry->second = scope_of(on, pool, "", event.scope);
+      event.scope = entry->second;
+    }
   }
 
   void read_annotations(Value list) {
@@ -402,7 +448,8 @@ class SnapshotReader {
       const std::string_view name = in_.text(annotation, "name", "");
       if (!name.starts_with("step ") || in_.text(annotation, "stage", "") != "START") return;
       if (const auto number = number_in<std::uint64_t>(name.substr(5)))
-        device(in_.number(annotation, "device", 0)).steps.emplace_back(in_.number(annotation, "time_us", 0), *number);
+        device(in_.number(annotation, "device", 0))
+            .steps.emplace_back(checked_time(in_.number(annotation, "time_us", 0)), *number);
     });
   }
 
@@ -455,14 +502,15 @@ class SnapshotReader {
       if (!on.has_start && on.first_us != UINT64_MAX) on.start_us = on.first_us;
       on.trace.start_us = on.start_us;
       for (TraceEvent& event : on.trace.events) event.time = nanoseconds(on, event.time);
+      name_pools(on);
       if (overflowed_ && on.trace.lost == 0 && !on.has_start) on.trace.lost = 1;
       insert_steps(on);
       if (on.trace.streams.empty()) on.trace.streams.push_back(0);
       std::ranges::stable_sort(on.trace.blocks, {}, &BlockSnapshot::address);
       for (BlockSnapshot& block : on.trace.blocks)
         if (const auto* last = on.last.find(block.address);
-            block.is_held() && last != nullptr && last->allocation == SIZE_MAX && last->annotation != 0)
-          block.tag.scope = last->annotation;
+            block.is_held() && last != nullptr && last->allocation == SIZE_MAX)
+          block.tag.scope = scope_of(on, "", annotation_of(on, *last), block.tag.scope);
       number_allocations(on.trace);
       traces.push_back(std::move(on.trace));
     }
@@ -475,6 +523,7 @@ class SnapshotReader {
   SnapshotElements in_;
   std::size_t text_budget_;
   bool overflowed_ = false;
+  bool names_pools_ = false;  // an entry names its pool
   std::map<std::uint64_t, DeviceTrace> devices_;
   std::unordered_map<std::uint64_t, Frames> frames_;  // by number of the list
   std::vector<Meaning> meanings_;                     // by number of the text

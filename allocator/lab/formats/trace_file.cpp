@@ -30,7 +30,9 @@ TraceFormat format_of_bytes(std::string_view bytes, const std::string& path) {
   if (bytes.starts_with(pgt_magic)) return TraceFormat::pgt;
   if (bytes.starts_with('\x80')) return TraceFormat::pytorch_pickle;
   if (bytes.starts_with("Thread,") || bytes.starts_with("time,")) return TraceFormat::csv;
-  if (bytes.substr(0, longest_head).find("RMM LOG BEGIN") != std::string_view::npos)
+  // RMM's text log starts with '[', but has no quotes before its title.
+  const std::size_t title = bytes.substr(0, longest_head).find("RMM LOG BEGIN");
+  if (title != std::string_view::npos && bytes.find('"') > title)
     throw FileError("[read] " + printable_path(path) +
                     ": RMM's text log cannot be read; logging_resource_adaptor writes a CSV log that can");
   const std::size_t first = bytes.find_first_not_of(" \t\r\n");

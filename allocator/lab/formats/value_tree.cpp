@@ -36,7 +36,7 @@ const Value* ValueTree::find(Value dict, std::string_view key) const {
   return nullptr;
 }
 
-bool ValueTree::first_visit(Value container) { return !std::exchange(containers_[container.bits].visited, true); }
+bool ValueTree::first_visit(Value container) { return !std::exchange(containers_.at(container.bits).visited, true); }
 
 std::string to_string(const ElementPath& path) {
   std::string text = path.list;

@@ -37,7 +37,7 @@ class ValueTree {
   Value container(ValueKind kind);
   /// Whether another container may be added: real snapshots have many bytes per container.
   bool may_grow() const { return containers_.size() < most_containers_; }
-  std::vector<Value>& items(Value container) { return containers_[container.bits].items; }
+  std::vector<Value>& items(Value container) { return containers_.at(container.bits).items; }
   /// Removes a container without items, if it is the newest one.
   bool remove_newest(Value container);
 
@@ -48,11 +48,7 @@ class ValueTree {
   // --- reading
 
   /// Items of a list, or alternating keys and values of a dictionary.
-  std::span<const Value> items(Value container) const {
-    // The number of a removed container may outlive it.
-    return container.bits < containers_.size() ? std::span<const Value>(containers_[container.bits].items)
-                                               : std::span<const Value>();
-  }
+  std::span<const Value> items(Value container) const { return containers_.at(container.bits).items; }
   std::string_view text_of(Value text) const { return texts_[text.bits]; }
   /// The last value for the key; null if there is none or `dict` is no dictionary.
   const Value* find(Value dict, std::string_view key) const;

@@ -32,7 +32,7 @@ void write_u64(std::string& bytes, std::size_t at, std::uint64_t value) {
   for (std::size_t i = 0; i < 8; ++i) bytes[at + i] = static_cast<char>(value >> (8 * i));
 }
 
-// The checksum as trace_file.h describes it.
+// The checksum as pgt.h describes it.
 std::uint64_t fnv_of_words(std::string payload) {
   while (payload.size() % 8 != 0) payload += '\0';
   std::uint64_t hash = 0xcbf29ce484222325;

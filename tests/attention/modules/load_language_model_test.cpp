@@ -83,8 +83,8 @@ TEST(LoadLanguageModel, TakesTheSameMemoryOnASimulatedDevice) {
   Llama llama{.dtype = DType::bf16};
   llama.draw(1);
   llama.write(folder.file("llama"));
-  const Device sim{DeviceType::sim, 7};
-  configure_simulated_device(7, std::size_t{1} << 30, "cpu");
+  const Device sim{DeviceType::sim, 57};
+  configure_simulated_device(sim.index, std::size_t{1} << 30, "cpu");
   const auto bytes_of = [&](Device device) {
     const std::size_t before = allocator_for(device).statistics().allocated_bytes.current;
     const auto model = load_language_model(folder.file("llama"), DType::f32, {.device = device});

@@ -598,7 +598,8 @@ TEST(MixerSpec, SetsTheAttentionOfEachLayer) {
       parameter.copy_from(randn(parameter.shape(), parameter.options(), generator));
     return model.logits(tokens).to_vector<double>();
   };
-  const Tensor tokens = randint(0, 12, {1, 24});
+  Generator of_tokens(3);
+  const Tensor tokens = randint(0, 12, {1, 24}, {.dtype = DType::i64}, of_tokens);
   const MixerSpec window{.pattern = Pattern::window(5, 0)}, causal{.positions = false};
   const MultiheadOptions plain{.layer_norm = false, .post_norm = false};
   EXPECT_EQ(logits_by(attention_mixer({window}), tokens),

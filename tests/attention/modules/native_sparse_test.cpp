@@ -187,6 +187,31 @@ TEST(NativeSparseAttention, WritesTheSameInPieces) {
   }
 }
 
+TEST(NativeSparseAttention, WritesTheSameInPiecesWithOperandsOfOtherLayers) {
+  const std::uint64_t seed = test_seed();
+  Generator generator(seed);
+  const NoGradGuard guard;
+  const Heads heads{4, 2};
+  NativeSparseAttention sparse(heads.width(), heads.queries, few_blocks, of_keys(heads),
+                               {.dtype = DType::f64, .generator = &generator});
+  MultiheadShell& mixer = sparse;
+  const Tensor x = sequences(40, heads.width(), generator),
+               embedding = sequences(40, heads.keys * sparse_head_dim, generator);
+  KeysValues of_whole;
+  const Tensor whole = mixer.forward(x, nullptr, {.value_embedding = embedding, .shared = &of_whole});
+  nn::SequenceState state;
+  std::vector<Tensor> pieces;
+  for (const std::int64_t end : {3, 20, 21, 40}) {
+    KeysValues shared;
+    const std::int64_t begin = state.length;
+    pieces.push_back(mixer.forward(slice(x, 1, begin, end), &state,
+                                   {.value_embedding = slice(embedding, 1, begin, end), .shared = &shared}));
+    EXPECT_TRUE(allclose(shared.k, slice(of_whole.k, 1, 0, end), 1e-12, 1e-12)) << end << " seed " << seed;
+    EXPECT_TRUE(allclose(shared.v, slice(of_whole.v, 1, 0, end), 1e-12, 1e-12)) << end << " seed " << seed;
+  }
+  EXPECT_TRUE(allclose(cat(pieces, 1), whole, 1e-12, 1e-12)) << "seed " << seed;
+}
+
 TEST(NativeSparseAttention, RoundsHalfTypesOnly) {
   const std::uint64_t seed = test_seed();
   Generator generator(seed);
@@ -260,7 +285,10 @@ TEST(NativeSparseAttention, RefusesBadArgumentsInOneSentence) {
   EXPECT_EQ(error_of<ValueError>([&] {
               mixer.forward(x, x, x, {.bias = zeros({1, 1, 5, 5})});
             }),
-            "[native_sparse] a bias, padding, ALiBi, sinks and documents by row are not supported");
+            "[native_sparse] a bias, padding, ALiBi, sinks, scale, softcap, dropout and documents by row are not "
+            "supported");
+  for (const AttendOptions& call : {AttendOptions{.scale = 2.0}, {.softcap = 5.0}, {.dropout = 0.1}})
+    EXPECT_THROW(mixer.forward(x, x, x, call), ValueError);
   EXPECT_THROW(mixer.forward(x, nullptr, {.documents = {{0, 2, 5}}}), ValueError);
   EXPECT_EQ(mixer(x).shape(), x.shape());
 }
@@ -308,6 +336,45 @@ TEST(NativeSparseAttention, GivesAModelTheSameLossInChunksAndUnderCheckpoints) {
     EXPECT_TRUE(bit_equal(checkpointed[i], expected[i])) << i;
     EXPECT_TRUE(allclose(by_chunks[i], expected[i], 1e-9, 1e-9)) << i << " seed " << seed;
   }
+}
+
+/// Peak of live bytes of a step in chunks of 32, beyond what lived before.
+double peak_in_chunks(std::int64_t positions) {
+  Generator generator{7};
+  std::vector<MixerSpec> layers(1);
+  layers[0].sparse = few_blocks;
+  const nn::LanguageModelConfig config{.vocabulary = 11, .context = positions, .layers = 1, .width = 16, .heads = 4};
+  nn::LanguageModel model(config, attention_mixer(layers), {.generator = &generator});
+  const Tensor tokens = randint(0, 11, {1, positions}, {.dtype = DType::i64}, generator);
+  CachingAllocator& pool = allocator_for(cpu);
+  pool.reset_peaks();
+  const std::size_t before = pool.statistics().allocated_bytes.current;
+  nn::chunked_loss(model, tokens, tokens, {.chunk = 32}).backward();
+  return static_cast<double>(pool.statistics().allocated_bytes.peak - before);
+}
+
+TEST(NativeSparseAttention, TrainingInChunksTakesLinearMemory) {
+  const double short_peak = peak_in_chunks(512), middle = peak_in_chunks(1024), long_peak = peak_in_chunks(2048);
+  EXPECT_GT(middle, short_peak);
+  EXPECT_LT(long_peak - middle, 2.4 * (middle - short_peak)) << "twice the positions add twice the bytes";
+}
+
+TEST(NativeSparseAttention, AModelRefusesOptionsThatTheMixerDoesNotHave) {
+  const auto refusal = [](const auto& change) {
+    MixerSpec spec{.sparse = few_blocks};
+    change(spec);
+    return error_of<ValueError>([&] {
+      const nn::LanguageModel model({.context = 32, .layers = 1, .width = 16, .heads = 4}, attention_mixer({spec}));
+    });
+  };
+  const std::string text =
+      "[language_model] native sparse attention takes no pattern, scale, softcap, dropout and ring";
+  EXPECT_EQ(refusal([](MixerSpec& spec) { spec.core.dropout = 0.1; }), text);
+  EXPECT_EQ(refusal([](MixerSpec& spec) { spec.core.softcap = 5.0; }), text);
+  EXPECT_EQ(refusal([](MixerSpec& spec) { spec.core.scale = 0.5; }), text);
+  EXPECT_EQ(refusal([](MixerSpec& spec) { spec.ring.ring_size = 2; }), text);
+  EXPECT_EQ(refusal([](MixerSpec& spec) { spec.pattern = Pattern::window(4, 0); }), text);
+  EXPECT_EQ(refusal([](MixerSpec&) {}), "no exception");
 }
 
 /// Peak of allocated bytes of a training step of the mixer, and of a sequence written by pieces, beyond what lived

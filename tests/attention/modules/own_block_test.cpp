@@ -29,14 +29,17 @@ namespace {
 using poolgrad::testing_support::error_of;
 using poolgrad::testing_support::TemporaryFolder;
 
-/// Even layers have value embeddings; odd layers attend to the keys and values of the layer before. All mix x with x0.
+/// Even layers have value embeddings and attend by a pattern, without one causally; odd layers attend to the keys and
+/// values of the layer before. All mix x with x0.
 class OwnBlock : public nn::Block {
  public:
-  OwnBlock(const nn::LanguageModelConfig& config, const nn::ParameterOptions& parameters, std::int64_t layer)
+  OwnBlock(const nn::LanguageModelConfig& config, const nn::ParameterOptions& parameters, std::int64_t layer,
+           const Pattern& pattern)
       : shares_(layer % 2 == 1),
         mix_(constant_parameter("mix", {2}, 0.5, parameters)),
         norm1_(config.width, 1e-6, parameters),
-        attention_(config.width, config.heads, options_for(config, shares_), parameters, Pattern::causal()),
+        attention_(config.width, config.heads, options_for(config, shares_), parameters,
+                   shares_ ? Pattern::causal() : pattern),
         norm2_(config.width, 1e-6, parameters),
         feed_forward_(config.width, config.hidden_units(), {.kind = config.feed_forward, .bias = false}, parameters) {
     add_module("norm1", norm1_);
@@ -78,9 +81,9 @@ class OwnBlock : public nn::Block {
   nn::FeedForward feed_forward_;
 };
 
-nn::BlockFactory own_blocks() {
-  return [](const nn::LanguageModelConfig& config, const nn::ParameterOptions& parameters, std::int64_t layer) {
-    return std::make_unique<OwnBlock>(config, parameters, layer);
+nn::BlockFactory own_blocks(const Pattern& pattern = Pattern::causal()) {
+  return [pattern](const nn::LanguageModelConfig& config, const nn::ParameterOptions& parameters, std::int64_t layer) {
+    return std::make_unique<OwnBlock>(config, parameters, layer, pattern);
   };
 }
 
@@ -102,8 +105,8 @@ struct OwnModel {
   Generator generator{test_seed()};
   nn::LanguageModel model;
 
-  explicit OwnModel(const nn::LanguageModelConfig& config = small())
-      : model(config, own_blocks(), {.generator = &generator}) {
+  explicit OwnModel(const nn::LanguageModelConfig& config = small(), const Pattern& pattern = Pattern::causal())
+      : model(config, own_blocks(pattern), {.generator = &generator}) {
     const NoGradGuard no_grad;
     for (Tensor& parameter : model.parameters())
       parameter.copy_from(parameter + randn(parameter.shape(), parameter.options(), generator) * 0.2);
@@ -189,15 +192,17 @@ TEST(OwnBlock, HasTheGradientsOfCentralDifferences) {
 }
 
 TEST(OwnBlock, ContinuesASequenceToTheWholeSequence) {
-  OwnModel own;
-  const NoGradGuard no_grad;
-  const Tensor tokens = own.tokens(2, 24), whole = own.model.logits(tokens);
-  for (const std::int64_t step : {1, 5, 24}) {
-    nn::LanguageModel::State state = own.model.new_state();
-    std::vector<Tensor> parts;
-    for (std::int64_t begin = 0; begin < 24; begin += step)
-      parts.push_back(own.model.logits(slice(tokens, 1, begin, std::min<std::int64_t>(begin + step, 24)), &state));
-    EXPECT_LT(relative_error(cat(parts, 1), whole), 1e-12) << "by " << step;
+  for (const Pattern& pattern : {Pattern::causal(), Pattern::window(4, 0)}) {  // the keys are shared with causal layers
+    OwnModel own(small(), pattern);
+    const NoGradGuard no_grad;
+    const Tensor tokens = own.tokens(2, 24), whole = own.model.logits(tokens);
+    for (const std::int64_t step : {1, 5, 24}) {
+      nn::LanguageModel::State state = own.model.new_state();
+      std::vector<Tensor> parts;
+      for (std::int64_t begin = 0; begin < 24; begin += step)
+        parts.push_back(own.model.logits(slice(tokens, 1, begin, std::min<std::int64_t>(begin + step, 24)), &state));
+      EXPECT_LT(relative_error(cat(parts, 1), whole), 1e-12) << pattern.to_string() << " by " << step;
+    }
   }
 }
 

@@ -1,6 +1,8 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdint>
+#include <span>
 
 #include "allocator/error.h"
 #include "attention/pattern/pattern.h"
@@ -157,6 +159,12 @@ TEST(PatternErrors, Functions) {
             "[where] needs at least one head: 0");
   EXPECT_EQ(error_of<ValueError>([] { Pattern::where(8, std::function<bool(std::int64_t, std::int64_t)>()); }),
             "[where] the function is empty");
+  const auto none = [](std::int64_t, std::int64_t, std::span<std::uint64_t>) {};
+  EXPECT_EQ(error_of<ValueError>([&] { Pattern::where(0, 8, 1, none); }),
+            "[where] the length must be from 1 to 2^31: 0");
+  EXPECT_EQ(error_of<ValueError>([&] { Pattern::where(8, (std::int64_t{1} << 31) + 1, 1, none); }),
+            "[where] the length must be from 1 to 2^31: 2147483649");
+  EXPECT_EQ(error_of<ValueError>([&] { Pattern::where(8, 8, 0, none); }), "[where] needs at least one head: 0");
   EXPECT_EQ(error_of<ValueError>([] { Pattern::where(8, [](auto, auto) -> bool { throw ValueError("[mine] no"); }); }),
             "[mine] no");
 }

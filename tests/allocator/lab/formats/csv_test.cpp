@@ -250,6 +250,9 @@ TEST(PlainCsv, ErrorsNameTheLine) {
   EXPECT_EQ(with_line("1,alloc"), "[read] log.csv: line 3: 5 fields wanted, 2 found");
   EXPECT_EQ(with_line("2,alloc,1,10,0"), "[read] log.csv: line 3: id 1 is allocated while it is live");
   EXPECT_EQ(with_line("2,free,1,10,0\n3,free,1,10,0"), "[read] log.csv: line 4: id 1 is freed twice");
+  EXPECT_EQ(with_line("2,free,1,20,0"), "[read] log.csv: line 3: id 1 of 10 bytes is freed as 20 bytes");
+  EXPECT_THAT(with_line("2,alloc," + std::string(1000, '0') + "1,10,0"),
+              HasSubstr(" id " + std::string(80, '0') + "... is allocated while it is live"));
   EXPECT_THAT(with_line("2,realloc,1,10,0"), HasSubstr("unknown action 'realloc', known are alloc and free"));
   EXPECT_THAT(with_line("2.5,alloc,2,10,0"), HasSubstr("'2.5' is not a valid time in microseconds"));
   EXPECT_THAT(with_line("2,alloc,2,99999999999999999999,0"), HasSubstr("is not a valid size"));

@@ -254,6 +254,31 @@ TEST(HostilePickle, AnEntryCannotBeUsedTwice) {
       HasSubstr("memo number 0 was never set"));
 }
 
+// The pairs of an entry that adds no event.
+const std::string snapshot_action = text("action") + text("snapshot");
+
+// The root of the file is itself an entry: the reader must not remove it from under its other reference.
+TEST(HostilePickle, AnEntryWithACopyOnTheStackStays) {
+  const std::string zero(1, '\0');
+  const std::string program =
+      "]q\x01]q\x02}q" + zero + text("device_traces") + "h\x01h\x02h" + zero + "(" + snapshot_action + "uaas.";
+  const std::vector<Trace> traces = decode_pytorch_snapshot(pickle(program), "copied");
+  ASSERT_EQ(traces.size(), 1u);
+  EXPECT_EQ(traces[0].events.size(), 0u);
+}
+
+// The outer entry gets a second memo number while the inner one is the newest dictionary; then the reader removes the
+// inner one.
+TEST(HostilePickle, AnEntryWithTwoMemoNumbersStays) {
+  const std::string zero(1, '\0'), inner = text("device_traces") + "h\x01h\x02}q\x03(" + snapshot_action;
+  const auto program = [&](const std::string& again) {
+    return "}" + text("device_traces") + "]q\x01]q\x02}q" + zero + "(" + inner + again + "uaa" + snapshot_action +
+           "uah" + zero + text("key") + text("value") + "saas.";
+  };
+  for (const std::string& again : {std::string(), "h" + zero + "q\x09" + text("other")})
+    EXPECT_THAT(refusal_of_read(pickle(program(again))), HasSubstr("device_traces[0][2]: entries of several forms"));
+}
+
 TEST(HostilePickle, EntriesOfSeveralFormsAreRefused) {
   EXPECT_THAT(
       refusal_of_read(pickle("}(" + text("device_traces") + "](](}(" + allocation + "u(" + allocation + "deeu.")),
@@ -271,6 +296,18 @@ TEST(HostilePickle, ALoneEntryHasNoMark) {
   EXPECT_EQ(bare[0].events.size(), 1u);
 }
 
+// One file of many devices reserves memory for the entries that its bytes can hold, not as much for each device.
+TEST(HostilePickle, DevicesShareTheReservedMemory) {
+  const std::string entry = "](}(" + allocation + "ue";
+  std::string program =
+      "}(" + text("padding") + "X" + u32(1 << 16) + std::string(1 << 16, ' ') + text("device_traces") + "](";
+  for (int device = 0; device < 200; ++device) program += entry;
+  const std::string bytes = pickle(program + "eu.");
+  std::size_t reserved = 0;
+  for (const Trace& trace : decode_pytorch_snapshot(bytes, "many")) reserved += trace.events.capacity();
+  EXPECT_LE(reserved, bytes.size() / 40 + 200);
+}
+
 TEST(HostilePickle, EntriesWithManyKeysAreRefused) {
   std::string program = "](}(";
   for (int i = 0; i < 100; ++i) program += "K\x01K\x02";
@@ -286,6 +323,17 @@ TEST(HostileJson, SaysWhereItIsWrong) {
   EXPECT_THAT(refusal_of_read("{}"), HasSubstr("neither 'segments' nor 'device_traces'"));
   EXPECT_THAT(refusal_of_read("{\"traceEvents\": []}"), HasSubstr("a Chrome trace cannot be read back"));
   EXPECT_THAT(refusal_of_read("3"), HasSubstr("a snapshot is a dictionary or a list"));
+}
+
+TEST(HostileJson, ATimeThatIsTooLargeNamesItsEntry) {
+  const std::string free = R"({"action": "free_requested", "addr": 1, "size": 1, "time_us": )",
+                    late = "18446744073709551615}";
+  EXPECT_EQ(refusal_of_read(R"({"device_traces": [[], [)" + free + "1}, " + free + late + "]]}"),
+            "[read] evil: device_traces[1][1]: a time beyond 64 bits");
+  EXPECT_EQ(refusal_of_read(R"({"device_traces": [], "external_annotations": [)"
+                            R"({"name": "step 1", "stage": "START", "time_us": )" +
+                            late + "]}"),
+            "[read] evil: external_annotations[0]: a time beyond 64 bits");
 }
 
 TEST(HostileJson, ValuesOutOfRangeAreRefused) {

@@ -157,11 +157,38 @@ TEST(PytorchImport, AnnotatesBlocksFromBeforeTheRing) {
       R"({"action": "annotate", "addr": 4096, "size": 512, "stream": 0, "time_us": 2, "user_metadata": "saved"})";
   const std::string live = R"({"size": 4096, "requested_size": 512, "state": "active_allocated"})";
   const Trace kept = of_entries(annotate, live, "[3, 0]");
-  EXPECT_EQ(kept.scopes.at(kept.blocks.at(0).tag.scope), "saved");
+  EXPECT_EQ(kept.scopes.at(kept.blocks.at(0).tag.scope), "pool 3,0.saved");
   EXPECT_EQ(of_entries("", live, "[3, 0]").scopes.back(), "pool 3,0");
   const Trace freed =
       of_entries(annotate + R"(, {"action": "free_requested", "addr": 4096, "size": 512, "stream": 0, "time_us": 3})");
   EXPECT_EQ(scope_of(freed, 0), "saved");
+  const Trace own = of_entries(
+      annotate +
+      R"(, {"action": "free_requested", "addr": 4096, "size": 512, "stream": 0, "time_us": 3, "pool_id": [3, 0]})");
+  EXPECT_EQ(scope_of(own, 0), "pool 3,0.saved");
+}
+
+TEST(PytorchImport, FindsThePoolOfAnEntryWithoutOneByItsAddress) {
+  const std::string free = R"({"action": "free_requested", "addr": 4096, "size": 512, "stream": 0, "time_us": 3})";
+  const Trace trace = of_entries(
+      free +
+          R"(, {"action": "alloc", "addr": 4608, "size": 512, "stream": 0, "time_us": 4, "user_metadata": "forward"},)"
+          R"({"action": "alloc", "addr": 8192, "size": 512, "stream": 0, "time_us": 5})",
+      R"({"size": 512, "state": "inactive"}, {"size": 3584, "requested_size": 512, "state": "active_allocated"})",
+      "[3, 0]");
+  EXPECT_EQ(scope_of(trace, 0), "pool 3,0");
+  EXPECT_EQ(scope_of(trace, 1), "pool 3,0.forward");
+  EXPECT_EQ(scope_of(trace, 2), "") << "behind the segment";
+  EXPECT_EQ(trace.scopes.at(trace.blocks.at(1).tag.scope), "pool 3,0.forward");
+  const std::string usual = R"({"action": "alloc", "addr": 4096, "size": 512, "time_us": 3, "pool_id": [0, 0]})";
+  EXPECT_EQ(scope_of(of_entries(usual, R"({"size": 4096, "state": "inactive"})", "[3, 0]"), 0), "")
+      << "entries of this file name their pools";
+}
+
+TEST(PytorchImport, ShowsAMetadataDictionaryAsJson) {
+  const Trace trace = of_entries(R"({"action": "alloc", "addr": 4096, "size": 512, "stream": 0, "time_us": 1,)"
+                                 R"("user_metadata": {"phase": "forward", "step": 3, "parts": [1], "change": -2}})");
+  EXPECT_EQ(scope_of(trace, 0), R"({"phase": "forward", "step": 3, "change": -2})");
 }
 
 TEST(PytorchImport, GivesALoneCompletedFreeItsRequest) {

@@ -229,6 +229,12 @@ TEST(TraceFile, RefusesOtherFiles) {
   EXPECT_THAT(load_error(folder.file("fifo")), HasSubstr("not a regular file"));
 }
 
+TEST(TraceFile, ASnapshotMayQuoteTheTitleOfRmmsLog) {
+  const TemporaryFolder folder;
+  write_bytes(folder.file("json"), R"({"segments": [], "note": "RMM LOG BEGIN"})");
+  EXPECT_EQ(format_of(folder.file("json")), TraceFormat::pytorch_json);
+}
+
 TEST(TraceFile, AFileThatCannotBeWrittenLeavesTheOldOne) {
   const TemporaryFolder folder;
   EXPECT_THAT(error_of<FileError>([&] { save_trace(folder.file("none/a"), {}, TraceFormat::pgt); }),

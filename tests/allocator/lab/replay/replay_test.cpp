@@ -298,7 +298,7 @@ TEST(Planned, WaitsForStreamsThatUsedOrFreedABlock) {
     return replay(workload, policy_named("planned")).counters.waits;
   };
   EXPECT_EQ(waits_after(true), 1u) << "used by stream 1";
-  EXPECT_EQ(waits_after(false), 1u) << "given back on stream 1";
+  EXPECT_EQ(waits_after(false), 1u) << "freed on stream 1";
   // One event covers all earlier work of a stream.
   WorkloadBuilder out;
   const std::uint32_t parts[] = {out.allocate(100, Category::activation, 1),

@@ -151,7 +151,7 @@ TEST(WorkloadOf, KeepsStreamsOrdersStepsAndThinkTime) {
   EXPECT_EQ(workload.operations[2].stream, 1u);
   EXPECT_EQ(workload.operations[2].block, 0u);
   EXPECT_EQ(workload.operations[2].think, 5100u);
-  EXPECT_EQ(workload.operations[3].stream, 1u) << "given back on another stream than its own";
+  EXPECT_EQ(workload.operations[3].stream, 1u) << "freed on another stream than its own";
   EXPECT_EQ(workload.operations[4].think, UINT32_MAX) << "more than fits";
 }
 
