@@ -36,7 +36,8 @@ enum class Through : std::uint8_t {
 /// Simulates a run with `options` (except their text) in `memory` bytes of a device like this machine's CPU, or, on
 /// cuda, like a GPU. Its peaks equal those of `./run train --budget MEMORY` to the byte. Through::run repeats steps
 /// until two in a row, with a validation between them, leave every block of the pool in the same place; later steps
-/// then repeat. Stages of a context warm-up take at most eight steps each. Throws ValueError for invalid options; out of memory is a result.
+/// then repeat. Stages of a context warm-up take at most eight steps each. Throws ValueError for invalid options; out
+/// of memory is a result.
 DryRun dry_run(const TrainOptions& options, std::size_t memory, Through through = Through::run);
 
 /// A trace of the second step of such a run. Throws OutOfMemoryError if it does not fit.

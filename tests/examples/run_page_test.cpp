@@ -181,7 +181,12 @@ TEST_F(RunPageTest, MapsOfEveryKindAreCausalWeights) {
         double before = 0, behind = 0;
         for (std::size_t column = 0; column < text.size(); ++column)
           (column <= row ? before : behind) += map.weights[row * text.size() + column];
-        ASSERT_NEAR(before, 1.0, 1e-5) << name << " row " << row;
+        if (name == "nsa") {  // the sum of three gates, each within (0, 1)
+          ASSERT_GT(before, 0.0) << "row " << row;
+          ASSERT_LT(before, 3.0) << "row " << row;
+        } else {
+          ASSERT_NEAR(before, 1.0, 1e-5) << name << " row " << row;
+        }
         ASSERT_EQ(behind, 0.0) << name << " row " << row;
       }
   }

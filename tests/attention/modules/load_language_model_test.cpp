@@ -13,11 +13,13 @@
 namespace poolgrad::attention {
 namespace {
 
+using poolgrad::testing_support::error_of;
+using poolgrad::testing_support::read_bytes;
+using poolgrad::testing_support::TemporaryFolder;
+using poolgrad::testing_support::write_bytes;
 using ::testing::AllOf;
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
-using testing_support::error_of;
-using testing_support::TemporaryFolder;
 
 const std::vector<std::int64_t> some_tokens{3, 18, 0, 7, 7, 1, 12, 5, 9, 3, 2};
 
@@ -65,7 +67,7 @@ TEST(LoadLanguageModel, ReadsThePositionsOfNewerFiles) {
   const std::size_t begin = config.find("\"rope_theta\"");
   config.replace(begin, config.size() - begin,
                  R"("head_dim": 6, "rope_parameters": {"rope_theta": 1000000.0, "rope_type": "default"}})");
-  testing_support::write_bytes(folder.file("llama/config.json"), config);
+  write_bytes(folder.file("llama/config.json"), config);
   EXPECT_LT(error_of_logits(llama, *load_language_model(folder.file("llama"), DType::f64)), 1e-12);
 }
 
@@ -143,7 +145,7 @@ class DamagedLlama : public ::testing::Test {
       config.insert(1, "\"" + key + "\": " + value + ",\n");
     else
       config.replace(begin, config.find_first_of(",}", begin) - begin, "\"" + key + "\": " + value);
-    testing_support::write_bytes(path() + "/config.json", config);
+    write_bytes(path() + "/config.json", config);
     return refusal_of_files();
   }
 
@@ -200,21 +202,20 @@ TEST_F(DamagedLlama, RefusesOtherModels) {
 
 TEST_F(DamagedLlama, RefusesTruncatedAndMissingFiles) {
   llama_.write(path());
-  const std::string bytes = testing_support::read_bytes(path() + "/model.safetensors");
-  testing_support::write_bytes(path() + "/model.safetensors", bytes.substr(0, bytes.size() - 1));
+  const std::string bytes = read_bytes(path() + "/model.safetensors");
+  write_bytes(path() + "/model.safetensors", bytes.substr(0, bytes.size() - 1));
   EXPECT_THAT(refusal_of_files(), HasSubstr("model.safetensors: tensor"));
   std::filesystem::remove(path() + "/model.safetensors");
   EXPECT_EQ(refusal_of_files(),
             "[load] " + path() + ": the folder has neither model.safetensors nor model.safetensors.index.json");
   for (const char* config : {"", "{", "[]", "{\"model_type\": 1e999}"}) {
-    testing_support::write_bytes(path() + "/config.json", config);
+    write_bytes(path() + "/config.json", config);
     EXPECT_THAT(refusal_of_files(), HasSubstr("config.json: ")) << config;
   }
   const std::size_t depth = 400000;
-  testing_support::write_bytes(path() + "/config.json",
-                               "{\"x\": " + std::string(depth, '[') + std::string(depth, ']') + "}");
+  write_bytes(path() + "/config.json", "{\"x\": " + std::string(depth, '[') + std::string(depth, ']') + "}");
   EXPECT_THAT(refusal_of_files(), EndsWith("model_type is missing"));
-  testing_support::write_bytes(path() + "/config.json", std::string((1 << 20) + 1, ' '));
+  write_bytes(path() + "/config.json", std::string((1 << 20) + 1, ' '));
   EXPECT_THAT(refusal_of_files(), EndsWith("1048577 bytes are more than 1048576"));
   std::filesystem::remove(path() + "/config.json");
   EXPECT_THAT(refusal_of_files(), HasSubstr("config.json: "));
@@ -222,13 +223,13 @@ TEST_F(DamagedLlama, RefusesTruncatedAndMissingFiles) {
 
 TEST_F(DamagedLlama, RefusesAnIndexThatDoesNotFitItsShards) {
   llama_.write(path(), 2);
-  const std::string index = path() + "/model.safetensors.index.json", text = testing_support::read_bytes(index);
+  const std::string index = path() + "/model.safetensors.index.json", text = read_bytes(index);
   const auto refused = [&](const std::string& shard) {
     std::string changed = text;
     const std::string name = "model-2.safetensors";
     for (std::size_t at = changed.find(name); at != std::string::npos; at = changed.find(name, at + shard.size()))
       changed.replace(at, name.size(), shard);
-    testing_support::write_bytes(index, changed);
+    write_bytes(index, changed);
     return refusal_of_files();
   };
   EXPECT_THAT(refused("model-3.safetensors"), HasSubstr("model-3.safetensors: "));
@@ -238,13 +239,13 @@ TEST_F(DamagedLlama, RefusesAnIndexThatDoesNotFitItsShards) {
     EXPECT_THAT(refused(elsewhere), EndsWith("is not a file of the same folder")) << elsewhere;
   std::string many = R"({"weight_map": {"x": "0")";
   for (int i = 1; i < 257; ++i) many += ", \"x" + std::to_string(i) + "\": \"" + std::to_string(i) + "\"";
-  testing_support::write_bytes(index, many + "}}");
+  write_bytes(index, many + "}}");
   EXPECT_THAT(refusal_of_files(), EndsWith("257 shards are more than 256"));
   std::filesystem::copy_file(path() + "/model-2.safetensors", path() + "/model-4.safetensors");
-  testing_support::write_bytes(index, text.substr(0, text.size() - 2) + R"(, "x": "model-4.safetensors"}})");
+  write_bytes(index, text.substr(0, text.size() - 2) + R"(, "x": "model-4.safetensors"}})");
   EXPECT_THAT(refusal_of_files(), EndsWith("is in another shard, too"));
   for (const char* broken : {"{}", R"({"weight_map": 3})", R"({"weight_map": {}})", R"({"weight_map": {"x": 3}})"}) {
-    testing_support::write_bytes(index, broken);
+    write_bytes(index, broken);
     EXPECT_THAT(refusal_of_files(), AllOf(HasSubstr("[load] " + index), HasSubstr(": "))) << broken;
   }
 }
