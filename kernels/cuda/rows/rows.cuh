@@ -166,16 +166,24 @@ __device__ ExpSum<T> exp_sum(const Part& row, bool infinite = false) {
 template <int Threads>
 inline constexpr int block_of_rows = Threads > threads_of_other_rows ? Threads : threads_of_other_rows;
 
+// Before Hopper ptxas spills a register of map_rows() for bf16 unless it knows that four blocks suffice.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+#define POOLGRAD_BOUNDS_OF_ROWS(threads) \
+  __launch_bounds__(block_of_rows<threads>, (threads) > threads_of_other_rows ? 1 : 4)
+#else
+#define POOLGRAD_BOUNDS_OF_ROWS(threads) __launch_bounds__(block_of_rows<threads>)
+#endif
+
 /// Calls body.row<Threads>(shape, row) for every row.
 template <class Body, int Threads>
-__global__ __launch_bounds__(std::max(Threads,
-                                      threads_of_other_rows)) void map_rows(const __grid_constant__ RowShape shape,
-                                                                            const __grid_constant__ Body body) {
+__global__ POOLGRAD_BOUNDS_OF_ROWS(Threads) void map_rows(const __grid_constant__ RowShape shape,
+                                                          const __grid_constant__ Body body) {
   const std::int64_t at_once = blockDim.x / Threads, step = gridDim.x * at_once;
   POOLGRAD_ROLLED
   for (std::int64_t row = blockIdx.x * at_once + threadIdx.x / Threads; row < shape.rows; row += step)
     body.template row<Threads>(shape, row);
 }
+#undef POOLGRAD_BOUNDS_OF_ROWS
 
 /// Calls f(std::integral_constant) with the threads per row, if a thread holds `each` elements.
 template <class F>
