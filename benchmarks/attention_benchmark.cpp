@@ -1,5 +1,5 @@
 // attend() and other layers of long context: the forward pass, and forward and backward together; the plans of rings;
-// layers that write.
+// decoding.
 //
 //   attention_benchmark                                           as Google Benchmark shows it
 //   attention_benchmark --serve DTYPE PATTERN PASS B NQ NK H D    waits for lines; answers each with the milliseconds
@@ -221,7 +221,7 @@ void register_plans() {
 }
 
 /// One token after `positions` others through a layer of 4 heads of 64 in f32. `state_bytes` are those of its state.
-void register_writing() {
+void register_decoding() {
   using attention::MultiheadAttention;
   using attention::MultiheadOptions;
   static constexpr std::int64_t heads = 4, depth = 64, width = heads * depth, warm_up = 600;
@@ -247,7 +247,7 @@ void register_writing() {
       for (const Tensor& tensor : seen.tensors) bytes += static_cast<double>(bytes_of(tensor));
       state.counters["state_bytes"] = bytes;
     };
-    auto* lengths = benchmark::RegisterBenchmark((std::string("Write/f32/") + name).c_str(), run)
+    auto* lengths = benchmark::RegisterBenchmark((std::string("Decode/f32/") + name).c_str(), run)
                         ->ArgName("positions")
                         ->UseRealTime()
                         ->Unit(benchmark::kMicrosecond);
@@ -272,7 +272,7 @@ void register_writing() {
 
 void register_all() {
   if (!device.is_cuda()) register_plans();
-  register_writing();
+  register_decoding();
   for (const auto& [dtype_name, dtype] : dtypes)
     for (const auto& [case_name, of] : cases())
       for (const bool backward : {false, true}) {
