@@ -32,13 +32,6 @@ constexpr std::array<Unit, 11> units = {{{"", 1.0},
                                          {"gb", 1e9},
                                          {"tb", 1e12}}};
 
-std::string_view trimmed(std::string_view text) {
-  const auto is_space = [](char c) { return std::isspace(static_cast<unsigned char>(c)) != 0; };
-  while (!text.empty() && is_space(text.front())) text.remove_prefix(1);
-  while (!text.empty() && is_space(text.back())) text.remove_suffix(1);
-  return text;
-}
-
 }  // namespace
 
 std::size_t parse_bytes(const std::string& text) {

@@ -90,9 +90,11 @@ void InputFile::refuse_other_than_bools(const void* data, std::size_t bytes, std
     fail_at(offset + static_cast<std::uint64_t>(wrong - begin), "a bool of value " + std::to_string(*wrong));
 }
 
-void InputFile::fail(const std::string& reason) const {
-  throw FileError("[" + std::string(op_) + "] " + printable_path(path_) + ": " + reason);
+void fail_file(const char* op, const std::string& path, const std::string& reason) {
+  throw FileError("[" + std::string(op) + "] " + printable_path(path) + ": " + reason);
 }
+
+void InputFile::fail(const std::string& reason) const { fail_file(op_, path_, reason); }
 
 void InputFile::fail_at(std::uint64_t offset, const std::string& reason) const {
   fail(reason + " (at byte " + std::to_string(offset) + ")");

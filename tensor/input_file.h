@@ -9,6 +9,9 @@
 
 namespace poolgrad {
 
+/// Throws FileError: `[op] path: reason`.
+[[noreturn]] void fail_file(const char* op, const std::string& path, const std::string& reason);
+
 class InputFile {
  public:
   /// `op` starts every error text. Throws FileError.

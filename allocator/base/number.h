@@ -29,6 +29,14 @@ inline std::vector<std::string> split(std::string_view text, char separator) {
   return parts;
 }
 
+/// The text without white space at its ends.
+inline std::string_view trimmed(std::string_view text) {
+  constexpr std::string_view space = " \t\n\v\f\r";
+  const std::size_t begin = text.find_first_not_of(space);
+  if (begin == std::string_view::npos) return {};
+  return text.substr(begin, text.find_last_not_of(space) - begin + 1);
+}
+
 /// "1 layer", "2 layers".
 inline std::string plural(std::int64_t count, std::string_view noun) {
   return std::to_string(count).append(" ").append(noun).append(count == 1 ? "" : "s");

@@ -20,4 +20,7 @@ Tensor joined_heads(const std::vector<Tensor>& parts);
 /// so that joined_heads() finds it.
 std::vector<Tensor> empty_like_heads(const std::vector<Tensor>& likes);
 
+/// Returns N of x (B, N, width), or 0 for another x, which a projection refuses.
+inline std::int64_t steps_of(const Tensor& x) { return x.defined() && x.dim() == 3 ? x.size(1) : 0; }
+
 }  // namespace poolgrad::attention

@@ -17,7 +17,7 @@
 #include "autograd/operators/rows.h"
 #include "autograd/operators/shared.h"
 #include "autograd/operators/views.h"
-#include "nn/training/checkpoint.h"
+#include "nn/training/pretrained.h"
 #include "tensor/creation.h"
 #include "tensor/grad_mode.h"
 
@@ -50,9 +50,6 @@ void scale_rows(const Tensor& weight, std::int64_t begin, double factor) {
   Tensor rows = slice(weight, 0, begin);
   rows.copy_from(rows * factor);
 }
-
-/// Returns N of x (B, N, width), or 0 for another x, which project() refuses.
-std::int64_t steps_of(const Tensor& x) { return x.defined() && x.dim() == 3 ? x.size(1) : 0; }
 
 }  // namespace
 
@@ -231,14 +228,13 @@ Tensor MultiheadShell::forward(const Tensor& x, nn::SequenceState* state, const 
   call.documents = operands.documents;
   const bool in_chunks = state && state->whole > 0;
   if (state) {
-    const std::optional<Pattern> fixed =
-        core_->fixed_pattern(in_chunks ? state->whole : state->context, options_.causal);
+    call.key_positions.whole = in_chunks ? state->whole : state->context;
+    const std::optional<Pattern> fixed = core_->fixed_pattern(call.key_positions.whole, options_.causal);
     if (in_chunks ? !fixed : !continues())
       throw ValueError(fmt::format("[multihead] this attention needs the whole sequence at once and cannot {}",
                                    in_chunks ? "process it in chunks" : "continue an earlier one"));
     if (!in_chunks) core_->check_continued(position + x.size(1), state->context);
     if (in_chunks) chunk_seen = *state;
-    call.key_positions.whole = in_chunks ? state->whole : state->context;
     if (!options_.shared_keys) {
       // Later layers with other patterns may read shared keys, so none are dropped.
       const Pattern pattern = fixed && !operands.shared ? fixed->causally(options_.causal) : Pattern::causal();
@@ -325,7 +321,7 @@ std::unique_ptr<nn::LanguageModel> load_language_model(const std::string& folder
   const MultiheadOptions options{.layer_norm = false, .post_norm = false, .rope = config.rope};
   auto model =
       std::make_unique<nn::LanguageModel>(config.model, attention_mixer(Pattern::causal(), options), parameters);
-  nn::load_trained_model(folder, *model);
+  nn::import_weights(folder, config.rules, *model, true);
   model->eval();
   return model;
 }

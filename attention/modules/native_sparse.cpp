@@ -10,6 +10,7 @@
 
 #include "allocator/error.h"
 #include "allocator/memory_scope.h"
+#include "attention/modules/heads.h"
 #include "attention/modules/past_keys.h"
 #include "autograd/operators.h"
 #include "autograd/operators/shared.h"
@@ -141,8 +142,7 @@ Tensor NativeSparseAttention::attend_heads(const Tensor& x, const Projected& pro
 Tensor NativeSparseAttention::forward(const Tensor& x, nn::SequenceState* state, const LayerOperands& operands) {
   if (!state) return MultiheadShell::forward(x, state, operands);
   const std::int64_t position = state->length, block = sparse_.block;
-  const kernels::PositionMap positions =
-      kernels::PositionMap::contiguous(x.defined() && x.dim() == 3 ? x.size(1) : 0, position);
+  const kernels::PositionMap positions = kernels::PositionMap::contiguous(steps_of(x), position);
   Projected projected = project(x, state, positions, operands);
   const std::int64_t length = x.size(1);
   nn::SequenceState seen;  // the state after a chunk, set once the chunk is done

@@ -213,7 +213,7 @@ void TrainOptions::check_tensors(const std::string& path) const {
 
 std::map<std::string, std::string> configuration_of(const std::string& path) {
   if (!nn::is_pretrained_folder(path)) return nn::read_training_metadata(path);
-  const auto [model, rope] = nn::read_pretrained_config(path);
+  const auto [model, rope, rules] = nn::read_pretrained_config(path);
   constexpr std::int64_t bytes = 256;
   if (model.vocabulary < bytes || model.vocabulary > nn::Tokenizer::most_tokens)
     throw FileError(fmt::format("[load] {}: programs take a vocabulary of {} to {} tokens, but it has {}",

@@ -12,6 +12,7 @@
 #include "allocator/error.h"
 #include "tensor/creation.h"
 #include "tensor/grad_mode.h"
+#include "tensor/input_file.h"
 #include "tensor/safetensors.h"
 
 namespace poolgrad::nn {
@@ -26,9 +27,7 @@ constexpr const char* loss_scale_key = "loss_scale";
 constexpr const char* merges_key = "tokenizer.merges";
 constexpr const char* averages_key = "ema.";
 
-[[noreturn]] void refuse_file(const std::string& path, const std::string& reason) {
-  throw FileError("[load] " + printable_path(path) + ": " + reason);
-}
+[[noreturn]] void refuse_file(const std::string& path, const std::string& reason) { fail_file("load", path, reason); }
 
 /// Signed numbers are counts, which have an upper bound.
 template <class Number>
@@ -232,9 +231,7 @@ TrainingState load_training_state(const std::string& path, Module& model, Optimi
 
 std::map<std::string, std::string> load_trained_model(const std::string& path, Module& model, CallSite) {
   if (is_pretrained_folder(path)) {
-    std::string_view rules = llama_rules;  // files of tied models may have a head, too
-    if (read_pretrained_config(path).model.tied_head) rules = rules.substr(0, rules.find("head.weight"));
-    import_weights(path, rules, model, true);
+    import_weights(path, read_pretrained_config(path).rules, model, true);
     return {};
   }
   const SafetensorsReader reader(path);

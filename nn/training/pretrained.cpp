@@ -38,15 +38,13 @@ namespace {
 using FolderJson = nlohmann::json;
 
 constexpr const char* config_name = "config.json";
-constexpr const char* whole_name = "model.safetensors";
+constexpr const char* weights_name = "model.safetensors";
 constexpr const char* index_name = "model.safetensors.index.json";
 constexpr std::uint64_t longest_config = 1 << 20, longest_index = 16 << 20;  // bytes
 constexpr std::size_t most_shards = 256;                                     // files that are open at once
 constexpr std::int64_t largest_size = std::int64_t{1} << 40;
 
-[[noreturn]] void refuse(const std::string& path, const std::string& reason) {
-  throw FileError("[load] " + printable_path(path) + ": " + reason);
-}
+[[noreturn]] void refuse(const std::string& path, const std::string& reason) { fail_file("load", path, reason); }
 
 std::string in_folder(const std::string& folder, const std::string& name) {
   return (std::filesystem::path(folder) / name).string();
@@ -84,12 +82,12 @@ class WeightFiles {
   explicit WeightFiles(const std::string& path) : path_(path) {
     if (!is_pretrained_folder(path))
       open(path);
-    else if (const std::string whole = in_folder(path, whole_name); is_there(whole))
+    else if (const std::string whole = in_folder(path, weights_name); is_there(whole))
       open(whole);
     else if (const std::string index = in_folder(path, index_name); is_there(index))
       open_shards(index);
     else
-      refuse(path, fmt::format("the folder has neither {} nor {}", whole_name, index_name));
+      refuse(path, fmt::format("the folder has neither {} nor {}", weights_name, index_name));
   }
 
   const std::map<std::string, Source>& sources() const { return sources_; }
@@ -159,11 +157,6 @@ struct ImportRule {
   std::vector<RulePart> parts;
 };
 
-std::string trimmed_part(std::string_view text) {
-  const std::size_t begin = text.find_first_not_of(" \t\r"), end = text.find_last_not_of(" \t\r");
-  return begin == std::string_view::npos ? "" : std::string(text.substr(begin, end - begin + 1));
-}
-
 const std::string& checked_name(const std::string& name, const auto& fail) {
   if (name.empty() || name.find_first_of(" \t=[]^") != std::string::npos)
     fail("a name is empty, or has one of the characters = [ ] ^ or a space");
@@ -198,14 +191,14 @@ std::vector<ImportRule> parse_rules(std::string_view text) {
     const auto fail = [&](const std::string& reason) {
       throw ValueError(fmt::format("[import] rule in line {}, {}: {}", number, printable(whole), reason));
     };
-    const std::string line = trimmed_part(std::string_view(whole).substr(0, whole.find('#')));
+    const std::string_view line = trimmed(std::string_view(whole).substr(0, whole.find('#')));
     if (line.empty()) continue;
     const std::size_t equals = line.find('=');
     if (equals == std::string::npos) fail("it needs NAME = NAME");
     ImportRule& rule = rules.emplace_back();
-    rule.target = checked_name(trimmed_part(std::string_view(line).substr(0, equals)), fail);
-    for (const std::string& part : split(std::string_view(line).substr(equals + 1), '+'))
-      rule.parts.push_back(parse_part(trimmed_part(part), fail));
+    rule.target = checked_name(std::string(trimmed(line.substr(0, equals))), fail);
+    for (const std::string& part : split(line.substr(equals + 1), '+'))
+      rule.parts.push_back(parse_part(std::string(trimmed(part)), fail));
     for (const RulePart& part : rule.parts)
       if (std::ranges::count(part.pattern, '*') != std::ranges::count(rule.target, '*'))
         fail("each name needs the same number of *");
@@ -529,6 +522,8 @@ PretrainedConfig read_pretrained_config(const std::string& folder, CallSite) {
   model.feed_forward = FeedForwardKind::swiglu;
   model.norm_epsilon = config.positive(config.json(), "rms_norm_eps", 1e-6);
   model.tied_head = config.flag("tie_word_embeddings");
+  // A file of a tied model may have a head, too, which the model does not take.
+  result.rules = model.tied_head ? llama_rules.substr(0, llama_rules.find("head.weight")) : llama_rules;
   result.rope = rope_in(config);
   try {
     model.check();

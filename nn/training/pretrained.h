@@ -32,8 +32,8 @@ struct StartingWeights {
 /// Casts floating dtypes, one tensor at a time. Other tensors of the model keep their values. Returns the missing and
 /// the unused tensors. `complete` refuses a tensor that is missing, and one that a rule makes and the model lacks.
 /// Throws ValueError for a malformed rule. Throws FileError for a malformed file, for a tensor of another shape or of a
-/// dtype that poolgrad lacks, and for a rule of which the file has only some names. Then nothing has changed, unless
-/// the disk failed during the read.
+/// dtype that poolgrad lacks, and for a rule with some of its names missing. Then nothing has changed, unless the disk
+/// failed during the read.
 StartingWeights import_weights(const std::string& path, std::string_view rules, Module& model, bool complete = false,
                                CallSite = {});
 /// The rules for LlamaForCausalLM as an nn::LanguageModel with attention.
@@ -43,6 +43,7 @@ extern const std::string_view llama_rules;
 struct PretrainedConfig {
   LanguageModelConfig model;
   RopeOptions rope;
+  std::string_view rules;  // of import_weights() for the whole model
 };
 /// Whether `path` is a folder.
 bool is_pretrained_folder(const std::string& path);

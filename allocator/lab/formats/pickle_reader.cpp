@@ -186,7 +186,7 @@ class PickleMachine {
     push_integer(bits, negative);
   }
 
-  // Inlines the stack's operations, of which an entry needs about forty.
+  // Inlines the operations of the stack: an entry needs about forty.
   [[gnu::flatten]] bool step(std::uint8_t opcode);
 
   static constexpr Value unset{static_cast<ValueKind>(0xff), false, 0};

@@ -70,8 +70,8 @@ class ValueTree {
 /// Takes a dictionary of a list in the list `device_traces`, as keys and values, when it is complete.
 using EntrySink = std::function<void(std::size_t list, std::size_t index, std::span<const Value> pairs)>;
 
-/// Both throw FileError that names `path` and the offset. With a `sink`, the tree does not hold the entries that it
-/// takes; other forms of dictionaries than those that Python's pickle writes stay in the tree.
+/// Both throw FileError that names `path` and the offset. The tree does not hold the entries that a `sink`
+/// takes. Dictionaries in a form that Python's pickle does not write stay in the tree.
 void read_pickle(std::string_view bytes, const std::string& path, ValueTree& tree, const EntrySink& sink = {});
 void read_json(std::string_view bytes, const std::string& path, ValueTree& tree);
 

@@ -11,10 +11,10 @@
 #include "attention/modules/multihead.h"
 #include "autograd/gradcheck.h"
 #include "autograd/operators.h"
-#include "nn/chunked.h"
 #include "tensor/compare.h"
 #include "tensor/creation.h"
 #include "tensor/grad_mode.h"
+#include "tests/attention/modules/model_passes.h"
 #include "tests/tensor/support.h"
 #include "tests/test_seed.h"
 
@@ -135,39 +135,13 @@ std::unique_ptr<nn::LanguageModel> mixed_model(Generator& generator) {
       .vocabulary = 11, .context = 40, .layers = 4, .width = mixer_width, .heads = mixer_heads, .dtype = DType::f64};
   auto model = std::make_unique<nn::LanguageModel>(config, attention_mixer(layers),
                                                    nn::ParameterOptions{.generator = &generator});
-  const NoGradGuard guard;
-  for (Tensor& parameter : model->parameters())  // heads and feed-forward layers start at 0
-    parameter.copy_from(parameter + randn(parameter.shape(), parameter.options(), generator) * 0.2);
+  testing_support::disturb_parameters(*model, generator);
   return model;
 }
 
 TEST(DeltaMixer, GivesAModelTheSameLossInChunksAndUnderCheckpoints) {
-  const std::uint64_t seed = test_seed();
-  Generator generator(seed);
-  const auto model = mixed_model(generator);
-  const Tensor tokens = randint(0, 11, {2, 40}, {.dtype = DType::i64}, generator),
-               targets = randint(0, 11, {2, 40}, {.dtype = DType::i64}, generator);
-  const auto gradients = [&](const Tensor& loss) {
-    model->zero_grad();
-    loss.backward();
-    std::vector<Tensor> all;
-    for (const Tensor& parameter : model->parameters()) all.push_back(parameter.grad().copy());
-    return all;
-  };
-  const Tensor loss = model->loss(tokens, targets, true);
-  const std::vector<Tensor> expected = gradients(loss);
-  model->set_checkpointing(nn::Checkpointing::parse("block"));
-  const Tensor again = model->loss(tokens, targets, true);
-  const std::vector<Tensor> checkpointed = gradients(again);
-  EXPECT_TRUE(bit_equal(again, loss));
-  model->set_checkpointing({});
-  const Tensor chunked = nn::chunked_loss(*model, tokens, targets, {.chunk = 7});
-  const std::vector<Tensor> by_chunks = gradients(chunked);
-  EXPECT_TRUE(allclose(chunked, loss, 1e-12, 1e-12)) << "seed " << seed;
-  for (std::size_t i = 0; i < expected.size(); ++i) {
-    EXPECT_TRUE(bit_equal(checkpointed[i], expected[i])) << i;
-    EXPECT_TRUE(allclose(by_chunks[i], expected[i], 1e-9, 1e-9)) << i << " seed " << seed;
-  }
+  Generator generator(test_seed());
+  testing_support::expect_same_loss_in_chunks_and_under_checkpoints(*mixed_model(generator), generator);
 }
 
 TEST(DeltaMixer, LooksAtNoLaterPosition) {

@@ -18,6 +18,7 @@
 #include "tensor/compare.h"
 #include "tensor/creation.h"
 #include "tensor/grad_mode.h"
+#include "tests/attention/modules/model_passes.h"
 #include "tests/tensor/support.h"
 #include "tests/test_seed.h"
 #include "tests/threads.h"
@@ -303,39 +304,13 @@ std::unique_ptr<nn::LanguageModel> sparse_model(Generator& generator) {
       .vocabulary = 11, .context = 40, .layers = 3, .width = 16, .heads = 4, .kv_heads = 2, .dtype = DType::f64};
   auto model = std::make_unique<nn::LanguageModel>(config, attention_mixer(layers),
                                                    nn::ParameterOptions{.generator = &generator});
-  const NoGradGuard guard;
-  for (Tensor& parameter : model->parameters())  // heads and feed-forward layers start at 0
-    parameter.copy_from(parameter + randn(parameter.shape(), parameter.options(), generator) * 0.2);
+  testing_support::disturb_parameters(*model, generator);
   return model;
 }
 
 TEST(NativeSparseAttention, GivesAModelTheSameLossInChunksAndUnderCheckpoints) {
-  const std::uint64_t seed = test_seed();
-  Generator generator(seed);
-  const auto model = sparse_model(generator);
-  const Tensor tokens = randint(0, 11, {2, 40}, {.dtype = DType::i64}, generator),
-               targets = randint(0, 11, {2, 40}, {.dtype = DType::i64}, generator);
-  const auto gradients = [&](const Tensor& loss) {
-    model->zero_grad();
-    loss.backward();
-    std::vector<Tensor> all;
-    for (const Tensor& parameter : model->parameters()) all.push_back(parameter.grad().copy());
-    return all;
-  };
-  const Tensor loss = model->loss(tokens, targets, true);
-  const std::vector<Tensor> expected = gradients(loss);
-  model->set_checkpointing(nn::Checkpointing::parse("block"));
-  const Tensor again = model->loss(tokens, targets, true);
-  const std::vector<Tensor> checkpointed = gradients(again);
-  EXPECT_TRUE(bit_equal(again, loss));
-  model->set_checkpointing({});
-  const Tensor chunked = nn::chunked_loss(*model, tokens, targets, {.chunk = 7});
-  const std::vector<Tensor> by_chunks = gradients(chunked);
-  EXPECT_TRUE(allclose(chunked, loss, 1e-12, 1e-12)) << "seed " << seed;
-  for (std::size_t i = 0; i < expected.size(); ++i) {
-    EXPECT_TRUE(bit_equal(checkpointed[i], expected[i])) << i;
-    EXPECT_TRUE(allclose(by_chunks[i], expected[i], 1e-9, 1e-9)) << i << " seed " << seed;
-  }
+  Generator generator(test_seed());
+  testing_support::expect_same_loss_in_chunks_and_under_checkpoints(*sparse_model(generator), generator);
 }
 
 /// Peak of live bytes of a step in chunks of 32, beyond what lived before.
