@@ -262,6 +262,11 @@ Tensor LanguageModel::run_block(std::size_t i, const Tensor& x, std::vector<Tens
   return result;
 }
 
+void LanguageModel::cast_matrices(CallSite) {
+  for (const auto& block : blocks_) to(*block, config_.dtype, 2);
+  if (head_) to(*head_, config_.dtype, 2);
+}
+
 void LanguageModel::set_part(const SequencePart& part) {
   for (const auto& block : blocks_) block->set_part(part);
   part_ = part;

@@ -134,6 +134,10 @@ class LanguageModel : public Module {
   /// no gradient.
   std::vector<Tensor> mixing_weights(const Tensor& tokens, CallSite = {});
 
+  /// Casts the matrices of blocks and head to config().dtype, for inference, as each call would cast them again.
+  /// Results have the same bits. Vectors and embeddings, which calls add before they round, keep their dtype. A later
+  /// optimizer would update rounded weights.
+  void cast_matrices(CallSite = {});
   /// Checkpoints embedding, blocks and final norm, each as a stage. Results have the same bits. With a state,
   /// everything is kept.
   void set_checkpointing(Checkpointing policy) { checkpointing_ = policy; }

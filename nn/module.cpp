@@ -260,11 +260,11 @@ void to(Module& module, Device device, CallSite) {
   replace_tensors(module, [device](const Tensor& tensor) { return poolgrad::to(tensor, device); });
 }
 
-void to(Module& module, DType dtype, CallSite) {
+void to(Module& module, DType dtype, std::int64_t least_dim, CallSite) {
   if (!is_floating(dtype))
     throw DTypeError("[to] parameters are floating, which " + std::string(to_string(dtype)) + " is not");
-  replace_tensors(module, [dtype](const Tensor& tensor) {
-    return is_floating(tensor.dtype()) ? poolgrad::to(tensor, dtype) : tensor;
+  replace_tensors(module, [&](const Tensor& tensor) {
+    return is_floating(tensor.dtype()) && tensor.dim() >= least_dim ? poolgrad::to(tensor, dtype) : tensor;
   });
 }
 

@@ -111,8 +111,8 @@ class Module {
 /// its state fits the old parameters. The backward pass of an earlier graph throws Error when it reaches a changed
 /// parameter.
 void to(Module& module, Device device, CallSite = {});
-/// Throws DTypeError for a dtype that is not floating.
-void to(Module& module, DType dtype, CallSite = {});
+/// Tensors of fewer dimensions than `least_dim` keep their dtype. Throws DTypeError for a dtype that is not floating.
+void to(Module& module, DType dtype, std::int64_t least_dim = 0, CallSite = {});
 
 /// While alive, replaces the named parameters and buffers of the module by the given tensors. Gradients flow to those;
 /// tensors without a gradient record are constants. For names left out, the module uses its own tensors.

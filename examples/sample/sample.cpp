@@ -63,7 +63,9 @@ class Session {
         device_(parse_device(options.device, "sample")),
         pool_(device_, ""),
         trained_(of_option("sample", [&] { return load_trained_model(options.checkpoint, device_); })),
-        writer_(*trained_.model, options.sampler, device_, trained_.tokenizer) {}
+        writer_(*trained_.model, options.sampler, device_, trained_.tokenizer) {
+    trained_.model->cast_matrices();
+  }
 
   void one_text(const std::string& prompt) {
     if (!options_.json) show(prompt);

@@ -9,9 +9,14 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "autograd/operators.h"
 #include "examples/support/train.h"
+#include "tensor/compare.h"
+#include "tensor/creation.h"
+#include "tensor/grad_mode.h"
 #include "tensor/safetensors.h"
 #include "tests/tensor/support.h"
+#include "tests/test_seed.h"
 
 namespace poolgrad::examples {
 namespace {
@@ -268,6 +273,51 @@ TEST_F(SampleTest, RefusesBadCheckpointsAndBadOptions) {
   options_.prompt = "a";
   options_.checkpoint = folder_->file("text");
   EXPECT_THAT(refusal<FileError>(options_), HasSubstr(options_.checkpoint));
+}
+
+/// A model of random weights, so that no vector is all 1 or 0.
+std::unique_ptr<nn::LanguageModel> random_model(const TrainOptions& options, Generator& generator) {
+  std::unique_ptr<nn::LanguageModel> model = options.make_model(cpu, generator);
+  const NoGradGuard no_grad;
+  for (Tensor& parameter : model->parameters())
+    parameter.copy_from(parameter + randn(parameter.shape(), parameter.options(), generator) * 0.1);
+  model->eval();
+  return model;
+}
+
+TEST(CastMatrices, ChangesNoBitOfTheLogits) {
+  for (const char* const dtype : {"bf16", "f16", "f32"})
+    for (const char* const layers : {"1*window:8+sinks+qk-norm,1*causal+nope", "delta,gla", "nsa:8:4:2,causal"})
+      for (const bool tied : {false, true}) {
+        TrainOptions options;
+        options.context = 32;
+        options.layers = LayerList(layers);
+        options.width = 32;
+        options.dtype = dtype;
+        options.feed_forward = tied ? "swiglu" : "gelu";
+        options.tied_head = tied;
+        Generator generator(test_seed());
+        const std::unique_ptr<nn::LanguageModel> model = random_model(options, generator);
+        const Tensor tokens = randint(0, 256, {2, 32}, {.dtype = DType::i64}, generator);
+        const NoGradGuard no_grad;
+        const Tensor before = model->logits(tokens);
+        model->cast_matrices();
+        EXPECT_TRUE(bit_equal(model->logits(tokens), before))
+            << dtype << ", " << layers << ", tied " << tied << ", seed " << test_seed();
+      }
+}
+
+TEST(CastMatrices, KeepsWhatIsAddedBeforeItIsRounded) {
+  TrainOptions options;
+  options.context = 32;
+  options.layers = LayerList("causal+sinks");
+  options.width = 32;
+  options.dtype = "bf16";
+  Generator generator(test_seed());
+  const std::unique_ptr<nn::LanguageModel> model = random_model(options, generator);
+  model->cast_matrices();
+  for (const auto& [name, parameter] : model->named_parameters())
+    EXPECT_EQ(parameter.dtype(), parameter.dim() == 1 || name == "embedding.weight" ? DType::f32 : DType::bf16) << name;
 }
 
 TEST(SampleOptions, AreReadFromTheCommandLine) {

@@ -1,6 +1,8 @@
-// Matrix products by oneDNN's matmul primitive, with scratch memory from the pool. oneDNN keeps compiled primitives in
-// its own cache.
+// Matrix products by oneDNN's matmul primitive, with scratch memory from the pool.
 #include <algorithm>
+#include <array>
+#include <bit>
+#include <map>
 #include <oneapi/dnnl/dnnl.hpp>
 #include <string>
 #include <unordered_map>
@@ -38,20 +40,6 @@ memory::desc describe(const Gemm& g, DType dtype, std::int64_t rows, std::int64_
           /*allow_empty=*/true};
 }
 
-/// The operands of a product, and its result.
-struct Matrices {
-  memory::desc a, b, c;
-
-  explicit Matrices(const Gemm& g)
-      : a(describe(g, g.dtype, g.m, g.k, g.transpose_a, g.lda, g.stride_a)),
-        b(describe(g, g.dtype, g.k, g.n, g.transpose_b, g.ldb, g.stride_b)),
-        c(describe(g, g.out_dtype(), g.m, g.n, false, g.ldc, g.stride_c)) {}
-};
-
-memory wrap(const memory::desc& description, const void* data) {
-  return memory(description, engine(), const_cast<void*>(data));
-}
-
 /// POOLGRAD_ISA limits oneDNN's instruction set, too.
 dnnl::cpu_isa best_isa() {
   const std::string_view forced = forced_instruction_set();
@@ -61,12 +49,19 @@ dnnl::cpu_isa best_isa() {
   return dnnl::get_effective_cpu_isa();
 }
 
-/// The primitive of a product, and its operands.
-struct Product : Matrices {
-  memory::desc bias;
-  dnnl::matmul::primitive_desc primitive;
+/// A product that oneDNN computes: its primitive, and its operands, which each call points at their data.
+struct Product {
+  memory::desc a, b, c;
+  dnnl::matmul primitive;
+  std::int64_t scratch = 0;  // bytes
+  std::unordered_map<int, memory> arguments;
 
-  explicit Product(const Gemm& g) : Matrices(g), bias({1, 1, g.n}, c.data_type(), memory::dims{g.n, g.n, 1}) {
+  explicit Product(const Gemm& g)
+      : a(describe(g, g.dtype, g.m, g.k, g.transpose_a, g.lda, g.stride_a)),
+        b(describe(g, g.dtype, g.k, g.n, g.transpose_b, g.ldb, g.stride_b)),
+        c(describe(g, g.out_dtype(), g.m, g.n, false, g.ldc, g.stride_c)) {
+    if (!describable()) return;
+    const memory::desc bias({1, 1, g.n}, c.data_type(), memory::dims{g.n, g.n, 1});
     dnnl::primitive_attr attributes;
     attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
     if (g.alpha != 1.0) attributes.set_output_scales(0, {static_cast<float>(g.alpha)});
@@ -76,12 +71,21 @@ struct Product : Matrices {
       attributes.set_post_ops(add_c);
     }
     const dnnl::matmul::desc operation = g.bias ? dnnl::matmul::desc(a, b, bias, c) : dnnl::matmul::desc(a, b, c);
-    primitive = {operation, attributes, engine()};
+    const dnnl::matmul::primitive_desc chosen(operation, attributes, engine());
+    primitive = dnnl::matmul(chosen);
+    scratch = std::max<std::int64_t>(1, static_cast<std::int64_t>(chosen.scratchpad_desc().get_size()));
+    const auto argument = [&](int name, const memory::desc& description) {
+      arguments.emplace(name, memory(description, engine(), DNNL_MEMORY_NONE));
+    };
+    argument(DNNL_ARG_SRC, a);
+    argument(DNNL_ARG_WEIGHTS, b);
+    argument(DNNL_ARG_DST, c);
+    argument(DNNL_ARG_SCRATCHPAD, chosen.scratchpad_desc());
+    if (g.bias) argument(DNNL_ARG_BIAS, bias);
   }
 
-  std::int64_t scratch() const {
-    return std::max<std::int64_t>(1, static_cast<std::int64_t>(primitive.scratchpad_desc().get_size()));
-  }
+  bool describable() const { return !a.is_zero() && !b.is_zero() && !c.is_zero(); }
+  void point(int name, const void* data) { arguments.at(name).set_data_handle(const_cast<void*>(data)); }
 };
 
 /// Sets oneDNN's number of threads to that of the kernels during its lifetime.
@@ -100,6 +104,37 @@ class ThreadsOfKernels {
   [[maybe_unused]] const int before_;
 };
 
+/// The product of a shape, from a cache of the thread: oneDNN takes longer to choose a primitive than to multiply small
+/// matrices. A shape stands for all its fields but addresses, and for the number of threads.
+Product& product_of(const Gemm& g) {
+  using Shape = std::array<std::int64_t, 18>;
+  constexpr std::size_t most = 512;
+  thread_local std::map<Shape, Product> products;
+  const Shape shape{g.m,
+                    g.n,
+                    g.k,
+                    g.transpose_a,
+                    g.transpose_b,
+                    g.lda,
+                    g.ldb,
+                    g.ldc,
+                    g.batch,
+                    g.stride_a,
+                    g.stride_b,
+                    g.stride_c,
+                    std::bit_cast<std::int64_t>(g.alpha),
+                    std::bit_cast<std::int64_t>(g.beta),
+                    static_cast<std::int64_t>(g.dtype),
+                    g.f32_out,
+                    g.bias != nullptr,
+                    num_threads()};
+  const auto found = products.find(shape);
+  if (found != products.end()) return found->second;
+  if (products.size() == most) products.clear();
+  const ThreadsOfKernels threads;
+  return products.try_emplace(shape, g).first->second;
+}
+
 }  // namespace
 
 bool onednn_takes(const Gemm& g) {
@@ -108,27 +143,22 @@ bool onednn_takes(const Gemm& g) {
   const bool repeats_both = g.batch > 1 && g.stride_a == 0 && g.stride_b == 0;
   const bool has_dtype = g.dtype == DType::f32 || (g.dtype == DType::bf16 && has_bf16);
   if (!has_dtype || g.k == 0 || g.alpha == 0 || scales_bias || repeats_both) return false;
-  const Matrices matrices(g);
-  return !matrices.a.is_zero() && !matrices.b.is_zero() && !matrices.c.is_zero();
+  return product_of(g).describable();
 }
 
-std::int64_t gemm_onednn_scratch(const Gemm& g) {
-  const ThreadsOfKernels threads;
-  return Product(g).scratch();
-}
+std::int64_t gemm_onednn_scratch(const Gemm& g) { return product_of(g).scratch; }
 
 void gemm_onednn(const Gemm& g, const void* a, const void* b, void* c) {
   const ThreadsOfKernels threads;
-  const Product plan(g);
-  const Workspace<char> scratch("gemm", plan.scratch());
-  std::unordered_map<int, memory> arguments = {
-      {DNNL_ARG_SRC, wrap(plan.a, a)},
-      {DNNL_ARG_WEIGHTS, wrap(plan.b, b)},
-      {DNNL_ARG_DST, wrap(plan.c, c)},
-      {DNNL_ARG_SCRATCHPAD, wrap(plan.primitive.scratchpad_desc(), scratch.data())}};
-  if (g.bias) arguments.emplace(DNNL_ARG_BIAS, wrap(plan.bias, g.bias));
+  Product& product = product_of(g);
+  const Workspace<char> scratch("gemm", product.scratch);
+  product.point(DNNL_ARG_SRC, a);
+  product.point(DNNL_ARG_WEIGHTS, b);
+  product.point(DNNL_ARG_DST, c);
+  product.point(DNNL_ARG_SCRATCHPAD, scratch.data());
+  if (g.bias) product.point(DNNL_ARG_BIAS, g.bias);
   dnnl::stream stream(engine());
-  dnnl::matmul(plan.primitive).execute(stream, arguments);
+  product.primitive.execute(stream, product.arguments);
   stream.wait();
 }
 
