@@ -168,10 +168,11 @@ AutocastScope::~AutocastScope() { innermost = outer_; }
 
 std::optional<DType> AutocastScope::current() { return innermost == nullptr ? std::nullopt : innermost->dtype_; }
 
-Tensor autocast_to(const Tensor& x, DType dtype) {
+Tensor autocast_to(const Tensor& x, DType dtype, bool frozen_parameter) {
   if (x.dtype() == dtype) return x;
   const MemoryScope scope("autocast");
-  if (!AutocastScope::current() || !x.requires_grad() || !x.is_leaf()) return to(x, dtype);
+  const bool is_parameter = x.is_leaf() && (x.requires_grad() || frozen_parameter);
+  if (!AutocastScope::current() || !is_parameter) return to(x, dtype);
   AutocastScope& here = *innermost;
   const auto [place, is_new] = here.place_.try_emplace({x.storage().get(), dtype}, here.casts_.size());
   if (is_new) here.casts_.emplace_back();
@@ -196,7 +197,7 @@ Tensor parameter_for(const char* op, const Tensor& parameter, const Tensor& x) {
   if (!low || x.dtype() == DType::f64) return to(parameter, x.dtype());
   Target target(op, *low);
   target.see(parameter);
-  return autocast_to(parameter, target.of(parameter));
+  return autocast_to(parameter, target.of(parameter), true);
 }
 
 }  // namespace poolgrad

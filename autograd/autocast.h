@@ -35,10 +35,10 @@ constexpr bool is_half(DType dtype) { return is_floating(dtype) && dtype != comp
 inline constexpr std::nullopt_t autocast_off = std::nullopt;
 
 /// While alive, operators called on this thread cast their operands by autocast_class(). Scopes nest and the innermost
-/// counts; `AutocastScope(autocast_off)` turns casts off. A parameter (a leaf that requires a gradient) is cast once,
-/// until the scope ends or the parameter is written. The gradient of each use is cast to the dtype of the parameter and
-/// added there. A backward pass uses the casts of the forward pass. checkpoint() recomputes under the scope of the
-/// first run.
+/// counts; `AutocastScope(autocast_off)` turns casts off. A parameter (a leaf that requires a gradient, or a layer's
+/// own, frozen or not) is cast once, until the scope ends or the parameter is written. The gradient of each use is cast
+/// to the dtype of the parameter and added there. A backward pass uses the casts of the forward pass. checkpoint()
+/// recomputes under the scope of the first run.
 ///
 ///   {
 ///     const AutocastScope scope(DType::bf16);
@@ -57,7 +57,7 @@ class AutocastScope {
   static std::optional<DType> current();
 
  private:
-  friend Tensor autocast_to(const Tensor& x, DType dtype);
+  friend Tensor autocast_to(const Tensor& x, DType dtype, bool frozen_parameter);
   /// A parameter's cast, without a gradient record.
   struct Cast {
     std::weak_ptr<Storage> source;
@@ -76,8 +76,8 @@ class AutocastScope {
 // For operators and layers.
 
 /// Returns x cast to `dtype`, differentiable; x itself if nothing changes. For a parameter, returns the cast of the
-/// scope.
-Tensor autocast_to(const Tensor& x, DType dtype);
+/// scope. `frozen_parameter`: a leaf is one even if it requires no gradient.
+Tensor autocast_to(const Tensor& x, DType dtype, bool frozen_parameter = false);
 
 /// Returns the operands cast for `op` in the innermost scope; undefined and integer operands are unchanged. Returns an
 /// empty list without a scope, or if no operand changes:

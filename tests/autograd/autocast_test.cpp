@@ -242,6 +242,14 @@ TEST(AutocastScope, CachesTheCastOfAParameterUntilAWriteOrTheEndOfTheScope) {
   EXPECT_EQ(live(), before);
 }
 
+TEST(AutocastScope, CachesTheCastOfALayersFrozenParameter) {
+  const Tensor weight = ones({8, 4}), x = to(ones({3, 4}), DType::bf16);
+  const AutocastScope scope(DType::bf16);
+  const Tensor first = parameter_for("linear", weight, x), second = parameter_for("linear", weight, x);
+  EXPECT_EQ(first.dtype(), DType::bf16);
+  EXPECT_EQ(first.storage(), second.storage());
+}
+
 TEST(AutocastScope, DoesNotReuseTheCastOfADestroyedParameter) {
   const Tensor x = to(ones({1, 64}), DType::bf16);
   const AutocastScope scope(DType::bf16);

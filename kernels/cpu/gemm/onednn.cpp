@@ -150,8 +150,8 @@ std::int64_t gemm_onednn_scratch(const Gemm& g) { return product_of(g).scratch; 
 
 void gemm_onednn(const Gemm& g, const void* a, const void* b, void* c) {
   const ThreadsOfKernels threads;
-  Product& product = product_of(g);
-  const Workspace<char> scratch("gemm", product.scratch);
+  const Workspace<char> scratch("gemm", product_of(g).scratch);
+  Product& product = product_of(g);  // only now: other clients of the pool may multiply while it reclaims memory
   product.point(DNNL_ARG_SRC, a);
   product.point(DNNL_ARG_WEIGHTS, b);
   product.point(DNNL_ARG_DST, c);
