@@ -6,7 +6,6 @@
 //   plan --policies --memory 64MiB                    the memory policies that fit, and their step times
 //   plan --policies --measure --html plan.html        also trains each for a few steps, in three patterns
 //   plan --vary attention=causal,window --longest --html plan.html
-//   plan --ranks 64 --link 50GB/s,5us --device h200          a model of a step on 64 ranks: messages, memory, time
 //
 // Expected: exactly the peaks of `train --budget MEMORY` on this machine, in well under a second.
 #include "examples/plan/plan.h"

@@ -13,8 +13,8 @@
 
 namespace poolgrad::kernels {
 
-/// Roofline model: a launch takes 4 us, then the slower of memory traffic and arithmetic decides. `bytes` and
-/// `operations` are rates per nanosecond. Equal work takes equal time on every host.
+/// Roofline model of simulated devices: a launch takes 4 us, then the slower of memory traffic and arithmetic decides.
+/// `bytes` and `operations` are rates per nanosecond. Equal work takes equal time on every host.
 struct Roofline {
   double launch = 4000, bytes = 3350, operations = 50000;
 
@@ -22,11 +22,6 @@ struct Roofline {
     return launch + std::max(cost.bytes / bytes, cost.operations / operations);
   }
 };
-/// The thread-local cost model of simulated devices; Roofline{} by default.
-inline Roofline& simulated_roofline() {
-  thread_local Roofline roofline;
-  return roofline;
-}
 
 inline Cost cost_of(const Gemm& g) {
   const auto m = static_cast<double>(g.m), n = static_cast<double>(g.n), k = static_cast<double>(g.k);
@@ -43,14 +38,10 @@ inline Cost cost_of(const UpdateOperands& x, std::size_t states) {
   return cost;
 }
 
-/// Operations of `products` products of queries, keys and values over `pairs` pairs, counted over `heads` heads.
-inline double attention_operations(double pairs, std::int64_t heads, double products, const View& q, const View& v) {
-  const double share = static_cast<double>(q.shape[0] * q.shape[2]) / static_cast<double>(heads);
-  return products * static_cast<double>(q.shape[3] + v.shape[3]) * share * pairs;
-}
-/// The same over the pairs that the schedule keeps.
+/// Operations of `products` products of queries, keys and values over the pairs that the schedule keeps.
 inline double attention_operations(const AttentionSchedule& schedule, double products, const View& q, const View& v) {
-  return attention_operations(kept_pairs(schedule), schedule.heads, products, q, v);
+  const double share = static_cast<double>(q.shape[0] * q.shape[2]) / static_cast<double>(schedule.heads);
+  return products * static_cast<double>(q.shape[3] + v.shape[3]) * share * kept_pairs(schedule);
 }
 
 inline Cost cost_of(Stream, const AttentionSchedule& schedule, const AttentionScores& scores, const View& q,

@@ -35,7 +35,7 @@ Function* kernel_for(Stream stream, std::string_view op, Function* KernelTable::
 }
 
 void charge(Stream stream, const Cost& cost) {
-  advance_clock(stream.device, static_cast<std::uint64_t>(simulated_roofline().nanoseconds(cost)));
+  advance_clock(stream.device, static_cast<std::uint64_t>(Roofline{}.nanoseconds(cost)));
 }
 
 /// Calls the kernel of the stream's device. On a simulated device it charges the traffic of every view instead.

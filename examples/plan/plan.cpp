@@ -13,7 +13,6 @@
 #include "allocator/base/printable.h"
 #include "allocator/error.h"
 #include "examples/lab/page.h"
-#include "examples/plan/scale.h"
 #include "examples/support/files.h"
 
 namespace poolgrad::examples {
@@ -115,7 +114,7 @@ Moment begin_of(const Trace& trace, std::string_view scope) {
 }
 
 /// Computes the simulated part of the plan.
-void plan_row(PlanRow& row, const Plan& plan, Progress& progress) {
+void plan_row(PlanRow& row, Plan& plan, Progress& progress) {
   progress.status("planning " + (row.name().empty() ? describe_model(row.options) : row.name()));
   row.run = dry_run(row.options, plan.memory);
   row.fits = row.run.fits;
@@ -123,8 +122,9 @@ void plan_row(PlanRow& row, const Plan& plan, Progress& progress) {
   if (!row.fits) row.run = dry_run(row.options, no_limit);
   if (!row.run.fits)
     throw ValueError("[plan] the run needs more memory than any device has: " + describe_model(row.options));
-  row.seconds = row.run.step_seconds;
-  row.picture = picture_of(trace_of_step(row.options, row.fits ? plan.memory : no_limit), samples_of_small_pictures);
+  const Trace trace = trace_of_step(row.options, row.fits ? plan.memory : no_limit);
+  row.picture = picture_of(trace, samples_of_small_pictures);
+  if (&row == &plan.rows.front()) plan.picture = picture_of(trace, samples_of_large_picture);
   if (!plan.longest) return;
   progress.status("the longest context " + row.name());
   ContextSearch search(row.options, plan.most);
@@ -136,7 +136,7 @@ void plan_row(PlanRow& row, const Plan& plan, Progress& progress) {
 void measure_rows(Plan& plan, const std::string& program, Progress& progress) {
   const Stopwatch watch;
   double done = 0, all = 0;
-  for (const PlanRow& row : plan.rows) all += row.seconds;
+  for (const PlanRow& row : plan.rows) all += row.run.step_seconds;
   for (std::size_t i = 0; i < plan.rows.size(); ++i) {
     PlanRow& row = plan.rows[i];
     progress.status(
@@ -151,7 +151,7 @@ void measure_rows(Plan& plan, const std::string& program, Progress& progress) {
       row.measured = measure_run(program, options);
     else
       row.measured = MeasuredRun{.failure = "does not fit in " + format_bytes(plan.memory)};
-    done += row.seconds;
+    done += row.run.step_seconds;
   }
 }
 
@@ -223,9 +223,6 @@ Plan make_plan(const PlanOptions& options, Progress& progress) {
   const char* const usual = options.policies.empty() ? "8GiB" : "50%";
   plan.memory = memory_for(options.memory.empty() ? usual : options.memory, options.memory_option, plan.rows.front());
   for (PlanRow& row : plan.rows) plan_row(row, plan, progress);
-  const PlanRow& first = plan.rows.front();
-  plan.picture =
-      picture_of(trace_of_step(first.options, first.fits ? plan.memory : no_limit), samples_of_large_picture);
   if (plan.measure > 0) measure_rows(plan, program, progress);
   plan.seconds = watch.seconds();
   return plan;
@@ -233,7 +230,7 @@ Plan make_plan(const PlanOptions& options, Progress& progress) {
 
 double Plan::relative_time(const PlanRow& row) const {
   const PlanRow& other = rows[row.reference];
-  if (measure == 0) return row.seconds / other.seconds;
+  if (measure == 0) return row.run.step_seconds / other.run.step_seconds;
   const bool known = row.measured->failure.empty() && other.measured->failure.empty();
   return known ? row.measured->milliseconds / other.measured->milliseconds : 0.0;
 }
@@ -243,7 +240,6 @@ namespace {
 /// Every kind of attention in the rows of the plan.
 std::vector<std::string> attention_kinds(const PlanOptions& o) {
   std::vector<std::string> kinds = kinds_of(o.train.layer_runs());
-  if (o.ranks > 0) kinds.emplace_back("ring");
   for (const std::string& vary : o.vary) {
     const std::size_t value = vary.find('=') + 1;
     const auto varies = [&](std::string_view name) { return value > 0 && vary.substr(0, value - 1) == name; };
@@ -270,15 +266,7 @@ int parse_plan_options(int argc, const char* const* argv, PlanOptions& o) {
                  "The --budget of the run: the limit of --memory, within which the run drops saved tensors unless "
                  "--checkpoint is given")
       ->excludes("--memory");
-  app.add_option("--device", o.train.device,
-                 "Device to plan for: cpu, this machine; cuda, any GPU; with --ranks a device with known peaks: a100, "
-                 "h100, h200, rtx4090");
-  auto* const ranks =
-      app.add_option("--ranks", o.ranks,
-                     "Plan a step on this many ranks, by a model of messages and device peaks: rings over the context "
-                     "(4096 tokens per rank, or --context tokens in all), all-gather, data parallel")
-          ->check(CLI::Range(std::int64_t{1}, most_planned_ranks));
-  app.add_option("--link", o.link, "Link between two ranks, for --ranks: bytes per second and latency");
+  app.add_option("--device", o.train.device, "Device to plan for: cpu, this machine; cuda, any GPU");
   app.add_flag("--longest", o.longest, "Find the longest context that trains in the memory, and on each device");
   app.add_option("--devices", o.devices, "Memory of further devices, for --longest")->delimiter(',');
   app.add_option("--most", o.most, "Longest context to try, in tokens");
@@ -299,9 +287,6 @@ int parse_plan_options(int argc, const char* const* argv, PlanOptions& o) {
   app.add_option("--html", o.html, "Page to write");
   app.add_option("--svg", o.svg, "Picture to write: the memory of a step of each row, on the same axes");
   app.add_flag("--quiet", o.quiet, "Print only errors");
-  for (const char* const other :
-       {"--memory", "--budget", "--longest", "--devices", "--most", "--vary", "--policies", "--measure", "--svg"})
-    ranks->excludes(other);
   add_training_options(app, o.train);
   const int code = parse_command_line(app, argc, argv);
   if (!budget.empty()) {
@@ -311,7 +296,6 @@ int parse_plan_options(int argc, const char* const* argv, PlanOptions& o) {
   }
   if (o.measure > 0 && !o.policies.empty() && o.vary.empty() && app.count("--attention") == 0)
     o.vary = {"attention=window,dilated,causal"};
-  if (app.count("--ranks") > 0 && app.count("--context") == 0) o.train.context *= o.ranks;
   check_one_source(o.train.layers, options_given(app));
   check_attention_options(options_given(app), attention_kinds(o));
   return code;
@@ -328,16 +312,9 @@ void run_plan(const PlanOptions& options, std::ostream& out, bool live) {
   const auto write = [&](const std::string& path, const std::string& text) {
     if (!path.empty()) nn::write_text(path, text, "plan", out);
   };
-  const auto write_json = [&](const Json& json) { write(options.json, json_text(json)); };
-  if (options.ranks > 0) {
-    const Scale scale = make_scale({options.train, options.ranks, options.link}, progress);
-    if (prints) progress.line(scale_text(scale));
-    write_json(scale_json(scale));
-    return write(options.html, options.html.empty() ? "" : scale_html(scale));
-  }
   const Plan plan = make_plan(options, progress);
   if (prints) progress.line(plan_text(plan));
-  write_json(plan_json(plan));
+  write(options.json, json_text(plan_json(plan)));
   write(options.svg, options.svg.empty() ? "" : rows_svg(plan, true));
   write(options.html, options.html.empty() ? "" : plan_html(plan));
 }

@@ -28,9 +28,7 @@ struct PlanOptions {
   std::vector<std::string> devices = {"8GB", "16GB", "24GB", "40GB", "80GB", "141GB"};
   std::int64_t most = std::int64_t{1} << 24;  // tokens: the longest context to try
   std::string json, html, svg;
-  std::string program;              // path of train; empty: train_program()
-  std::int64_t ranks = 0;           // plan for this many ranks, see scale.h, without the two above; 0: none
-  std::string link = "50GB/s,5us";  // between them
+  std::string program;  // path of train; empty: train_program()
   bool quiet = false;
 };
 
@@ -62,7 +60,6 @@ struct PlanRow {
   DryRun run;           // within the memory, or without limit if that does not fit
   bool fits = false;    // in the memory
   std::string refusal;  // why it does not fit
-  double seconds = 0;   // of a step, on the simulated device's clock
   std::optional<MeasuredRun> measured;
   Longest longest;  // in the memory
   std::vector<Longest> devices;
@@ -98,12 +95,21 @@ Plan make_plan(const PlanOptions& options, Progress& progress);
 std::string describe_model(const TrainOptions& options);
 /// "of a GPU", or "like this cpu: 2 threads, ...".
 std::string whose_memory(const Plan& plan);
-std::string plan_text(const Plan& plan);
-/// Cells of the table of rows; "-" for unknown values.
+/// The time of a step, relative to that of the row's reference; "-" if unknown.
 std::string time_text(const Plan& plan, const PlanRow& row);
-std::string milliseconds_text(const PlanRow& row);
-std::string agreement_text(const PlanRow& row);  // whether the measured peaks equal the planned ones
-std::string tokens_text(const Plan& plan, const Longest& longest);
+
+/// A line for each row, under its group's name.
+Table row_table(const Plan& plan);
+/// The reasons for missing measurements, and the meaning of the others.
+std::string measurement_notes(const Plan& plan);
+/// The largest holders of memory at the fullest moment.
+Table holder_table(const Plan& plan, std::size_t most);
+/// The longest context of each row in the memory.
+std::string longest_text(const Plan& plan);
+/// The longest context of each row on each device.
+Table device_table(const Plan& plan);
+
+std::string plan_text(const Plan& plan);
 Json plan_json(const Plan& plan);
 /// One self-contained file, light or dark by the reader's preference.
 std::string plan_html(const Plan& plan);

@@ -26,31 +26,31 @@ std::string time_text(const Plan& plan, const PlanRow& row) {
   return time > 0 ? fmt::format("{:.2f}x", time) : "-";
 }
 
-std::string milliseconds_text(const PlanRow& row) {
-  return row.measured && row.measured->failure.empty() ? fmt::format("{:.1f}", row.measured->milliseconds) : "-";
-}
+namespace {
+
+bool is_measured(const PlanRow& row) { return row.measured && row.measured->failure.empty(); }
 
 std::string tokens_text(const Plan& plan, const Longest& longest) {
   return (longest.context == plan.most ? "at least " : "") +
          format_integer(static_cast<std::uint64_t>(longest.context));
 }
 
+/// Whether the measured peaks equal the planned ones.
 std::string agreement_text(const PlanRow& row) {
-  if (!row.measured || !row.measured->failure.empty()) return "-";
+  if (!is_measured(row)) return "-";
   const std::uint64_t live = row.measured->peak_live, reserved = row.measured->peak_reserved;
   if (live == row.run.peak_live && reserved == row.run.peak_reserved) return "to the byte";
   return fmt::format("no: {} live, {} reserved", format_integer(live), format_integer(reserved));
 }
 
-namespace {
+}  // namespace
 
-/// A line for each row, under its group's name, with measurements or the reason for their absence.
-std::string rows_text(const Plan& plan) {
+Table row_table(const Plan& plan) {
   std::vector<std::string> head{"<", "live", "reserved", "<fits in " + format_bytes(plan.memory), "time of a step"};
   if (plan.measure > 0) head.insert(head.end(), {"ms a step", "<as measured"});
   if (plan.longest) head.push_back("longest context in it");
   Table rows(head);
-  std::string group, failures;
+  std::string group;
   for (const PlanRow& row : plan.rows) {
     if (!row.policy.empty() && row.group != std::exchange(group, row.group)) {
       if (&row != &plan.rows.front()) rows.rule();
@@ -61,13 +61,21 @@ std::string rows_text(const Plan& plan) {
     std::vector<std::string> line{row.policy.empty() ? row.group : (group.empty() ? "" : "  ") + row.policy,
                                   format_bytes(row.run.peak_live), format_bytes(row.run.peak_reserved),
                                   row.fits ? "yes" : "no", time_text(plan, row)};
-    if (plan.measure > 0) line.insert(line.end(), {milliseconds_text(row), agreement_text(row)});
+    if (plan.measure > 0) {
+      line.push_back(is_measured(row) ? fmt::format("{:.1f}", row.measured->milliseconds) : "-");
+      line.push_back(agreement_text(row));
+    }
     if (plan.longest) line.push_back(tokens_text(plan, row.longest));
     rows.add(std::move(line));
-    if (row.measured && !row.measured->failure.empty())
-      failures += fmt::format("  not measured: {}: {}\n", row.name(), row.measured->failure);
   }
-  std::string text = rows.text() + failures;
+  return rows;
+}
+
+std::string measurement_notes(const Plan& plan) {
+  std::string text;
+  for (const PlanRow& row : plan.rows)
+    if (row.measured && !is_measured(row))
+      text += fmt::format("  not measured: {}: {}\n", row.name(), row.measured->failure);
   if (plan.measure > 0)
     text += fmt::format(
         "  median of {} steps, everything trained on this machine; peaks of live and reserved bytes are those "
@@ -76,7 +84,41 @@ std::string rows_text(const Plan& plan) {
   return text;
 }
 
-}  // namespace
+Table holder_table(const Plan& plan, std::size_t most) {
+  Table holders({"bytes", "share", "<category", "<scope"});
+  for (std::size_t i = 0; i < plan.picture.holders.size() && i < most; ++i) {
+    const Json& holder = plan.picture.holders[i];
+    holders.add({format_bytes(holder["bytes"].get<std::size_t>()), format_percent(holder["share"].get<double>()),
+                 holder["category"].get<std::string>(), holder["scope"].get<std::string>()});
+  }
+  return holders;
+}
+
+std::string longest_text(const Plan& plan) {
+  std::string text;
+  for (const PlanRow& row : plan.rows)
+    text +=
+        fmt::format("longest  {} tokens train in {}{}{}\n", tokens_text(plan, row.longest), format_bytes(plan.memory),
+                    row.name().empty() ? "" : ", " + row.name(),
+                    row.longest.context ? fmt::format(": {} bytes a token, peak {}",
+                                                      format_integer(row.longest.run.peak_reserved /
+                                                                     static_cast<std::uint64_t>(row.longest.context)),
+                                                      format_bytes(row.longest.run.peak_reserved))
+                                        : "");
+  return text;
+}
+
+Table device_table(const Plan& plan) {
+  std::vector<std::string> head{"<device"};
+  for (const PlanRow& row : plan.rows) head.push_back(row.name().empty() ? "longest context" : row.name());
+  Table devices(head);
+  for (std::size_t d = 0; d < plan.devices.size(); ++d) {
+    std::vector<std::string> cells{plan.devices[d].name};
+    for (const PlanRow& row : plan.rows) cells.push_back(tokens_text(plan, row.devices[d]));
+    devices.add(cells);
+  }
+  return devices;
+}
 
 std::string whose_memory(const Plan& plan) {
   if (plan.rows.front().options.device == "cuda") return "of a GPU";
@@ -108,34 +150,10 @@ std::string plan_text(const Plan& plan) {
                     format_bytes(first.run.peak_by_category[index])});
   }
   text += categories.text() + "\n";
-  Table holders({"bytes", "share", "<category", "<scope"});
-  for (std::size_t i = 0; i < plan.picture.holders.size() && i < 8; ++i) {
-    const Json& holder = plan.picture.holders[i];
-    holders.add({format_bytes(holder["bytes"].get<std::size_t>()), format_percent(holder["share"].get<double>()),
-                 holder["category"].get<std::string>(), holder["scope"].get<std::string>()});
-  }
-  text += "  holders of memory at the fullest moment\n" + holders.text();
-
-  if (plan.rows.size() > 1 || plan.measure > 0) text += "\n" + rows_text(plan);
-  if (plan.devices.empty()) return text;
-  for (const PlanRow& row : plan.rows)
-    text += fmt::format(
-        "{}longest  {} tokens train in {}{}{}\n", &row == &first ? "\n" : "", tokens_text(plan, row.longest),
-        format_bytes(plan.memory), row.name().empty() ? "" : ", " + row.name(),
-        row.longest.context ? fmt::format(": {} bytes a token, peak {}",
-                                          format_integer(row.longest.run.peak_reserved /
-                                                         static_cast<std::uint64_t>(row.longest.context)),
-                                          format_bytes(row.longest.run.peak_reserved))
-                            : "");
-  std::vector<std::string> head{"<device"};
-  for (const PlanRow& row : plan.rows) head.push_back(row.name().empty() ? "longest context" : row.name());
-  Table devices(head);
-  for (std::size_t d = 0; d < plan.devices.size(); ++d) {
-    std::vector<std::string> cells{plan.devices[d].name};
-    for (const PlanRow& row : plan.rows) cells.push_back(tokens_text(plan, row.devices[d]));
-    devices.add(cells);
-  }
-  return text + "\n" + devices.text();
+  text += "  holders of memory at the fullest moment\n" + holder_table(plan, 8).text();
+  if (plan.rows.size() > 1 || plan.measure > 0) text += "\n" + row_table(plan).text() + measurement_notes(plan);
+  if (!plan.devices.empty()) text += "\n" + longest_text(plan) + "\n" + device_table(plan).text();
+  return text;
 }
 
 namespace {
@@ -168,10 +186,10 @@ Json plan_json(const Plan& plan) {
     json["settings"] = row.options.configuration();
     json["fits"] = row.fits;
     json["refusal"] = row.fits ? Json(nullptr) : Json(row.refusal);
-    json["simulated_step_seconds"] = row.seconds;
+    json["simulated_step_seconds"] = row.run.step_seconds;
     json["relative_time"] = plan.relative_time(row) > 0 ? Json(plan.relative_time(row)) : Json(nullptr);
-    if (row.measured && !row.measured->failure.empty()) json["measured"] = {{"failure", row.measured->failure}};
-    if (row.measured && row.measured->failure.empty())
+    if (row.measured && !is_measured(row)) json["measured"] = {{"failure", row.measured->failure}};
+    if (is_measured(row))
       json["measured"] = {{"step_milliseconds", row.measured->milliseconds},
                           {"peak_live_bytes", row.measured->peak_live},
                           {"peak_reserved_bytes", row.measured->peak_reserved}};

@@ -74,13 +74,16 @@ class Table {
   void add(std::vector<std::string> row);
   /// Adds a horizontal line below the last row.
   void rule();
+  const std::vector<std::string>& headers() const { return headers_; }
+  /// An empty row is a horizontal line.
+  const std::vector<std::vector<std::string>>& rows() const { return rows_; }
   /// The lines, each with a line end and without trailing spaces; `indent` spaces before each.
   std::string text(std::size_t indent = 2) const;
 
  private:
   std::vector<std::string> headers_;
   std::vector<bool> left_;
-  std::vector<std::vector<std::string>> rows_;  // an empty row is a horizontal line
+  std::vector<std::vector<std::string>> rows_;
 };
 
 /// The body of main(). `parse` reads the command line and returns an exit code, or -1 to call `run`. `run` prints to

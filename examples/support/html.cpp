@@ -57,6 +57,17 @@ std::string html_table(const std::vector<std::string>& head, const std::string& 
          "</tbody></table></div>\n";
 }
 
+std::string html_table(const Table& table) {
+  const auto all_escaped = [](std::vector<std::string> cells) {
+    for (std::string& cell : cells) cell = escaped(cell);
+    return cells;
+  };
+  std::string rows;
+  for (const std::vector<std::string>& row : table.rows())
+    if (!row.empty()) rows += html_row(all_escaped(row));
+  return html_table(all_escaped(table.headers()), rows);
+}
+
 std::string base64(std::string_view bytes) {
   static constexpr char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
   std::string text;

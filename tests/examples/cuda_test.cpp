@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "allocator/caching_allocator.h"
@@ -299,11 +300,10 @@ TEST(RecallOnCuda, MatchesTheAnswersOfTheCpu) {
 
 TEST(HeadlineOnCuda, MeasuresARow) {
   Bench bench{.device = {DeviceType::cuda, 0}, .row_seconds = 0.01, .memory = std::size_t{1} << 30};
-  const AttentionWork work{.work = Work::training, .tokens = 100, .heads = 2, .head_dim = 16};
-  const Outcome outcome = attention_row("row", "a row", work, {}).run(bench);
-  EXPECT_GT(outcome.milliseconds.value_or(0), 0);
-  EXPECT_FALSE(outcome.simulated);
-  EXPECT_GE(outcome.peak_bytes.value_or(0), formula_bytes(work, bench.dtype));
+  const Row row{"row", "a row", {}, attention::Pattern::dense(), 100, Work::training, 1, 2, 16};
+  const Json result = measure(row, bench);
+  EXPECT_GT(result["milliseconds"], 0);
+  EXPECT_GE(result["peak_bytes"], result["formula_bytes"]);
 }
 
 TEST(LabOnCuda, RecordsTheSameRequestsAsASimulatedGpu) {

@@ -382,7 +382,8 @@ TEST_F(PlanTest, WritesASelfContainedPage) {
   EXPECT_EQ(printed(), "");
   const std::string html = read_bytes(options_.html);
   EXPECT_THAT(html, AllOf(HasSubstr("<!doctype html>"), HasSubstr("</svg>"), HasSubstr("prefers-color-scheme: dark"),
-                          HasSubstr("attention dilated"), HasSubstr("16MiB")));
+                          HasSubstr("attention dilated"), HasSubstr("<td>16MiB</td>"),
+                          HasSubstr(" tokens train in 64.00 MiB, attention window: ")));
   EXPECT_THAT(html, AllOf(Not(HasSubstr("http")), Not(HasSubstr("<script")), Not(HasSubstr("url("))));
 }
 

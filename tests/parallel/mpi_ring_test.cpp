@@ -1,7 +1,6 @@
 // A ring between processes has the bits of a ring within one process. Both differ from attend() by rounding only.
 #include "allocator/caching_allocator.h"
 #include "attention/modules/named.h"
-#include "attention/ring/outline.h"
 #include "kernels/parallel.h"
 #include "tests/attention/attend_support.h"
 #include "tests/attention/ring/ring_support.h"
@@ -147,14 +146,15 @@ TEST_F(MpiRing, AccumulatesHalfPrecisionGradientsInF32) {
   EXPECT_TRUE(bit_equal(run(Exchange::ring), want));
 }
 
-TEST_F(MpiRing, SendsTheMessagesOfTheOutline) {
-  const RingShare share{.batch = 1, .tokens = 32, .heads = 4, .kv_heads = 2, .width = 4, .value_width = 6};
-  const RingInputs in = ring_inputs({1, 32 * ranks(), 32 * ranks(), 4, 2, 4, 6}, share.dtype);
+TEST_F(MpiRing, SendsTheMessagesOfItsPlan) {
+  const std::int64_t length = 32 * ranks(), message = ring_message_bytes(1, 32, 2, 4, 6, DType::f32);
+  const RingInputs in = ring_inputs({1, length, length, 4, 2, 4, 6}, DType::f32);
   const Pattern causal = Pattern::causal();
   for (const Pattern& pattern : {causal, Pattern::window(40, 0), Pattern::dilated({16, 64, 256}, {1, 2, 4}) & causal})
     for (const Layout layout : layouts)
       for (const Exchange exchange : {Exchange::ring, Exchange::all_gather}) {
-        const RingCostModel outline(pattern, layout, ranks(), 4, 32 * ranks());
+        const RingMessages sent =
+            ring_messages(RingPlan(pattern, layout, ranks(), 4, length, length, 0), rank(), exchange);
         const auto statistics = std::make_shared<RingStatistics>();
         std::vector<Tensor> own;
         for (const Tensor& x : {in.q, in.k, in.v}) own.push_back(take_shard(x, layout, rank(), ranks()));
@@ -163,12 +163,10 @@ TEST_F(MpiRing, SendsTheMessagesOfTheOutline) {
           const RingOptions options{.layout = layout, .exchange = exchange, .statistics = statistics};
           sum(ring_attend(own[0], own[1], own[2], pattern, world_.communicator(), options).out).backward();
         });
-        std::int64_t messages = 0, bytes = 0;
-        for (const bool backward : {false, true})
-          for (const RingSend& send : outline.sends(rank(), share, exchange, backward))
-            messages += send.bytes > 0, bytes += send.bytes;
+        const std::int64_t messages = sent.keys + sent.gradients;
         EXPECT_EQ(statistics->messages, messages) << pattern.to_string() << ", " << attention::to_string(layout);
-        EXPECT_EQ(statistics->bytes_sent, bytes) << pattern.to_string() << ", " << attention::to_string(layout);
+        EXPECT_EQ(statistics->bytes_sent, messages * message)
+            << pattern.to_string() << ", " << attention::to_string(layout);
       }
 }
 

@@ -161,6 +161,35 @@ TEST(RingRank, GathersOnlyTheKeysItSees) {
   }
 }
 
+TEST(RingRank, SendsTheMessagesOfItsPlanForEveryPattern) {
+  constexpr int share = 32;
+  const Pattern causal = Pattern::causal();
+  const std::int64_t keys = ring_message_bytes(2, share, 2, 3, 5, DType::bf16),
+                     gradients = ring_message_bytes(2, share, 2, 3, 5, DType::f32);
+  for (const Pattern& pattern :
+       {causal, Pattern::dense(), Pattern::window(0, 0), Pattern::window(40, 0),
+        Pattern::dilated({16, 64, 1024}, {1, 2, 4}) & causal, Pattern::dilated({48, 96}, {1, 3}) & causal,
+        Pattern::block_offsets(16, {0, -1, -2, -4}) & causal, Pattern::block_offsets(32, {0, -9}) & causal,
+        Pattern::global_local(16, 64, 20) & causal, Pattern::strided(24) & causal})
+    for (const Layout layout : layouts)
+      for (const Exchange exchange : {Exchange::ring, Exchange::all_gather})
+        for (const int ranks : {1, 2, 3, 8}) {
+          const std::int64_t length = ranks * share;
+          const RingInputs in = ring_inputs({2, length, length, 4, 2, 3, 5}, DType::bf16);
+          const RingPlan plan(pattern, layout, ranks, 4, length, length, 0);
+          const auto statistics = run_ranks(in, pattern, ranks, layout, true, exchange);
+          for (int rank = 0; rank < ranks; ++rank) {
+            const RingMessages sent = ring_messages(plan, rank, exchange);
+            std::int64_t computed = 0;
+            for (const int step : plan.visited()) computed += plan.computes(rank, step);
+            EXPECT_EQ(statistics[static_cast<std::size_t>(rank)],
+                      (RingStatistics{2 * ranks, 2 * computed, 2 * (ranks - computed), sent.keys + sent.gradients,
+                                      sent.keys * keys + sent.gradients * gradients}))
+                << pattern.to_string() << ", " << to_string(layout) << ", rank " << rank << " of " << ranks;
+          }
+        }
+}
+
 TEST(RingRank, KeepsTwoExtraSlotsForAnyLength) {
   const Device sim{DeviceType::sim, 0};
   constexpr std::int64_t chunk = 64, heads = 4, width = 8;
@@ -207,6 +236,19 @@ TEST(RingRank, AllocatesNoScoresAndLeaksNothing) {
       2 * (ring_message_bytes(1, 32, 2, 8, 8, DType::bf16) + ring_message_bytes(1, 32, 2, 8, 8, DType::f32));
   EXPECT_EQ(static_cast<std::int64_t>(bytes_of(Category::comm).peak), 3 * slots);
   EXPECT_EQ(pool.statistics().requested_bytes.current, before);
+}
+
+TEST(RingRank, GathersIntoASlotForEachStepAndThreeOfGradients) {
+  constexpr std::int64_t ranks = 4;
+  const RingInputs in = ring_inputs({1, 32 * ranks, 32 * ranks, 4, 2, 8, 16}, DType::bf16);
+  const std::int64_t keys = ring_message_bytes(1, 32, 2, 8, 16, DType::bf16),
+                     gradients = ring_message_bytes(1, 32, 2, 8, 16, DType::f32);
+  for (const bool backward : {false, true}) {
+    allocator_for(cpu).reset_peaks();
+    run_ranks(in, Pattern::dense(), ranks, Layout::contiguous, backward, Exchange::all_gather);
+    EXPECT_EQ(static_cast<std::int64_t>(bytes_of(Category::comm).peak),
+              ranks * (ranks * keys + (backward ? 3 * gradients : 0)));
+  }
 }
 
 TEST(RingRank, FailureReachesTheCallerAndTheGroupWorksAgain) {

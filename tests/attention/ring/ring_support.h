@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "attention/ring/plan.h"
 #include "attention/ring/ring.h"
 #include "autograd/operators.h"
 #include "tensor/compare.h"
@@ -29,6 +30,23 @@ inline RingInputs ring_inputs(const RingSizes& s, DType dtype = DType::f64, std:
   return {randn({s.batch, s.queries, s.heads, s.width}, options, generator),
           randn({s.batch, s.keys, s.kv_heads, s.width}, options, generator),
           randn({s.batch, s.keys, s.kv_heads, s.value_width}, options, generator)};
+}
+
+/// The messages of keys and values, and those of their gradients, that a rank sends by docs/guides/parallel.md.
+struct RingMessages {
+  std::int64_t keys, gradients;
+};
+inline RingMessages ring_messages(const RingPlan& plan, int rank, Exchange exchange) {
+  const std::vector<int>& visited = plan.visited();
+  const std::int64_t steps = std::ssize(visited);
+  if (exchange == Exchange::ring) return {2 * (steps - 1), steps > 1 ? steps : 0};  // forward and backward
+  RingMessages messages{0, 0};
+  for (const int step : visited) {
+    if (step == 0) continue;
+    messages.keys += 2 * plan.computes((rank + step) % plan.ranks(), step);
+    messages.gradients += plan.computes(rank, step);
+  }
+  return messages;
 }
 
 struct RingOutcome {
