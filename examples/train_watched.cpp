@@ -5,12 +5,6 @@
 
 int main(int argc, char** argv) {
   using namespace poolgrad::examples;
-  const TrainTools tools{.page = [](const TrainOptions& options) -> RunWatcher {
-                           return [path = options.html, live = options.live](
-                                      const Json& config, poolgrad::nn::Trainer& trainer,
-                                      poolgrad::nn::TrainResult& result,
-                                      bool finished) { write_run_page(path, config, trainer, result, finished, live); };
-                         },
-                         .profile = profile};
+  const TrainTools tools{.page = write_page_of_run, .profile = profile};
   return train_program(argc, argv, &tools);
 }

@@ -17,7 +17,7 @@
 #include "autograd/operators/rows.h"
 #include "autograd/operators/shared.h"
 #include "autograd/operators/views.h"
-#include "nn/training/pretrained.h"
+#include "nn/training/checkpoint.h"
 #include "tensor/creation.h"
 #include "tensor/grad_mode.h"
 
@@ -319,8 +319,11 @@ std::unique_ptr<nn::LanguageModel> load_language_model(const std::string& folder
   nn::PretrainedConfig config = nn::read_pretrained_config(folder);
   config.model.dtype = dtype;
   const MultiheadOptions options{.layer_norm = false, .post_norm = false, .rope = config.rope};
-  auto model =
-      std::make_unique<nn::LanguageModel>(config.model, attention_mixer(Pattern::causal(), options), parameters);
+  const auto make = [&](const nn::ParameterOptions& of_model) {
+    return std::make_unique<nn::LanguageModel>(config.model, attention_mixer(Pattern::causal(), options), of_model);
+  };
+  nn::check_weights(folder, config.model, make);
+  auto model = make(parameters);
   nn::import_weights(folder, config.rules, *model, true);
   model->eval();
   return model;

@@ -413,6 +413,9 @@ std::vector<Compared> compare_on_text(const CompareOptions& options, Device devi
     Compared found{.kind = contenders[i].name, .pattern = one.describe_attention()};
     progress.status(fmt::format("{} of {}: {}", i + 1, contenders.size(), found.pattern));
     one.quiet = true;
+    one.reported = [&](nn::Trainer&, nn::TrainResult& result, bool finished) {  // also of a run that fails
+      if (finished) found.result = result;
+    };
     try {
       if (!options.train.given.contains("steps"))
         one.steps = std::max<std::int64_t>(1, std::llround(seconds / seconds_per_step(one)));
@@ -421,7 +424,7 @@ std::vector<Compared> compare_on_text(const CompareOptions& options, Device devi
       if (prints)
         progress.line(
             fmt::format("{} of {}: {}, {}", i + 1, contenders.size(), found.pattern, plural(one.steps, "step")));
-      train(one, out, found.result);
+      train(one, out);
       if (prints)
         progress.line(fmt::format("  held out {:.4f} nats per byte after {}", found.result.validation_loss,
                                   format_duration(found.result.seconds)));

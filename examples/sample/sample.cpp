@@ -239,8 +239,7 @@ void sample(const SampleOptions& options, const SampleStreams& streams) {
   const bool by_lines = !options.prompt && options.prompt_file.empty() && streams.in_terminal;
   if (by_lines && options.json)
     throw ValueError("[sample] --json needs a text to continue: --prompt, --prompt-file or standard input");
-  // Report errors before waiting for the prompt.
-  of_option("sample", [&] { return configuration_of(options.checkpoint); });
+  Session session(options, streams);  // reports errors before waiting for the prompt
   std::string prompt;
   if (options.prompt)
     prompt = *options.prompt;
@@ -249,7 +248,6 @@ void sample(const SampleOptions& options, const SampleStreams& streams) {
   else if (!by_lines)
     prompt = rest_of(streams.in);
   if (!by_lines && prompt.empty()) throw ValueError("[sample] the prompt is empty: there is nothing to continue");
-  Session session(options, streams);
   if (by_lines)
     session.lines();
   else

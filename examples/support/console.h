@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "allocator/base/number.h"
+#include "nn/training/metrics.h"
 #include "nn/training/progress.h"
-#include "nn/training/report.h"
 
 namespace poolgrad::examples {
 

@@ -64,15 +64,15 @@ std::unique_ptr<Rematerialisation> TrainOptions::memory_policy(Device on) const 
   const std::string policy = checkpoint_policy();
   const bool chooses = policy == "selective" || policy == "budget";
   if (!chooses && offload.empty()) return nullptr;
-  auto memory = of_option("--offload", [&] {
+  auto result = of_option("--offload", [&] {
     return std::make_unique<Rematerialisation>(
         RematerialisationOptions{.drop_below = policy == "selective" ? selective_price : 0.0,
                                  .offload_folder = offload,
                                  .offload_all = !chooses,
                                  .device = on});
   });
-  if (policy == "budget") allocator_for(on).add_client(memory->client());
-  return memory;
+  if (policy == "budget") allocator_for(on).add_client(result->client());
+  return result;
 }
 
 void TrainOptions::check() const {
@@ -328,6 +328,18 @@ void add_training_options(CLI::App& app, TrainOptions& o) {
   add_presets(app, o);
   for_each_setting(o, setting_adder(app));
   for_each_shared_setting(o, setting_adder(app));
+}
+
+void set_option(TrainOptions& options, const std::string& name, const std::string& value) {
+  CLI::App app;
+  for_each_setting(options, setting_adder(app));
+  const std::string word = fmt::format("--{}={}", name, value);
+  const char* const words[] = {"", word.c_str()};
+  try {
+    read_command_line(app, 2, words);
+  } catch (const CLI::ParseError& error) {
+    throw ValueError(fmt::format("[--{}] {}", name, error.what()));
+  }
 }
 
 int parse_train_options(int argc, const char* const* argv, TrainOptions& o) {

@@ -2,11 +2,9 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <iosfwd>
 #include <map>
 #include <memory>
-#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <set>
 #include <string>
@@ -39,7 +37,8 @@ struct Preset {
 /// "tiny", "small" (the defaults), "long".
 const std::vector<Preset>& presets();
 
-struct TrainOptions {
+/// The options of a command line. A program sets the other members of nn::RunOptions, train() the rest of them.
+struct TrainOptions : nn::RunOptions {
   std::vector<std::string> text;        // of nn::TextSource::parse(); empty: default_text()
   std::string validate;                 // file or folder of the validation text; empty: a part of `text`
   std::string tokenizer = "bytes";      // or bpe:N
@@ -77,19 +76,13 @@ struct TrainOptions {
   /// configuration, as it does not change results.
   std::string checkpoint = "auto";
   std::string offload;  // folder of offloaded tensors; empty: none
-  std::string save, resume;
-  std::string init;             // checkpoint whose weights the run starts from
-  bool save_unasked = true;     // to a default file when interrupted
-  std::int64_t save_every = 0;  // steps between checkpoints; 0: only at the end
-  bool other_text = false;      // resume accepts a text that differs from the checkpoint's
-  std::int64_t stop_after = 0;  // 0: never
-  std::int64_t report = 50;     // steps between printed lines
-  std::int64_t sample = 300;    // tokens of text to generate at the end
-  std::string json, metrics, html, profile_trace;
+  std::string resume;
+  std::string init;         // checkpoint whose weights the run starts from
+  bool other_text = false;  // resume accepts a text that differs from the checkpoint's
+  std::string html, profile_trace;
   std::vector<std::string> html_heads;  // of parse_heads(): large maps on the page
   bool profile = false;                 // profile a few steps by kernel instead of a run
-  bool live = false;                    // rewrite the page at each printed line, with automatic reload
-  bool quiet = false;
+  bool live_page = false;               // rewrite the page at each printed line, with automatic reload
   bool graph = false;  // record steps once and replay them; not in the configuration, as it does not change results
   std::string parallel = "none";  // or the split over mpirun's ranks: parallel::Grid
   bool shard_optimizer = false;   // split optimizer state over the ranks
@@ -148,8 +141,9 @@ struct TrainOptions {
                                             nn::StartingWeights* weights = nullptr) const;
 };
 
-/// The configuration in a checkpoint, or that of a model in a folder in Hugging Face's format. Throws FileError.
-std::map<std::string, std::string> configuration_of(const std::string& path);
+/// The options of a checkpoint, or of a model in a folder in Hugging Face's format, after check_tensors(). Throws
+/// FileError.
+TrainOptions options_of(const std::string& path);
 
 /// A run before its first step: text, memory and model. Members are in order of construction.
 struct PreparedRun {
@@ -203,16 +197,8 @@ std::vector<InputFile> text_files(const TrainOptions& options);
 /// The unit of a model with this --tokenizer: "bytes" or "tokens".
 const char* unit_of(std::string_view tokenizer);
 
-/// Called with the run after each printed line and at the end; `config` is the report's.
-using RunWatcher =
-    std::function<void(const nlohmann::ordered_json& config, nn::Trainer&, nn::TrainResult&, bool finished)>;
-
-/// Trains with `options`, prints to `out` (with a live line if `live`) and writes the report files. Throws the errors
-/// of poolgrad: ValueError and FileError for options, DeviceError, OutOfMemoryError if the budget is too small.
-/// Restores the pool's state. `watcher` writes the page; one step is traced for it.
-nn::TrainResult train(TrainOptions options, std::ostream& out, bool live = false, const RunWatcher& watcher = {});
-/// The same, with results in `result`, which must be new, also if it throws.
-void train(TrainOptions options, std::ostream& out, nn::TrainResult& result, bool live = false,
-           const RunWatcher& watcher = {});
+/// Trains with `options`, prints to `out` and writes the report files. Throws the errors of poolgrad: ValueError and
+/// FileError for options, DeviceError, OutOfMemoryError if the budget is too small. Restores the pool's state.
+nn::TrainResult train(TrainOptions options, std::ostream& out);
 
 }  // namespace poolgrad::examples

@@ -7,10 +7,8 @@
 
 #include "allocator/base/number.h"
 #include "allocator/base/printable.h"
-#include "allocator/base/salted_map.h"
 #include "allocator/error.h"
 #include "examples/support/train_settings.h"
-#include "tensor/safetensors.h"
 
 namespace poolgrad::examples {
 
@@ -24,35 +22,6 @@ std::string to_text(const T& value) {
 std::string to_text(const LayerList& layers) { return layers.text(); }
 
 std::string to_text(const std::vector<std::int64_t>& values) { return fmt::format("{}", fmt::join(values, ",")); }
-
-void from_text(const std::string&, const std::string& text, std::string& value) { value = text; }
-void from_text(const std::string& name, const std::string& text, bool& value) {
-  if (text != "true" && text != "false")
-    throw FileError("[train] the checkpoint's " + name + " is malformed: " + printable(text));
-  value = text == "true";
-}
-void from_text(const std::string& name, const std::string& text, LayerList& value) {
-  value = LayerList(text);
-  try {
-    value.count();
-  } catch (const ValueError&) {
-    throw FileError("[train] the checkpoint's " + name + " is malformed: " + printable(text));
-  }
-}
-template <class T>
-void from_text(const std::string& name, const std::string& text, T& value) {
-  const auto number = number_in<T>(text);
-  if (!number) throw FileError("[train] the checkpoint's " + name + " is malformed: " + printable(text));
-  value = *number;
-}
-void from_text(const std::string& name, const std::string& text, std::vector<std::int64_t>& values) {
-  values.clear();
-  for (std::size_t begin = 0; begin < text.size();) {
-    const std::size_t end = std::min(text.find(',', begin), text.size());
-    from_text(name, text.substr(begin, end - begin), values.emplace_back());
-    begin = end + 1;
-  }
-}
 
 bool is_one_of(std::string_view name, std::initializer_list<std::string_view> names) {
   return std::ranges::count(names, name) > 0;
@@ -70,28 +39,8 @@ bool may_change(std::string_view name, bool resumes) {
   return resumes ? is_one_of(name, {"steps", "lr", "schedule"}) : !is_one_of(name, {"tokenizer", "width", "heads"});
 }
 
-/// The value for old checkpoints without this setting; "" for settings that all checkpoints have.
-std::string_view value_before(std::string_view name) {
-  constexpr std::pair<std::string_view, std::string_view> came_later[] = {{"chunk", "0"},
-                                                                          {"tile", "0"},
-                                                                          {"autocast", "none"},
-                                                                          {"loss-scale", "none"},
-                                                                          {"optimizer", "adamw"},
-                                                                          {"schedule", "cosine"},
-                                                                          {"tokenizer", "bytes"},
-                                                                          {"accumulate", "1"},
-                                                                          {"ema", "0"},
-                                                                          {"state-chunk", "64"},
-                                                                          {"conv", "4"},
-                                                                          {"feed-forward", "gelu"},
-                                                                          {"hidden", "0"},
-                                                                          {"norm-eps", "0"},
-                                                                          {"tied-head", "false"},
-                                                                          {"logit-softcap", "0"},
-                                                                          {"context-warmup", "none"}};
-  for (const auto& [later, before] : came_later)
-    if (name == later) return before;
-  return "";
+FileError malformed(const std::string& name, const std::string& text) {
+  return FileError("[train] the checkpoint's " + name + " is malformed: " + printable(text));
 }
 
 /// For checkpoints with random attention; older ones have no key, and seed 0.
@@ -100,10 +49,7 @@ constexpr const char* attention_seed_key = "attention-seed";
 }  // namespace
 
 void TrainOptions::use(const Preset& preset) {
-  for_each_setting(*this, [&](const char* name, auto& value, const auto&) {
-    for (const auto& [setting, its_value] : preset.settings)
-      if (setting == name) from_text(name, its_value, value);
-  });
+  for (const auto& [name, value] : preset.settings) set_option(*this, name, value);
 }
 
 std::map<std::string, std::string> TrainOptions::configuration() const {
@@ -130,89 +76,46 @@ void TrainOptions::adopt(const std::map<std::string, std::string>& configuration
     throw FileError(
         "[train] the checkpoint has no model configuration, unlike those of ./run train: load it in the program that "
         "saved it");
+  auto of_checkpoint = configuration;
+  of_checkpoint.emplace("optimizer", "adamw");          // the only one of older checkpoints
+  of_checkpoint.merge(TrainOptions().configuration());  // older checkpoints lack settings with these values
   for_each_setting(*this, [&](const char* name, auto& value, const auto&) {
     if (!init.empty() && is_of_training(name)) return;
-    const auto entry = configuration.find(name);
-    const std::string there(entry == configuration.end() ? value_before(name) : entry->second);
+    const std::string& there = of_checkpoint.at(name);
     // The heads are already taken over: 0 stands for them.
     const auto shown = [&](const std::string& told) {
       return std::string_view(name) == "kv-heads" && told == "0" ? to_text(heads) : told;
     };
-    if (entry == configuration.end() && there.empty())
-      throw FileError(std::string("[train] the checkpoint has no ") + name);
     if (given.count(name) && !(std::string_view(name) == "dtype" && to_text(value) == "auto")) {
       if (may_change(name, init.empty())) return;
       if (shown(to_text(value)) != shown(there))
         throw ValueError(fmt::format("[train] the checkpoint has another configuration: --{} is {} there, {} here",
                                      name, printable(shown(there)), printable(shown(to_text(value)))));
     }
-    from_text(name, there, value);
+    if constexpr (requires { value.clear(); }) value.clear();
+    if (there.empty()) return;
+    try {
+      set_option(*this, name, there);
+      if (std::string_view(name) == "layers") layers.count();
+    } catch (const ValueError&) {
+      throw malformed(name, there);
+    }
   });
-  const auto blocks = configuration.find(attention_seed_key);
-  from_text(attention_seed_key, blocks == configuration.end() ? "0" : blocks->second, attention_seed.emplace());
+  attention_seed = number_in<std::uint64_t>(of_checkpoint.emplace(attention_seed_key, "0").first->second);
+  if (!attention_seed) throw malformed(attention_seed_key, of_checkpoint.at(attention_seed_key));
 }
 
 void TrainOptions::check_tensors(const std::string& path) const {
-  constexpr std::string_view first = "block0.", of_model = "model.";
-  constexpr int outline_device = 98;  // plans use those from 99 on
-  const std::int64_t layer_count = layers.count();
-  const auto refuse = [&](const std::string& reason) {
-    throw FileError(fmt::format("[load] {}: its tensors do not match its model of {} and width {}: {}",
-                                printable_path(path), plural(layer_count, "layer"), width, reason));
-  };
-  const SafetensorsReader reader(path);
-  SaltedTextMap<const Tensor*> there;
-  for (const auto& [name, tensor] : reader.outline().tensors)
-    if (name.starts_with(of_model)) there.emplace(name.substr(of_model.size()), &tensor);
-  configure_simulated_device(outline_device, std::size_t{768} << 30);
-  Generator generator(seed);
-  const auto outline_of = [&](const LayerRun& run) {  // of a model with one such layer
-    nn::LanguageModelConfig one = model();
-    one.layers = 1;
-    try {
-      return std::make_unique<nn::LanguageModel>(
-          one, attention::attention_mixer(specs_of({run}, context, "train")),
-          nn::ParameterOptions{.device = {DeviceType::sim, outline_device}, .generator = &generator});
-    } catch (const OutOfMemoryError&) {
-      refuse("one layer has more than 768 GiB");
-      throw;
-    }
-  };
-  const auto is_of_layer = [&](const auto& entry) { return entry.first.starts_with(first); };
-  const std::vector<LayerRun> runs = layer_runs();
-  std::vector<nn::NamedTensors> outlines;
-  std::int64_t of_layers = 0, others = 0;
-  for (const LayerRun& run : runs) {
-    outlines.push_back(outline_of(run)->named_tensors());
-    const std::int64_t of_layer = std::ranges::count_if(outlines.back(), is_of_layer);
-    others = std::ssize(outlines.back()) - of_layer;
-    if (run.count > (std::ssize(there) - others - of_layers) / of_layer)
-      refuse(fmt::format("{} are too few: {} of {} each", plural(std::ssize(there), "tensor"),
-                         plural(layer_count, "layer"), of_layer));
-    of_layers += run.count * of_layer;
-  }
-  if (std::ssize(there) != of_layers + others)
-    refuse(fmt::format("{} where all layers have {} and the rest {}", plural(std::ssize(there), "tensor"), of_layers,
-                       others));
-  const auto compare = [&](const std::string& name, const Tensor& tensor) {
-    const auto found = there.find(name);
-    if (found == there.end()) refuse(name + " is missing");
-    if (found->second->shape() != tensor.shape() || found->second->dtype() != tensor.dtype())
-      refuse(fmt::format("{} is {} {} where {} {} is wanted", name, to_string(found->second->shape()),
-                         to_string(found->second->dtype()), to_string(tensor.shape()), to_string(tensor.dtype())));
-  };
-  std::int64_t before = 0;
-  for (std::size_t i = 0; i < runs.size(); before += runs[i++].count)
-    for (const auto& [name, tensor] : outlines[i])
-      if (!name.starts_with(first))
-        compare(name, tensor);
-      else
-        for (std::int64_t layer = before; layer < before + runs[i].count; ++layer)
-          compare(fmt::format("block{}.{}", layer, name.substr(first.size())), tensor);
+  TrainOptions alone = *this;  // the ranks have one model
+  alone.ranks = nullptr;
+  nn::check_weights(path, model(), [&](const nn::ParameterOptions& parameters) {
+    return alone.make_model(parameters.device, *parameters.generator);
+  });
 }
 
-std::map<std::string, std::string> configuration_of(const std::string& path) {
-  if (!nn::is_pretrained_folder(path)) return nn::read_training_metadata(path);
+namespace {
+
+TrainOptions options_of_folder(const std::string& path) {
   const auto [model, rope, rules] = nn::read_pretrained_config(path);
   constexpr std::int64_t bytes = 256;
   if (model.vocabulary < bytes || model.vocabulary > nn::Tokenizer::most_tokens)
@@ -233,13 +136,24 @@ std::map<std::string, std::string> configuration_of(const std::string& path) {
   options.hidden = model.hidden;
   options.norm_eps = model.norm_epsilon;
   options.tied_head = model.tied_head;
-  return options.configuration();
+  return options;
+}
+
+}  // namespace
+
+TrainOptions options_of(const std::string& path) {
+  TrainOptions options;
+  if (nn::is_pretrained_folder(path))
+    options = options_of_folder(path);
+  else
+    options.adopt(nn::read_training_metadata(path));
+  options.check_tensors(path);
+  return options;
 }
 
 TrainedModel load_trained_model(const std::string& path, Device device) {
   TrainedModel trained;
-  trained.options.adopt(configuration_of(path));
-  if (!nn::is_pretrained_folder(path)) trained.options.check_tensors(path);
+  trained.options = options_of(path);
   trained.tokenizer = std::make_shared<const nn::Tokenizer>(
       trained.options.tokenizer == "bytes" ? nn::Tokenizer() : nn::load_tokenizer(path));
   trained.generator = std::make_unique<Generator>(trained.options.seed);

@@ -126,10 +126,8 @@ nlohmann::ordered_json describe_configuration(const TrainOptions& o, nn::Trainer
   return config;
 }
 
-/// Throws ValueError for a given list of layers with another base of rotary positions than the configuration's.
-void check_positions(const TrainOptions& options, const std::map<std::string, std::string>& configuration) {
-  TrainOptions there;
-  there.adopt(configuration);
+/// Throws ValueError for a given list of layers with another base of rotary positions than the model of `there`.
+void check_positions(const TrainOptions& options, const TrainOptions& there) {
   const double base = there.layer_runs().front().attention.rope->base;
   for (const LayerRun& run : options.layer_runs())
     if (const auto& rope = run.attention.rope; rope && rope->base != base)
@@ -141,18 +139,12 @@ void check_positions(const TrainOptions& options, const std::map<std::string, st
 }
 
 TrainOptions completed(TrainOptions options) {
-  if (!options.start().empty()) {
-    const bool resumes = options.init.empty();
-    const auto configuration = of_option(resumes ? "--resume" : "--init", [&] {
-      return resumes ? nn::read_training_metadata(options.resume) : configuration_of(options.init);
-    });
-    if (!resumes && !nn::is_pretrained_folder(options.init)) {
-      TrainOptions there;
-      there.adopt(configuration);
-      of_option("--init", [&] { there.check_tensors(options.init); });
-    }
-    options.adopt(configuration);
-    if (!resumes && nn::is_pretrained_folder(options.init)) check_positions(options, configuration);
+  if (!options.resume.empty())
+    options.adopt(of_option("--resume", [&] { return nn::read_training_metadata(options.resume); }));
+  if (!options.init.empty()) {
+    const TrainOptions there = of_option("--init", [&] { return options_of(options.init); });
+    options.adopt(there.configuration());
+    if (nn::is_pretrained_folder(options.init)) check_positions(options, there);
   }
   if (options.resume.empty() && options.ranks && !options.given.count("batch"))  // one sequence per rank
     options.batch = std::max<std::int64_t>(options.batch, options.ranks->grid().data);
@@ -197,10 +189,10 @@ PreparedRun::PreparedRun(TrainOptions told, const nn::CorpusProgress& progress)
   if (!options.resume.empty()) trainer->resume(options.resume, options.other_text);
 }
 
-void train(TrainOptions told, std::ostream& out, nn::TrainResult& result, bool live, const RunWatcher& watcher) {
+nn::TrainResult train(TrainOptions told, std::ostream& out) {
   told.quiet |= told.json == "-";
   if (!told.ranks || told.ranks->rank() == 0) nn::check_replaceable(told.html, "train");
-  std::optional<nn::Progress> preparing(std::in_place, out, live && !told.quiet);
+  std::optional<nn::Progress> preparing(std::in_place, out, told.live && !told.quiet);
   const PreparedRun run(std::move(told),
                         [&](const std::string& what, double done) { preparing->status(nn::bar(done) + " " + what); });
   preparing.reset();
@@ -208,36 +200,16 @@ void train(TrainOptions told, std::ostream& out, nn::TrainResult& result, bool l
   nn::Trainer& trainer = *run.trainer;
   if (!options.quiet) out << describe_run(run) << std::endl;
   if (!options.quiet && !options.init.empty()) out << describe_start(run) << std::endl;
-  const nlohmann::ordered_json config = describe_configuration(options, trainer);
-  std::function<void(nn::TrainResult&, bool)> reported;
-  if (watcher) reported = [&](nn::TrainResult& known, bool finished) { watcher(config, trainer, known, finished); };
-  nn::train(trainer, out,
-            {.report = options.report,
-             .stop_after = options.stop_after,
-             .sample = options.sample,
-             .save = options.save,
-             .save_unasked = options.save_unasked,
-             .save_every = options.save_every,
-             .json = options.json,
-             .metrics = options.metrics,
-             .config = config.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace),
-             .quiet = options.quiet,
-             .live = live,
-             .metadata = options.configuration(),
-             .memory = run.memory.get(),
-             .trace_step = static_cast<bool>(watcher),
-             .reported = reported},
-            result);
+  nn::RunOptions of_run = options;
+  of_run.config = json_text(describe_configuration(options, trainer), -1);
+  of_run.metadata = options.configuration();
+  of_run.memory = run.memory.get();
+  nn::TrainResult result = nn::train(trainer, out, std::move(of_run));
   std::string text = options.given.count("text") ? fmt::format("--text {} ", fmt::join(options.text, " ")) : "";
   if (!options.validate.empty()) text += "--validate " + options.validate + " ";
   for (const auto& [what, path] : result.written)
     if (result.interrupted && what == "checkpoint" && !options.quiet)
       out << "continue with " << text << "--resume " << path << std::endl;
-}
-
-nn::TrainResult train(TrainOptions options, std::ostream& out, bool live, const RunWatcher& watcher) {
-  nn::TrainResult result;
-  train(std::move(options), out, result, live, watcher);
   return result;
 }
 

@@ -8,6 +8,9 @@
 
 namespace poolgrad::examples {
 
+/// Sets one of for_each_setting() as a command line does. Throws ValueError for a malformed value.
+void set_option(TrainOptions& options, const std::string& name, const std::string& value);
+
 /// Options that determine the results of a run.
 template <class Options, class F>
 void for_each_setting(Options& o, F&& f) {
@@ -86,7 +89,7 @@ void for_each_run_setting(Options& o, F&& f) {
   f("html-head", o.html_heads,
     "BLOCK:HEAD, such as 1:3, counted from 0: draw a large attention map of this head, or of several, separated by "
     "commas");
-  f("live", o.live, "Also write the page at every printed line; it reloads itself");
+  f("live", o.live_page, "Also write the page at every printed line; it reloads itself");
   f("profile", o.profile, "Train a few steps, print the time of their kernels, and exit");
   f("profile-trace", o.profile_trace, "Chrome trace of those steps to write: kernels and memory");
   f("quiet", o.quiet, "Print only errors");

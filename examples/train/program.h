@@ -11,7 +11,7 @@ namespace poolgrad::examples {
 
 /// The tools of train_watched.
 struct TrainTools {
-  std::function<RunWatcher(const TrainOptions&)> page;  // --html
+  std::function<void(TrainOptions& options)> page;  // sets `reported` to write --html
   std::function<void(const TrainOptions&, std::ostream& out)> profile;
 };
 

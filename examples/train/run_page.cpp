@@ -312,18 +312,22 @@ std::string run_page_html(const RunPage& page) {
   return html_page("poolgrad: " + state_of(page), run_style, html, page.finished ? 0 : page.reload);
 }
 
-void write_run_page(const std::string& path, const Json& config, nn::Trainer& trainer, nn::TrainResult& result,
-                    bool finished, bool live) {
-  if (!finished && !live) return;
-  RunPage page{.config = config, .result = result, .finished = finished, .reload = live ? seconds_between_reloads : 0};
-  if (finished) {
-    const std::vector<std::int64_t> tokens = map_tokens(trainer, result.prompt);
-    const auto heads = config.value("html_head", std::vector<std::string>());
-    page.maps = attention_maps(trainer, tokens, parse_heads(heads));
-    for (const std::int64_t token : tokens) page.map_tokens.emplace_back(trainer.corpus().tokenizer->bytes_of(token));
-  }
-  write_file_atomically(path, run_page_html(page));
-  if (finished) result.written.emplace_back("page", path);
+void write_page_of_run(TrainOptions& options) {
+  options.trace_step = true;
+  options.reported = [path = options.html, live = options.live_page](nn::Trainer& trainer, nn::TrainResult& result,
+                                                                     bool finished) {
+    if (!finished && !live) return;
+    const Json config = Json::parse(result.config);
+    RunPage page{
+        .config = config, .result = result, .finished = finished, .reload = live ? seconds_between_reloads : 0};
+    if (finished) {
+      const std::vector<std::int64_t> tokens = map_tokens(trainer, result.prompt);
+      page.maps = attention_maps(trainer, tokens, parse_heads(config.value("html_head", std::vector<std::string>())));
+      for (const std::int64_t token : tokens) page.map_tokens.emplace_back(trainer.corpus().tokenizer->bytes_of(token));
+    }
+    write_file_atomically(path, run_page_html(page));
+    if (finished) result.written.emplace_back("page", path);
+  };
 }
 
 }  // namespace poolgrad::examples

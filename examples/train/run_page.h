@@ -37,8 +37,7 @@ std::vector<AttentionMap> attention_maps(nn::Trainer& trainer, const std::vector
 /// One self-contained file.
 std::string run_page_html(const RunPage& page);
 
-/// Writes the page of the current run atomically. Throws FileError.
-void write_run_page(const std::string& path, const Json& config, nn::Trainer& trainer, nn::TrainResult& result,
-                    bool finished, bool live);
+/// Makes the run write the page to `options.html` at its end, and at each line with `options.live_page`.
+void write_page_of_run(TrainOptions& options);
 
 }  // namespace poolgrad::examples

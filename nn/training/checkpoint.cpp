@@ -9,6 +9,7 @@
 #include "allocator/base/number.h"
 #include "allocator/base/printable.h"
 #include "allocator/base/salted_map.h"
+#include "allocator/caching_allocator.h"
 #include "allocator/error.h"
 #include "tensor/creation.h"
 #include "tensor/grad_mode.h"
@@ -60,19 +61,52 @@ void read_model(const SafetensorsReader& reader, const NamedTensors& tensors) {
   for (const auto& [name, tensor] : tensors) reader.read("model." + name, tensor);
 }
 
-/// Reads averages, under their keys, into parameters. Averages of half types are f32.
-void read_averages(const SafetensorsReader& reader, const NamedTensors& averaged) {
+/// Reads tensors of a model, or their averages, if any. Averages of half types are f32. Throws ValueError, changing
+/// nothing, if an average does not fit.
+void read_weights(const SafetensorsReader& reader, const NamedTensors& tensors) {
   const NoGradGuard no_grad;
-  for (const auto& [key, parameter] : averaged) {
-    const Tensor& outline = reader.outline().at(key);
-    if (outline.dtype() == parameter.dtype()) {
-      reader.read(key, parameter);
-      continue;
-    }
-    Tensor average = Tensor::empty(outline.shape(), outline.options());
-    reader.read(key, average);
-    Tensor(parameter).copy_from(average);
+  NamedTensors averaged;
+  for (const auto& [name, tensor] : tensors) {
+    const std::string key = averages_key + name;
+    if (!reader.outline().contains(key)) continue;
+    const Tensor& average = reader.outline().at(key);
+    if (average.shape() != tensor.shape() || average.dtype() != compute_dtype(tensor.dtype()))
+      throw ValueError(fmt::format("[load] the average does not fit the module: {} is {} where the module has {}", key,
+                                   describe(average), describe(tensor)));
+    averaged.emplace_back(key, tensor);
   }
+  read_model(reader, tensors);
+  for (const auto& [key, parameter] : averaged) {  // last, because the file need not have an average of each parameter
+    const Tensor& outline = reader.outline().at(key);
+    Tensor average =
+        outline.dtype() == parameter.dtype() ? parameter : Tensor::empty(outline.shape(), outline.options());
+    reader.read(key, average);
+    if (!average.is_same(parameter)) Tensor(parameter).copy_from(average);
+  }
+}
+
+struct Comparison {
+  NamedTensors fitting;  // of the model, with the name, shape and dtype of one there
+  std::vector<StartingWeights::Left> left;
+};
+
+Comparison compared(const NamedTensors& there, const Module& model) {
+  const auto shown = [](const Tensor& x) { return fmt::format("{} {}", to_string(x.shape()), to_string(x.dtype())); };
+  SaltedTextMap<Tensor> others;
+  for (const auto& [name, tensor] : there) others.emplace(name, tensor);
+  Comparison result;
+  for (const auto& [name, tensor] : model.named_tensors()) {
+    const auto found = others.find(name);
+    const std::string here = shown(tensor), in_file = found == others.end() ? "" : shown(found->second);
+    if (here == in_file)
+      result.fitting.emplace_back(name, tensor);
+    else
+      result.left.push_back({name, here, in_file});
+    if (found != others.end()) others.erase(found);
+  }
+  for (const auto& [name, tensor] : there)
+    if (others.contains(name)) result.left.push_back({name, "", shown(tensor)});
+  return result;
 }
 
 void check_format(const std::string& path, const SafetensorsFile& file) {
@@ -133,21 +167,6 @@ void check_averages(const SafetensorsReader& reader, const EMA& averages) {
   EMA::updates_in(updates);
 }
 
-/// Returns the tensors with an average in the file, under its key. Throws ValueError if an average does not fit.
-NamedTensors averaged_in(const SafetensorsFile& file, const NamedTensors& parameters) {
-  NamedTensors averaged;
-  for (const auto& [name, parameter] : parameters) {
-    const std::string key = averages_key + name;
-    if (!file.contains(key)) continue;
-    const Tensor& average = file.at(key);
-    if (average.shape() != parameter.shape() || average.dtype() != compute_dtype(parameter.dtype()))
-      throw ValueError(fmt::format("[load] the average does not fit the module: {} is {} where the module has {}", key,
-                                   describe(average), describe(parameter)));
-    averaged.emplace_back(key, parameter);
-  }
-  return averaged;
-}
-
 }  // namespace
 
 void save_training_state(const std::string& path, const Module& model, const OptimizerState& optimizer,
@@ -182,12 +201,6 @@ void save_training_state(const std::string& path, const Module& model, const Opt
     file.tensors.emplace_back(merges_key, from_data(merges, {std::ssize(merges) / 2, 2}));
   }
   save_safetensors(path, file);
-}
-
-void save_training_state(const std::string& path, const Module& model, const Optimizer& optimizer,
-                         const TrainingState& state, CallSite) {
-  save_training_state(path, model, OptimizerState{optimizer.state(), optimizer.steps(), optimizer.parameter_steps()},
-                      state);
 }
 
 TrainingState load_training_state(const std::string& path, Module& model, Optimizer& optimizer,
@@ -237,9 +250,7 @@ std::map<std::string, std::string> load_trained_model(const std::string& path, M
   const SafetensorsReader reader(path);
   check_trained_model(path, reader.outline());
   model.check(with_prefix(reader.outline(), "model."));
-  const NamedTensors averaged = averaged_in(reader.outline(), model.named_parameters());
-  read_model(reader, model.named_tensors());
-  read_averages(reader, averaged);  // last, because the file need not have an average of each parameter
+  read_weights(reader, model.named_tensors());
   return callers_metadata(reader.outline());
 }
 
@@ -247,28 +258,40 @@ StartingWeights load_starting_weights(const std::string& path, Module& model, Ca
   if (is_pretrained_folder(path)) return import_weights(path, llama_rules, model);
   const SafetensorsReader reader(path);
   check_trained_model(path, reader.outline());
-  const auto shown = [](const Tensor& x) { return fmt::format("{} {}", to_string(x.shape()), to_string(x.dtype())); };
-  SaltedTextMap<Tensor> there;
-  for (const auto& [name, tensor] : with_prefix(reader.outline(), "model.")) there.emplace(name, tensor);
-  StartingWeights result;
-  NamedTensors fitting;
-  for (const auto& [name, tensor] : model.named_tensors()) {
-    const auto found = there.find(name);
-    const std::string here = shown(tensor), in_file = found == there.end() ? "" : shown(found->second);
-    if (here == in_file)
-      fitting.emplace_back(name, tensor);
-    else
-      result.left.push_back({name, here, in_file});
-    if (found != there.end()) there.erase(found);
-  }
-  for (const auto& [name, tensor] : with_prefix(reader.outline(), "model."))
-    if (there.contains(name)) result.left.push_back({name, "", shown(tensor)});
+  const auto [fitting, left] = compared(with_prefix(reader.outline(), "model."), model);
   if (fitting.empty()) refuse_file(path, "no tensor fits the model");
-  const NamedTensors averaged = averaged_in(reader.outline(), fitting);
-  read_model(reader, fitting);
-  read_averages(reader, averaged);
-  result.taken = std::ssize(fitting);
-  return result;
+  read_weights(reader, fitting);
+  return {std::ssize(fitting), left};
+}
+
+void check_weights(const std::string& path, const LanguageModelConfig& config,
+                   const std::function<std::unique_ptr<Module>(const ParameterOptions&)>& make) {
+  constexpr std::int64_t fewest_of_a_layer = 6;  // tensors: two norms, two of a mixer, two of a feed-forward layer
+  constexpr int outline_device = 98;             // plans use those from 99 on
+  const NamedTensors there =
+      is_pretrained_folder(path) ? tensors_of_folder(path) : with_prefix(SafetensorsReader(path).outline(), "model.");
+  const auto refuse = [&](const std::string& reason) {
+    refuse_file(path, fmt::format("its tensors do not match its model of {} and width {}: {}",
+                                  plural(config.layers, "layer"), config.width, reason));
+  };
+  if (config.layers > std::ssize(there) / fewest_of_a_layer)
+    refuse(plural(std::ssize(there), "tensor") + " are too few");
+  // Once: several threads may have outlines there.
+  [[maybe_unused]] static const bool once = (configure_simulated_device(outline_device, std::size_t{768} << 30), true);
+  Generator generator(1);
+  std::unique_ptr<Module> model;
+  try {
+    model = make({.device = {DeviceType::sim, outline_device}, .generator = &generator});
+  } catch (const OutOfMemoryError&) {
+    refuse("it takes too much memory");
+  }
+  if (is_pretrained_folder(path)) return check_import(path, *model);
+  const std::vector<StartingWeights::Left> left = compared(there, *model).left;
+  if (left.empty()) return;
+  const auto& [name, here, in_file] = left.front();
+  refuse(in_file.empty() ? name + " is missing"
+         : here.empty()  ? printable(name) + " is not part of it"
+                         : fmt::format("{} is {} where {} is wanted", name, in_file, here));
 }
 
 Tokenizer load_tokenizer(const std::string& path, CallSite) {

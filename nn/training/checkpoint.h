@@ -33,15 +33,16 @@ struct TrainingState {
 
 /// The optimizer's part of a checkpoint.
 struct OptimizerState {
+  OptimizerState(const Optimizer& optimizer)  // NOLINT: an optimizer has this state
+      : tensors(optimizer.state()), steps(optimizer.steps()), parameter_steps(optimizer.parameter_steps()) {}
+
   NamedTensors tensors;
-  std::int64_t steps = 0;
+  std::int64_t steps;
   std::vector<std::int64_t> parameter_steps;  // of every parameter of the model
 };
 
 /// Writes atomically: if the disk is full, the old file survives. Throws FileError.
 void save_training_state(const std::string& path, const Module& model, const OptimizerState& optimizer,
-                         const TrainingState& state, CallSite = {});
-void save_training_state(const std::string& path, const Module& model, const Optimizer& optimizer,
                          const TrainingState& state, CallSite = {});
 /// Reads the metadata, the counters, and the tensors of model and optimizer. Model, optimizer and averages change only
 /// if everything fits and `accept`, if given, does not throw for the counters. `own` lists the parameters that the
@@ -60,6 +61,15 @@ std::map<std::string, std::string> load_trained_model(const std::string& path, M
 /// them. Other tensors of the model keep their values. Throws FileError, changing nothing, for a malformed file, and if
 /// no tensor fits.
 StartingWeights load_starting_weights(const std::string& path, Module& model, CallSite = {});
+/// Compares the tensors of a checkpoint, or of a folder in Hugging Face's format, with a model of so many layers, and
+/// reads none. `make` makes the model on a simulated device, where it takes no memory. Throws FileError for a malformed
+/// file, and for one of another model.
+void check_weights(const std::string& path, std::int64_t layers,
+                   const std::function<std::unique_ptr<Module>(Device device)>& make);
+/// Compares the tensors of a checkpoint or a folder with its model, reading none. `make` makes that model, here on a
+/// simulated device, where it takes no memory. Throws FileError if they differ.
+void check_weights(const std::string& path, const LanguageModelConfig& config,
+                   const std::function<std::unique_ptr<Module>(const ParameterOptions&)>& make);
 /// Reads the tokenizer; without one in the file, returns the tokenizer of bytes. Throws FileError, also for invalid
 /// merges.
 Tokenizer load_tokenizer(const std::string& path, CallSite = {});

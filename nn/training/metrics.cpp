@@ -15,7 +15,6 @@
 #include "allocator/base/printable.h"
 #include "allocator/error.h"
 #include "nn/training/progress.h"
-#include "nn/training/report.h"
 
 namespace poolgrad::nn {
 
@@ -70,6 +69,10 @@ std::uintmax_t bytes_up_to(std::int64_t steps_done, const std::string& path, boo
 }
 
 }  // namespace
+
+std::string json_text(const Json& json, int indent) {
+  return json.dump(indent, ' ', false, Json::error_handler_t::replace) + "\n";
+}
 
 void MetricsFile::check_name(const std::string& path) {
   if (!path.empty() && !path.ends_with(".jsonl") && !path.ends_with(".csv"))

@@ -1,13 +1,17 @@
-// A file that grows by one line at each report of a run.
+// JSON as text, and a file that grows by one line at each report of a run.
 #pragma once
 
 #include <cstdint>
 #include <fstream>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 
 #include "nn/training/step.h"
 
 namespace poolgrad::nn {
+
+/// JSON with a line end, indented or (-1) on one line; replaces invalid UTF-8.
+std::string json_text(const nlohmann::ordered_json& json, int indent = 2);
 
 /// Lines with the fields of a step, the validation loss in nats per byte and the peak of live bytes: JSON objects in
 /// PATH.jsonl, a table with a header in PATH.csv. Each line is written at once, so a run that is killed keeps it.

@@ -359,20 +359,16 @@ class ImportedTensors {
   std::map<std::string, Made> made_;
 };
 
-}  // namespace
-
-StartingWeights import_weights(const std::string& path, std::string_view rules, Module& model, bool complete,
-                               CallSite) {
-  const WeightFiles files(path);
-  const ImportedTensors imported(files, rules);
-  const NamedTensors own = model.named_tensors();
-  StartingWeights result;
+/// Returns the names of the tensors of a model that are there, and the others in `left`. Throws FileError for a tensor
+/// that does not fit, and if `complete` for one that either side lacks.
+std::set<std::string> names_to_take(const std::string& path, const ImportedTensors& imported, const NamedTensors& own,
+                                    bool complete, std::vector<StartingWeights::Left>& left) {
   std::set<std::string> taken;
   for (const auto& [name, tensor] : own) {
     const Tensor* const there = imported.find(name);
     if (there == nullptr) {
       if (complete) refuse(path, fmt::format("{} {} is missing", name, shape_and_dtype(tensor)));
-      result.left.push_back({name, shape_and_dtype(tensor), ""});
+      left.push_back({name, shape_and_dtype(tensor), ""});
       continue;
     }
     if (there->shape() != tensor.shape() || !castable(there->dtype(), tensor.dtype()))
@@ -385,11 +381,37 @@ StartingWeights import_weights(const std::string& path, std::string_view rules, 
     for (const std::string& name : imported.names())
       if (!taken.contains(name))
         refuse(path, fmt::format("{} {} is there, but not in the model", name, shape_and_dtype(*imported.find(name))));
-  for (const auto& [name, there] : imported.unused_beside(taken)) result.left.push_back({name, "", there});
+  for (const auto& [name, there] : imported.unused_beside(taken)) left.push_back({name, "", there});
+  return taken;
+}
+
+}  // namespace
+
+StartingWeights import_weights(const std::string& path, std::string_view rules, Module& model, bool complete,
+                               CallSite) {
+  const WeightFiles files(path);
+  const ImportedTensors imported(files, rules);
+  const NamedTensors own = model.named_tensors();
+  StartingWeights result;
+  const std::set<std::string> taken = names_to_take(path, imported, own, complete, result.left);
   for (const auto& [name, tensor] : own)
     if (taken.contains(name)) imported.read(name, tensor);
   result.taken = std::ssize(taken);
   return result;
+}
+
+void check_import(const std::string& folder, const Module& model) {
+  const WeightFiles files(folder);
+  std::vector<StartingWeights::Left> left;
+  names_to_take(folder, ImportedTensors(files, read_pretrained_config(folder).rules), model.named_tensors(), true,
+                left);
+}
+
+NamedTensors tensors_of_folder(const std::string& folder) {
+  const WeightFiles files(folder);
+  NamedTensors tensors;
+  for (const auto& [name, source] : files.sources()) tensors.emplace_back(name, source.outline);
+  return tensors;
 }
 
 bool is_pretrained_folder(const std::string& path) {
@@ -471,37 +493,6 @@ RopeOptions rope_in(const ConfigReader& config) {
   return rope;
 }
 
-/// Throws FileError for a tensor that is missing or has another shape.
-void check_weights(const std::string& folder, const LanguageModelConfig& model) {
-  const WeightFiles files(folder);
-  const auto expect = [&](const std::string& name, const Shape& shape) {
-    const WeightFiles::Source* const source = files.find(name);
-    if (source == nullptr) refuse(folder, fmt::format("{} {} is missing", name, to_string(shape)));
-    if (source->outline.shape() != shape || !is_floating(source->outline.dtype()))
-      refuse(folder, fmt::format("{} is {}, but {} makes it {}", name, shape_and_dtype(source->outline), config_name,
-                                 to_string(shape)));
-  };
-  const std::int64_t width = model.width, keys = width / model.heads * model.kv_heads;
-  expect("model.embed_tokens.weight", {model.vocabulary, width});
-  for (std::int64_t i = 0; i < model.layers; ++i) {  // the first missing layer ends the loop
-    const std::string layer = fmt::format("model.layers.{}.", i);
-    expect(layer + "input_layernorm.weight", {width});
-    expect(layer + "self_attn.q_proj.weight", {width, width});
-    expect(layer + "self_attn.k_proj.weight", {keys, width});
-    expect(layer + "self_attn.v_proj.weight", {keys, width});
-    expect(layer + "self_attn.o_proj.weight", {width, width});
-    expect(layer + "post_attention_layernorm.weight", {width});
-    expect(layer + "mlp.up_proj.weight", {model.hidden, width});
-    expect(layer + "mlp.gate_proj.weight", {model.hidden, width});
-    expect(layer + "mlp.down_proj.weight", {width, model.hidden});
-  }
-  expect("model.norm.weight", {width});
-  if (!model.tied_head) expect("lm_head.weight", {model.vocabulary, width});
-  const std::string next = fmt::format("model.layers.{}.input_layernorm.weight", model.layers);
-  if (files.find(next) != nullptr)
-    refuse(folder, fmt::format("{} has num_hidden_layers {}, but there is {}", config_name, model.layers, next));
-}
-
 }  // namespace
 
 PretrainedConfig read_pretrained_config(const std::string& folder, CallSite) {
@@ -532,7 +523,6 @@ PretrainedConfig read_pretrained_config(const std::string& folder, CallSite) {
     config.fail("its sizes do not fit together: " + text.substr(text.find("] ") + 2));
   }
   config.expect("head_dim", model.width / model.heads);
-  check_weights(folder, model);
   return result;
 }
 

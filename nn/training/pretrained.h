@@ -36,6 +36,10 @@ struct StartingWeights {
 /// failed during the read.
 StartingWeights import_weights(const std::string& path, std::string_view rules, Module& model, bool complete = false,
                                CallSite = {});
+/// Throws FileError for a folder in Hugging Face's format with other tensors than the whole model. Reads none.
+void check_import(const std::string& folder, const Module& model);
+/// Returns the tensors of a folder in Hugging Face's format, without bytes.
+NamedTensors tensors_of_folder(const std::string& folder);
 /// The rules for LlamaForCausalLM as an nn::LanguageModel with attention.
 extern const std::string_view llama_rules;
 
@@ -48,8 +52,7 @@ struct PretrainedConfig {
 /// Whether `path` is a folder.
 bool is_pretrained_folder(const std::string& path);
 /// Reads config.json of a LlamaForCausalLM: RMSNorm, rotary positions (plain or linear), grouped keys and values,
-/// SwiGLU, no biases. Compares the shapes of all weights with it, and reads none. Throws FileError, one sentence with
-/// the key or the tensor.
+/// SwiGLU, no biases. Throws FileError, one sentence with the key.
 PretrainedConfig read_pretrained_config(const std::string& folder, CallSite = {});
 
 }  // namespace poolgrad::nn

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "allocator/base/atomic_file.h"
@@ -112,6 +113,65 @@ void write_somewhere(const std::string& path, const std::vector<std::string>& ot
   }
   throw FileError(reason);
 }
+
+double total(const std::vector<double>& values) { return std::accumulate(values.begin(), values.end(), 0.0); }
+
+void add_to(std::vector<double>& sums, const std::vector<double>& values) {
+  sums.resize(std::max(sums.size(), values.size()));
+  for (std::size_t i = 0; i < values.size(); ++i) sums[i] += values[i];
+}
+
+/// Sums over validation batches of the texts of a corpus, which must outlive it.
+class ValidationSums {
+ public:
+  explicit ValidationSums(const Corpus& corpus) : corpus_(corpus), scores_(corpus.texts.size()) {}
+
+  /// Returns the sum over all targets of a text so far, or the sums by position. The caller adds to it.
+  std::vector<double>& nats(std::size_t text) { return scores_[text].nats; }
+  /// Adds the bytes of further targets, by position.
+  void add_bytes(std::size_t text, const std::vector<double>& bytes) { add_to(scores_[text].bytes, bytes); }
+  ValidationLoss mean() const {
+    ValidationLoss mean;
+    double all = 0;  // of the scored texts
+    for (std::size_t i = 0; i < scores_.size(); ++i) all += scores_[i].bytes.empty() ? 0 : corpus_.texts[i].weight;
+    for (std::size_t i = 0; i < scores_.size(); ++i) {
+      const auto& [nats, bytes] = scores_[i];
+      if (bytes.empty()) continue;
+      const double weight = corpus_.texts[i].weight, sum = total(bytes);
+      double loss = total(nats) / sum;
+      if (nats.size() == bytes.size()) {
+        const auto length = static_cast<double>(bytes.size());
+        std::vector<double> losses, shares;
+        loss = 0;
+        for (std::size_t p = 0; p < bytes.size(); ++p) {
+          const double share = bytes[p] / (sum / length), at_position = nats[p] / bytes[p] * share;
+          loss += at_position;
+          losses.push_back(weight * at_position);
+          shares.push_back(weight * share);
+        }
+        loss /= length;
+        add_to(mean.by_position, losses);
+        add_to(mean.shares, shares);
+      }
+      mean.by_text.push_back(loss);
+      mean.loss += weight * loss / all;
+      mean.bytes += static_cast<std::int64_t>(sum);
+    }
+    if (mean.by_text.size() == 1) mean.by_text.clear();
+    for (std::size_t p = 0; p < mean.shares.size(); ++p) {
+      mean.by_position[p] /= mean.shares[p];
+      mean.shares[p] /= all;
+    }
+    return mean;
+  }
+
+ private:
+  struct Score {
+    std::vector<double> nats, bytes;
+  };
+  const Corpus& corpus_;
+  std::vector<Score> scores_;
+};
 
 /// Its destructor gives the model whole sequences and its former training mode, also after an exception.
 struct AsBefore {
@@ -232,7 +292,7 @@ void Trainer::resume(const std::string& path, bool other_text, CallSite) {
 }
 
 OptimizerState Trainer::whole_optimizer_state() const {
-  OptimizerState whole{optimizer_->state(), optimizer_->steps(), optimizer_->parameter_steps()};
+  OptimizerState whole(*optimizer_);
   if (owners_.empty()) return whole;
   Ranks& ranks = *options_.ranks;
   std::vector<double> steps(owners_.size());  // each rank fills in its own

@@ -25,7 +25,6 @@
 #include "nn/training/checkpoint.h"
 #include "nn/training/ranks.h"
 #include "nn/training/step.h"
-#include "nn/training/validation.h"
 
 namespace poolgrad::nn {
 
@@ -53,6 +52,16 @@ struct TrainerOptions {
   Ranks* ranks = nullptr;
   bool shard_optimizer = false;  // each rank keeps the optimizer's state of its share of the parameters only
   bool graph = false;            // steps are recorded once and replayed: TrainingStep::record()
+};
+
+/// Losses in nats per byte; the mean of several texts is weighted.
+struct ValidationLoss {
+  double loss = 0;
+  std::vector<double> by_text = {};  // of a corpus of several texts
+  /// Loss by position in the window, if asked for; position i has a context of i + 1 tokens. `shares` is the weight of
+  /// each position in a mean: its share of the bytes times the length of the window. All 1 for bytes.
+  std::vector<double> by_position = {}, shares = {};
+  std::int64_t bytes = 0;  // scored
 };
 
 /// Trains a model on windows of text, of bytes or of tokens. (seed, number of the window) determines each window, and
@@ -168,12 +177,13 @@ struct RunOptions {
   std::map<std::string, std::string> metadata = {};  // of the checkpoint
   const Rematerialisation* memory = nullptr;         // in force; the report includes its statistics
   bool trace_step = false;                           // record the requests of the second step: step_trace
-  /// Called after each line, and at the end before the list of written files.
-  std::function<void(TrainResult& result, bool finished)> reported = {};
+  /// Called after each line, and at the end, also of a run that failed, before the list of written files.
+  std::function<void(Trainer& trainer, TrainResult& result, bool finished)> reported = {};
 };
 
 /// The results of a run. Memory is counted since the last reset of the pool's peaks.
 struct TrainResult {
+  std::string config;  // RunOptions::config
   std::vector<StepRecord> steps;
   std::vector<std::pair<std::int64_t, double>> validations;  // step, nats per byte on a part of the validation text
   double validation_loss = 0;             // on all of it, or on evenly spread windows for a short run
@@ -209,7 +219,5 @@ struct TrainResult {
 /// Before the first step, throws ValueError for a config that is not JSON, metadata that are not UTF-8, and a
 /// stop_after in the past.
 TrainResult train(Trainer& trainer, std::ostream& out, RunOptions options = {});
-/// The same with the results in `result`, which must be new; they are there even if it throws.
-void train(Trainer& trainer, std::ostream& out, RunOptions options, TrainResult& result);
 
 }  // namespace poolgrad::nn

@@ -333,7 +333,7 @@ TEST_F(CommandRuns, SimulatedTrainingCommandRuns) {
     const std::vector<const char*> argv = arguments(words);
     ASSERT_EQ(examples::parse_train_options(static_cast<int>(argv.size()), argv.data(), options), -1);
     std::ostringstream out;
-    examples::train(options, out, false);
+    examples::train(options, out);
     EXPECT_THAT(out.str(), HasSubstr("step 3/3"));
     return;
   }
@@ -360,7 +360,7 @@ TEST_F(CommandRuns, LongContextCommandsRunInPageOrder) {
         options.context /= smaller;
         options.context_warmup = options.context_warmup == "none" ? "none" : "8:1,16:2";
         options.steps = 4, options.save_every = 0, options.sample = 0, options.stop_after = 0;
-        examples::train(options, out, false);
+        examples::train(options, out);
       } else if (words[0] == std::string("recall")) {
         examples::RecallOptions options;
         ASSERT_EQ(examples::parse_recall_options(argc, argv.data(), options), -1);
@@ -401,7 +401,7 @@ TEST_F(CommandRuns, TrainingReportHasTheDocumentedJsonFields) {
   options.checkpoint = "selective", options.report = 1;
   options.json = "report.json", options.quiet = true;
   std::ostringstream out;
-  examples::train(options, out, false);
+  examples::train(options, out);
   const auto report = nlohmann::json::parse(std::ifstream(options.json));
   std::set<std::string> found, said;
   for (const auto& [key, value] : report.items()) found.insert(key);

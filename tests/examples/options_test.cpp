@@ -296,8 +296,9 @@ TEST(TrainOptions, ConfigureTheModelAndItsCheckpoints) {
   EXPECT_EQ(resumed.model().feed_forward, nn::FeedForwardKind::gelu);
   EXPECT_FALSE(resumed.model().tied_head);
   EXPECT_EQ(resumed.model().logit_softcap, 0);
-  older["tied-head"] = "yes";
-  EXPECT_EQ(error_of<FileError>([&] { resumed.adopt(older); }), "[train] the checkpoint's tied-head is malformed: yes");
+  older["tied-head"] = "maybe";
+  EXPECT_EQ(error_of<FileError>([&] { resumed.adopt(older); }),
+            "[train] the checkpoint's tied-head is malformed: maybe");
 }
 
 TEST(TrainOptions, ReadLayersAsANumberOrAList) {
@@ -565,8 +566,6 @@ TEST(TrainOptions, AdoptTheConfigurationOfACheckpoint) {
   broken["layers"] = "two";
   EXPECT_EQ(error_of<FileError>([&] { TrainOptions().adopt(broken); }),
             "[train] the checkpoint's layers is malformed: two");
-  broken.erase("layers");
-  EXPECT_EQ(error_of<FileError>([&] { TrainOptions().adopt(broken); }), "[train] the checkpoint has no layers");
   EXPECT_EQ(error_of<FileError>([&] {
               TrainOptions().adopt({{"text", "1234"}});
             }),

@@ -54,11 +54,16 @@ class RunPageTest : public ::testing::Test {
     const std::string path = folder_.file("run.html");
     std::ostringstream out;
     std::vector<std::string> result;
-    train(options_, out, false, [&](const Json& config, nn::Trainer& trainer, nn::TrainResult& run, bool finished) {
+    TrainOptions options = options_;
+    options.html = path;
+    options.live_page = live;
+    write_page_of_run(options);
+    options.reported = [&, write = options.reported](nn::Trainer& trainer, nn::TrainResult& run, bool finished) {
       std::filesystem::remove(path);
-      write_run_page(path, config, trainer, run, finished, live);
+      write(trainer, run, finished);
       if (std::filesystem::exists(path)) result.push_back(read_bytes(path));
-    });
+    };
+    train(options, out);
     printed_ = out.str();
     return result;
   }

@@ -157,9 +157,8 @@ TEST_F(TrainText, WeightsSetTheDrawsAndAreSaved) {
 TEST_F(TrainText, ThePageShowsTokens) {
   options_.html = folder_.file("run.html");
   options_.steps = 3;
-  train(options_, out_, false, [&](const Json& config, nn::Trainer& trainer, nn::TrainResult& result, bool finished) {
-    write_run_page(options_.html, config, trainer, result, finished, false);
-  });
+  write_page_of_run(options_);
+  run();
   EXPECT_THAT(read_bytes(options_.html),
               AllOf(HasSubstr("tokens of context, at most"), HasSubstr("tokens a second"), HasSubstr("Attention maps"),
                     HasSubstr("' takes "), HasSubstr("<dd>bpe:300</dd>")));
@@ -173,9 +172,8 @@ TEST_F(TrainText, ThePageShowsUtf8) {
   options_.tokenizer = "bytes";
   options_.html = folder_.file("run.html");
   options_.steps = 1;
-  train(options_, out_, false, [&](const Json& config, nn::Trainer& trainer, nn::TrainResult& result, bool finished) {
-    write_run_page(options_.html, config, trainer, result, finished, false);
-  });
+  write_page_of_run(options_);
+  run();
   EXPECT_THAT(out_.str(), HasSubstr("  | Gr\u00fc\u00dfe aus K\u00f6ln?\n  | "));
   EXPECT_THAT(read_bytes(options_.html), HasSubstr("<pre><i>Gr\u00fc\u00dfe aus K\u00f6ln\\x01\n"));
 }
@@ -258,8 +256,8 @@ TEST_F(TrainText, RefusesUnwritableOutputsBeforeTraining) {
   options.save = "/dev/null";  // no checkpoint can be written there
   EXPECT_EQ(refusal<FileError>(options), "[write] /dev/null: not a regular file");
   EXPECT_THAT(out_.str(), ::testing::Not(HasSubstr("step ")));
-  for (std::string TrainOptions::*const file :
-       {&TrainOptions::save, &TrainOptions::json, &TrainOptions::metrics, &TrainOptions::html}) {
+  using Files = std::initializer_list<std::string TrainOptions::*>;
+  for (const auto file : Files{&TrainOptions::save, &TrainOptions::json, &TrainOptions::metrics, &TrainOptions::html}) {
     options = options_;
     options.*file = folder_.file("nowhere/file.csv");
     EXPECT_EQ(refusal<FileError>(options), "[train] cannot write " + options.*file + ": its folder does not exist");
@@ -277,10 +275,10 @@ TEST_F(TrainText, AFailedOutputDoesNotStopTheOthers) {
 
 TEST_F(TrainText, AFailedPageUpdateDoesNotStopTheRun) {
   int lines = 0;
-  const auto full = [&](const auto&, nn::Trainer&, nn::TrainResult&, bool finished) {
+  options_.reported = [&](nn::Trainer&, nn::TrainResult&, bool finished) {
     if (!finished && ++lines == 1) throw FileError("full");
   };
-  EXPECT_EQ(train(options_, out_, false, full).steps.size(), 20u);
+  EXPECT_EQ(run().steps.size(), 20u);
   EXPECT_GT(lines, 1);
 }
 

@@ -271,12 +271,12 @@ TEST(Trainer, ReportsAfterEachLineAndTracesItsSecondStep) {
   SmallTraining small;
   std::ostringstream out;
   std::vector<std::int64_t> shown;
-  const TrainResult result =
-      train(small.trainer, out, {.report = 5, .trace_step = true, .reported = [&](TrainResult& r, bool finished) {
-                                   shown.push_back(finished ? -1 : r.steps.back().step);
-                                   EXPECT_EQ(r.step_trace.has_value(), r.steps.size() > 1);
-                                   EXPECT_GT(r.baselines.unigram, 0);
-                                 }});
+  const TrainResult result = train(
+      small.trainer, out, {.report = 5, .trace_step = true, .reported = [&](Trainer&, TrainResult& r, bool finished) {
+                             shown.push_back(finished ? -1 : r.steps.back().step);
+                             EXPECT_EQ(r.step_trace.has_value(), r.steps.size() > 1);
+                             EXPECT_GT(r.baselines.unigram, 0);
+                           }});
   EXPECT_EQ(shown, (std::vector<std::int64_t>{1, 5, 10, 12, -1}));
   const auto steps = std::count_if(result.step_trace->events.begin(), result.step_trace->events.end(),
                                    [](const TraceEvent& event) { return event.kind == TraceKind::step; });
@@ -388,7 +388,7 @@ TEST(Trainer, SavesElsewhereWhenTheFolderIsGone) {
   std::ostringstream out;
   SmallTraining small, rest;
   std::filesystem::create_directory("goes");
-  const auto reported = [](TrainResult&, bool) { std::filesystem::remove_all("goes"); };
+  const auto reported = [](Trainer&, TrainResult&, bool) { std::filesystem::remove_all("goes"); };
   const std::string reason = error_of<FileError>(
       [&] { train(small.trainer, out, {.stop_after = 5, .save = "goes/a.safetensors", .reported = reported}); });
   EXPECT_THAT(reason, HasSubstr("goes/a.safetensors"));
@@ -414,7 +414,7 @@ TEST(Trainer, SavesTemporaryCheckpointsUnderARandomName) {
     std::filesystem::create_symlink(temporary.file("victim"), temporary.file(name));
   std::ostringstream out;
   SmallTraining small, rest;
-  const auto reported = [&](TrainResult&, bool) { std::filesystem::remove_all(folder.file("run")); };
+  const auto reported = [&](Trainer&, TrainResult&, bool) { std::filesystem::remove_all(folder.file("run")); };
   const std::string reason = error_of<FileError>([&] {
     train(small.trainer, out, {.stop_after = 5, .save = folder.file("run/a.safetensors"), .reported = reported});
   });
