@@ -42,24 +42,17 @@ class Trial {
   std::size_t capacity_;
 };
 
-/// The trace, followed by the failed request.
-Workload workload_with(const Trace& trace, const AllocationRequest& request) {
-  Workload workload = workload_of(trace, "advice");
-  Operation operation{.bytes = request.bytes,
-                      .block = workload.blocks++,
-                      .category = request.tag.category,
-                      .alignment = alignment_flags(request.alignment)};
-  // A workload numbers streams by appearance, so look for the request's in the trace.
-  const auto id = std::ranges::find(trace.streams, request.stream.id) - trace.streams.begin();
-  std::vector<std::uint32_t> seen;
-  for (const TraceEvent& event : trace.events) {
-    if (std::ranges::find(seen, event.stream) == seen.end()) seen.push_back(event.stream);
-  }
-  const auto known = std::ranges::find(seen, static_cast<std::uint32_t>(id)) - seen.begin();
-  operation.stream = static_cast<std::uint16_t>(std::min<std::ptrdiff_t>(known, workload.streams));
-  if (operation.stream == workload.streams) ++workload.streams;
-  workload.operations.push_back(operation);
-  return workload;
+/// The trace without earlier failures, followed by the failed request.
+Workload workload_with(Trace trace, const AllocationRequest& request) {
+  std::erase_if(trace.events, [](const TraceEvent& event) { return event.kind == TraceKind::out_of_memory; });
+  const auto stream = std::ranges::find(trace.streams, request.stream.id) - trace.streams.begin();
+  if (stream == std::ssize(trace.streams)) trace.streams.push_back(request.stream.id);
+  trace.events.push_back({.size = request.bytes,
+                          .stream = static_cast<std::uint32_t>(stream),
+                          .kind = TraceKind::out_of_memory,
+                          .category = request.tag.category,
+                          .flags = alignment_flags(request.alignment)});
+  return workload_of(trace, "advice", true);
 }
 
 }  // namespace

@@ -15,6 +15,13 @@
 
 namespace poolgrad {
 
+/// A signed difference as a number that is small for small differences: 0, -1, 1, -2, ... as 0, 1, 2, 3, ...
+constexpr std::uint64_t zigzag(std::uint64_t difference) {
+  const auto value = static_cast<std::int64_t>(difference);
+  return (difference << 1) ^ static_cast<std::uint64_t>(value >> 63);
+}
+constexpr std::uint64_t unzigzag(std::uint64_t coded) { return (coded >> 1) ^ (~(coded & 1) + 1); }
+
 /// Reads untrusted bytes: checks every access; errors name the path and the offset.
 class ByteReader {
  public:

@@ -46,12 +46,6 @@ TraceEvent event_of(TraceKind kind, std::uint64_t time, const Fields& fields) {
           .flags = static_cast<std::uint8_t>(fields[10])};
 }
 
-std::uint64_t zigzag(std::uint64_t difference) {
-  const auto value = static_cast<std::int64_t>(difference);
-  return (difference << 1) ^ static_cast<std::uint64_t>(value >> 63);
-}
-std::uint64_t unzigzag(std::uint64_t coded) { return (coded >> 1) ^ (~(coded & 1) + 1); }
-
 // For each kind, the reference event of the next difference.
 class References {
  public:

@@ -6,7 +6,6 @@
 #include <cstdlib>
 #include <exception>
 #include <filesystem>
-#include <limits>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -22,7 +21,6 @@
 #include "allocator/lab/replay/policy.h"
 #include "allocator/lab/zoo/zoo.h"
 #include "allocator/memory/latency.h"
-#include "allocator/memory/simulated_memory.h"
 #include "examples/lab/comparison.h"
 #include "examples/lab/lab.h"
 #include "examples/lab/page.h"
@@ -83,20 +81,14 @@ struct ExportOptions {
   std::string source;
   std::string format = "pytorch";
   std::string output;
-  std::uint64_t from = 0;
-  std::uint64_t to = std::numeric_limits<std::uint64_t>::max();
-  std::string least;
+  TraceWindow window;
   Selection selection;
 };
 
 int export_trace(const ExportOptions& options, Console& console) {
   check_output("export", options.output, {options.source});
-  const TraceWindow window{
-      .from = options.from, .to = options.to, .min_size = options.least.empty() ? 0 : of_option("--min-size", [&] {
-                                                return parse_bytes(options.least);
-                                              })};
   const Trace trace = read_trace(options.source, options.selection);
-  const std::string warning = save_trace(options.output, trace, formats.at(options.format), window);
+  const std::string warning = save_trace(options.output, trace, formats.at(options.format), options.window);
   const auto bytes = static_cast<std::size_t>(std::filesystem::file_size(options.output));
   if (!warning.empty()) console.print("warning   " + warning);
   console.print(fmt::format("wrote     {}, {}", options.output, format_bytes(bytes)));
@@ -112,31 +104,6 @@ struct ReplayCommandOptions {
   bool smallest = false;
   Selection selection;
 };
-
-/// Adds `smallest` if `sized`, that is, if the replay searched for it.
-Json to_json(const ReplayResult& r, bool sized, std::optional<std::size_t> smallest) {
-  Json json{{"policy", r.policy},
-            {"workload", r.workload},
-            {"capacity", r.capacity},
-            {"lower_bound", r.lower_bound},
-            {"peak_reserved", r.peak_reserved},
-            {"peak_active", r.peak_active},
-            {"peak_requested", r.peak_requested},
-            {"utilisation", r.utilisation()},
-            {"operations", r.operations},
-            {"device_allocations", r.counters.allocations},
-            {"device_frees", r.counters.frees},
-            {"events", r.counters.events},
-            {"waits", r.counters.waits},
-            {"synchronizations", r.counters.synchronizations},
-            {"modelled_ns", r.modelled_ns},
-            {"seconds", r.seconds},
-            {"out_of_memory", nullptr}};
-  if (r.out_of_memory) json["out_of_memory"] = {{"operation", *r.out_of_memory}};
-  if (r.out_of_memory_step) json["out_of_memory"]["step"] = *r.out_of_memory_step;
-  if (sized) json["smallest_capacity"] = smallest ? Json(*smallest) : Json(nullptr);
-  return json;
-}
 
 std::string result_text(const Workload& workload, const ReplayResult& r, bool limited, bool sized,
                         std::optional<std::size_t> smallest) {
@@ -174,7 +141,8 @@ int replay_one(const ReplayCommandOptions& options, Console& console) {
     std::optional<std::size_t> smallest;
     if (options.smallest) smallest = smallest_capacity(workload, policy, {.latency = &latency});
     console.print(result_text(workload, result, !options.capacity.empty(), options.smallest, smallest));
-    answers.push_back(to_json(result, options.smallest, smallest));
+    answers.push_back(result_json(result));
+    if (options.smallest) answers.back()["smallest_capacity"] = smallest ? Json(*smallest) : Json(nullptr);
     failed |= result.out_of_memory.has_value();
   }
   console.answer(answers.size() == 1 ? answers.front() : answers);
@@ -262,9 +230,8 @@ Command add_export(CLI::App& lab) {
                   "pytorch (memory snapshot for the public viewer), pytorch-json, chrome, rmm-csv or pgt")
       ->capture_default_str()
       ->check(CLI::IsMember(formats));
-  app->add_option("--from", options->from, "First event");
-  app->add_option("--to", options->to, "End of the exported events, exclusive");
-  app->add_option("--min-size", options->least, "Omit requests smaller than this, such as 1MiB");
+  app->add_option("--from", options->window.from, "First event");
+  app->add_option("--to", options->window.to, "End of the exported events, exclusive");
   add_selection(*app, options->selection, false);
   return {app, [options](Console& console) { return export_trace(*options, console); }};
 }
@@ -334,66 +301,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view zoo_prefix = "zoo:";
-
-/// A pool that records the placement of each block.
-class Placement {
- public:
-  Placement(const Workload& workload, std::size_t capacity)
-      : workload_(workload), pool_(make_memory(workload, capacity), {}), places_(workload.blocks) {}
-
-  Trace run() {
-    pool_.start_trace(4 * workload_.operations.size() + 4096);  // plus reclaim stages and commits
-    try {
-      for (const Operation& operation : workload_.operations) {
-        memory().advance(operation.think);
-        perform(operation);
-      }
-    } catch (const OutOfMemoryError&) {  // recorded in the trace
-    }
-    Trace trace = pool_.trace();
-    trace.locations.resize(1);  // the other call sites are in this file
-    for (TraceEvent& event : trace.events) event.location = 0;
-    return trace;
-  }
-
- private:
-  struct Place {
-    void* pointer = nullptr;
-    std::size_t bytes = 0;
-  };
-
-  static std::unique_ptr<SimulatedMemory> make_memory(const Workload& workload, std::size_t capacity) {
-    constexpr std::size_t least = std::size_t{1} << 30;
-    return std::make_unique<SimulatedMemory>(0, capacity ? capacity : std::max(least, 8 * workload.lower_bound()));
-  }
-
-  SimulatedMemory& memory() { return static_cast<SimulatedMemory&>(pool_.memory()); }
-  Stream stream(std::uint16_t index) const { return {pool_.device(), index}; }
-
-  void perform(const Operation& operation) {
-    const Stream on = stream(operation.stream);
-    switch (operation.kind) {
-      case OperationKind::allocate: {
-        const MemoryScope scope(operation.category);
-        places_.at(operation.block) = {pool_.allocate(operation.bytes, 64, on), operation.bytes};
-        break;
-      }
-      case OperationKind::free: {
-        Place& place = places_.at(operation.block);
-        pool_.deallocate(place.pointer, place.bytes, 64, on);
-        place.pointer = nullptr;
-        break;
-      }
-      case OperationKind::use: pool_.use(places_.at(operation.block).pointer, on); break;
-      case OperationKind::order: pool_.order(on, stream(static_cast<std::uint16_t>(operation.block))); break;
-      case OperationKind::step: pool_.begin_step(); break;
-    }
-  }
-
-  const Workload& workload_;
-  CachingAllocator pool_;
-  std::vector<Place> places_;
-};
 
 }  // namespace
 
@@ -473,6 +380,16 @@ std::vector<std::string> recordings() {
   return paths;
 }
 
-Trace place(const Workload& workload, std::size_t capacity) { return Placement(workload, capacity).run(); }
+Trace place(const Workload& workload, std::size_t capacity) {
+  constexpr std::size_t least = std::size_t{1} << 30;
+  Trace trace;
+  const PolicyEntry recorder{.name = "poolgrad", .description = "", .make = [&](const PolicyContext& context) {
+                               return make_poolgrad(context, AllocatorConfig{}, &trace);
+                             }};
+  replay(workload, recorder, {.capacity = capacity ? capacity : std::max(least, 8 * workload.lower_bound())});
+  trace.locations.resize(1);  // the other call sites are in this program
+  for (TraceEvent& event : trace.events) event.location = 0;
+  return trace;
+}
 
 }  // namespace poolgrad::examples

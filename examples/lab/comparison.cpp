@@ -7,6 +7,7 @@
 #include <exception>
 #include <limits>
 #include <mutex>
+#include <nlohmann/json.hpp>
 #include <thread>
 
 #include "allocator/base/number.h"
@@ -70,28 +71,6 @@ std::optional<Goal> against_the_others(const Comparison& comparison, std::size_t
                  worst, where);
 }
 
-/// The slowest model, or the slowest real pool, if any took part. The limit is higher for a real pool, which does work
-/// that models only count.
-std::optional<Goal> replay_goal(const Comparison& comparison, bool real) {
-  double slowest = -1;
-  std::string_view by;
-  for (std::size_t policy = 0; policy < comparison.policies.size(); ++policy) {
-    const std::string_view name = comparison.policies[policy]->name;
-    if ((name.substr(0, name.find(':')) == "poolgrad") != real) continue;
-    if (const double own = summary_of(comparison, policy).ns_per_operation; own > slowest) {
-      slowest = own;
-      by = name;
-    }
-  }
-  if (by.empty()) return std::nullopt;
-  const double limit = real ? 150 : 100;
-  return Goal{.name = real ? "replay, the real pool" : "replay, slowest model",
-              .promise = fmt::format("<= {} ns per operation", limit),
-              .found = fmt::format("{:.0f} ns with {}", slowest, by),
-              .met = slowest <= limit,
-              .timing = true};
-}
-
 }  // namespace
 
 Capacity Capacity::parse(const std::string& text) {
@@ -109,6 +88,48 @@ std::size_t Capacity::of(std::size_t lower_bound) const {
 }
 
 std::string Capacity::text() const { return bytes > 0 ? format_bytes(bytes) : fmt::format("{:g}x", factor); }
+
+PolicyTable policy_table(const Comparison& comparison, std::size_t row) {
+  PolicyTable table{{"<policy", "peak reserved", "utilisation", "smallest capacity", "x bound", "device calls",
+                     "events", "waits", "device time", "<first OOM at " + comparison.options.tight.text()},
+                    {}};
+  for (std::size_t policy = 0; policy < comparison.policies.size(); ++policy) {
+    const Measurement& m = comparison.rows[row].policies[policy];
+    const DeviceCounters& counters = m.unlimited.counters;
+    table.rows.push_back({std::string(comparison.policies[policy]->name), format_bytes(m.unlimited.peak_reserved),
+                          m.served() ? format_percent(m.unlimited.utilisation()) : "-",
+                          m.smallest ? format_bytes(*m.smallest) : "-", factor_text(comparison.factor(row, policy)),
+                          format_integer(counters.allocations + counters.frees), format_integer(counters.events),
+                          format_integer(counters.waits), format_time(m.unlimited.modelled_ns),
+                          describe_failure(m.tight)});
+  }
+  return table;
+}
+
+std::string factor_text(std::optional<double> factor) { return factor ? fmt::format("{:.3f}x", *factor) : "-"; }
+
+Json result_json(const ReplayResult& r) {
+  Json json{{"policy", r.policy},
+            {"workload", r.workload},
+            {"capacity", r.capacity},
+            {"lower_bound", r.lower_bound},
+            {"peak_reserved", r.peak_reserved},
+            {"peak_active", r.peak_active},
+            {"peak_requested", r.peak_requested},
+            {"utilisation", r.utilisation()},
+            {"operations", r.operations},
+            {"device_allocations", r.counters.allocations},
+            {"device_frees", r.counters.frees},
+            {"events", r.counters.events},
+            {"waits", r.counters.waits},
+            {"synchronizations", r.counters.synchronizations},
+            {"modelled_ns", r.modelled_ns},
+            {"seconds", r.seconds},
+            {"out_of_memory", nullptr}};
+  if (r.out_of_memory) json["out_of_memory"] = {{"operation", *r.out_of_memory}};
+  if (r.out_of_memory_step) json["out_of_memory"]["step"] = *r.out_of_memory_step;
+  return json;
+}
 
 std::string describe_failure(const ReplayResult& result) {
   if (!result.out_of_memory) return "";
@@ -256,9 +277,6 @@ std::vector<Goal> goals_of(const Comparison& all) {
       goals.push_back({"device time", fmt::format("<= {} of pytorch-expandable", format_time(most)), std::move(found),
                        own.modelled_ns <= most});
     }
-  }
-  for (const bool real : {false, true}) {
-    if (const auto goal = replay_goal(comparison, real)) goals.push_back(*goal);
   }
   if (const std::size_t policy = find_policy(comparison, "planned"); policy != none) {
     if (const Summary planned = summary_of(comparison, policy); planned.factor) {

@@ -10,6 +10,7 @@
 #include "allocator/lab/replay/policy.h"
 #include "allocator/lab/replay/replay.h"
 #include "allocator/lab/replay/workload.h"
+#include "examples/support/console.h"
 
 namespace poolgrad::examples {
 
@@ -74,6 +75,18 @@ using ComparisonProgress = std::function<void(std::size_t done, std::size_t all,
 Comparison compare(const std::vector<Workload>& workloads, const std::vector<const PolicyEntry*>& policies,
                    const ComparisonOptions& options, const ComparisonProgress& progress = {});
 
+/// The results of one workload as text: a row for each policy. A header that begins with '<' is of text.
+struct PolicyTable {
+  std::vector<std::string> headers;
+  std::vector<std::vector<std::string>> rows;
+};
+PolicyTable policy_table(const Comparison& comparison, std::size_t row);
+
+/// "1.050x"; "-" for none.
+std::string factor_text(std::optional<double> factor);
+
+Json result_json(const ReplayResult& result);
+
 /// The position of an out-of-memory failure: "step 3, op 1,204"; "" without one.
 std::string describe_failure(const ReplayResult& result);
 
@@ -108,7 +121,6 @@ struct Goal {
   std::string promise;
   std::string found;
   bool met = false;
-  bool timing = false;  // depends on this machine and its load
 };
 
 /// The goals that apply to the policies of this comparison; none without a row of the zoo.

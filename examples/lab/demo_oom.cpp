@@ -14,6 +14,7 @@
 #include "allocator/error.h"
 #include "allocator/memory/simulated_memory.h"
 #include "allocator/reclaim_stage.h"
+#include "allocator/report/oom_report.h"
 #include "examples/lab/lab.h"
 #include "examples/support/options.h"
 
@@ -22,13 +23,6 @@ namespace poolgrad::examples {
 namespace {
 
 constexpr std::size_t mib = std::size_t{1} << 20;
-
-/// The result of one stage.
-struct StageRecord {
-  std::string name;
-  std::size_t bytes = 0;
-  std::uint64_t nanoseconds = 0;
-};
 
 struct Block {
   void* pointer = nullptr;
@@ -61,12 +55,15 @@ class DemoPool {
   SimulatedMemory& memory() { return static_cast<SimulatedMemory&>(pool_.memory()); }
 
   /// Stages since the last call.
-  std::vector<StageRecord> take_stages() {
+  std::vector<ReclaimResult> take_stages() {
     const Trace trace = pool_.trace();
-    std::vector<StageRecord> stages;
+    std::vector<ReclaimResult> stages;
     for (; seen_ < trace.events.size(); ++seen_)
       if (const TraceEvent& event = trace.events[seen_]; event.kind == TraceKind::stage)
-        stages.push_back({std::string(to_string(static_cast<ReclaimStageId>(event.stage))), event.size, event.address});
+        stages.push_back({.stage = std::string(to_string(static_cast<ReclaimStageId>(event.stage))),
+                          .bytes = event.size,
+                          .runs = 1,
+                          .nanoseconds = event.address});
     return stages;
   }
 
@@ -116,21 +113,21 @@ std::string trimmed(std::string text) {
 }
 
 /// Successful stages in order, with equal neighbors in one line; then failed ones.
-std::string stages_text(const std::vector<StageRecord>& reclaimed) {
+std::string stages_text(const std::vector<ReclaimResult>& reclaimed) {
   if (reclaimed.empty()) return "   no stage: a cached block fitted";
   Table table({"<stage", "runs", "yield", "time"});
   std::string vain;
   for (std::size_t i = 0, next = 0; i < reclaimed.size(); i = next) {
-    StageRecord sum{.name = reclaimed[i].name};
-    for (next = i; next < reclaimed.size() && reclaimed[next].name == sum.name; ++next) {
+    ReclaimResult sum{.stage = reclaimed[i].stage};
+    for (next = i; next < reclaimed.size() && reclaimed[next].stage == sum.stage; ++next) {
       sum.bytes += reclaimed[next].bytes;
       sum.nanoseconds += reclaimed[next].nanoseconds;
     }
     if (sum.bytes > 0)
-      table.add({sum.name, std::to_string(next - i), format_bytes(sum.bytes),
+      table.add({sum.stage, std::to_string(next - i), format_bytes(sum.bytes),
                  format_time(static_cast<double>(sum.nanoseconds))});
-    else if (vain.find(sum.name) == std::string::npos)
-      vain += (vain.empty() ? "" : ", ") + sum.name;
+    else if (vain.find(sum.stage) == std::string::npos)
+      vain += (vain.empty() ? "" : ", ") + sum.stage;
   }
   return trimmed(table.text(3)) + (vain.empty() ? "" : "\n   in vain: " + vain);
 }
@@ -150,13 +147,13 @@ class Story {
     console_.print(fmt::format("\n{}. {}", ++acts_, title));
     play();
     const Statistics now = pool_.pool().statistics();
-    const std::vector<StageRecord> reclaimed = pool_.take_stages();
+    const std::vector<ReclaimResult> reclaimed = pool_.take_stages();
     console_.print(stages_text(reclaimed));
     console_.print(fmt::format("   now {} live, {} reserved", format_bytes(now.allocated_bytes.current),
                                format_bytes(now.reserved_bytes.current)));
     Json stages = Json::array();
-    for (const StageRecord& stage : reclaimed)
-      stages.push_back({{"stage", stage.name}, {"bytes", stage.bytes}, {"nanoseconds", stage.nanoseconds}});
+    for (const ReclaimResult& stage : reclaimed)
+      stages.push_back({{"stage", stage.stage}, {"bytes", stage.bytes}, {"nanoseconds", stage.nanoseconds}});
     answer_["acts"].push_back({{"title", title},
                                {"stages", stages},
                                {"live", now.allocated_bytes.current},

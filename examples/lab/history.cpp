@@ -4,7 +4,6 @@
 #include <limits>
 #include <map>
 #include <numeric>
-#include <set>
 
 #include "allocator/base/salted_map.h"
 #include "allocator/error.h"
@@ -36,20 +35,17 @@ class BlockHistory {
 
   /// Adds a block that is live at the end; without an allocation event it existed before the trace.
   void remains(const BlockSnapshot& block) {
-    if (block.state != BlockState::live && block.state != BlockState::pending) return;
-    if (open_.contains(block.address)) return;
+    if (!block.is_held() || open_.contains(block.address)) return;
     BlockLife& life = blocks_.emplace_back();
     life = {.address = block.address, .requested = block.requested, .number = block.number};
     life.size = clipped(block.address, block.size);
     life.scope = block.tag.scope;
     life.category = block.tag.category;
-    life.before = life.after = true;
     life.given_back = block.state == BlockState::pending ? 0 : last_;
     life.end = last_;
   }
 
   std::vector<BlockLife> finish() {
-    for (const auto& [address, index] : open_) blocks_[index].after = true;
     std::ranges::stable_sort(blocks_, {}, &BlockLife::begin);
     return std::move(blocks_);
   }
@@ -78,7 +74,6 @@ class BlockHistory {
   std::size_t find(const TraceEvent& event) {
     if (const auto there = open_.find(event.address); there != open_.end()) return there->second;
     const std::size_t index = begin(event, 0);
-    blocks_[index].before = true;
     blocks_[index].location = 0;  // the event's location is that of the free
     return open_[event.address] = index;
   }
@@ -153,139 +148,28 @@ std::vector<PageLife> pages_of(const Trace& trace) {
   return pages.finish(static_cast<Moment>(trace.events.size() + 1));
 }
 
-/// Runs of committed addresses without blocks.
-class FreeRuns {
- public:
-  void add(std::uint64_t address, std::uint64_t size) {
-    if (size == 0) return;
-    take(address, size);  // for overlaps in contradictory traces
-    auto next = runs_.lower_bound(address);
-    if (next != runs_.end() && next->first == address + size) {
-      size += next->second;
-      next = erase(next);
-    }
-    if (next != runs_.begin())
-      if (const auto before = std::prev(next); before->first + before->second == address) {
-        address = before->first;
-        size += before->second;
-        erase(before);
-      }
-    insert(address, size);
-  }
-
-  void take(std::uint64_t address, std::uint64_t size) {
-    const std::uint64_t end = address + size;
-    auto it = runs_.upper_bound(address);
-    if (it != runs_.begin()) --it;
-    while (it != runs_.end() && it->first < end) {
-      const auto [from, length] = *it;
-      const std::uint64_t to = from + length;
-      if (to <= address) {
-        ++it;
-        continue;
-      }
-      it = erase(it);
-      if (from < address) insert(from, address - from);
-      if (to > end) insert(end, to - end);
-    }
-  }
-
-  std::uint64_t largest() const { return sizes_.empty() ? 0 : *sizes_.rbegin(); }
-
- private:
-  using Runs = std::map<std::uint64_t, std::uint64_t>;
-
-  void insert(std::uint64_t address, std::uint64_t size) {
-    runs_[address] = size;
-    sizes_.insert(size);
-  }
-  Runs::iterator erase(Runs::iterator run) {
-    sizes_.erase(sizes_.find(run->second));
-    return runs_.erase(run);
-  }
-
-  Runs runs_;
-  std::multiset<std::uint64_t> sizes_;
-};
-
-/// A begin or an end. At the same moment, pages begin before blocks and end after them.
+/// Differences at one moment, modulo 2^64.
 struct Change {
-  enum Kind : std::uint8_t { map, end_block, give_back, begin_block, unmap };
   Moment moment;
-  Kind kind;
-  std::uint32_t index;
+  std::size_t category;
+  std::uint64_t requested, live, pending, reserved;
 };
 
 std::vector<Change> changes_of(const History& history) {
   std::vector<Change> changes;
-  const auto add = [&](Moment moment, Change::Kind kind, std::size_t index) {
-    changes.push_back({moment, kind, static_cast<std::uint32_t>(index)});
-  };
-  for (std::size_t i = 0; i < history.blocks.size(); ++i) {
-    const BlockLife& block = history.blocks[i];
-    add(block.begin, Change::begin_block, i);
-    if (block.given_back < block.end) add(block.given_back, Change::give_back, i);
-    if (!block.after) add(block.end, Change::end_block, i);
+  for (const BlockLife& block : history.blocks) {
+    const auto category = std::min(static_cast<std::size_t>(block.category), category_count - 1);
+    changes.push_back({block.begin, category, block.requested, block.size, 0, 0});
+    changes.push_back({block.given_back, category, -block.requested, -block.size, block.size, 0});
+    changes.push_back({block.end, category, 0, 0, -block.size, 0});
   }
-  for (std::size_t i = 0; i < history.pages.size(); ++i) {
-    add(history.pages[i].begin, Change::map, i);
-    add(history.pages[i].end, Change::unmap, i);
+  for (const PageLife& page : history.pages) {
+    changes.push_back({page.begin, 0, 0, 0, 0, page.size});
+    changes.push_back({page.end, 0, 0, 0, 0, -page.size});
   }
-  std::ranges::stable_sort(changes, {}, [](const Change& c) { return std::pair(c.moment, c.kind); });
+  std::ranges::stable_sort(changes, {}, &Change::moment);
   return changes;
 }
-
-class SampleTotals {
- public:
-  explicit SampleTotals(const History& history) : history_(history) {}
-
-  void apply(const Change& change) {
-    if (change.kind == Change::map || change.kind == Change::unmap) {
-      const PageLife& page = history_.pages[change.index];
-      if (change.kind == Change::map) {
-        sample_.reserved += page.size;
-        free_.add(page.address, page.size);
-      } else {
-        sample_.reserved -= page.size;
-        free_.take(page.address, page.size);
-      }
-      return;
-    }
-    const BlockLife& block = history_.blocks[change.index];
-    const auto category = std::min(static_cast<std::size_t>(block.category), category_count - 1);
-    switch (change.kind) {
-      case Change::begin_block:
-        sample_.requested[category] += block.requested;
-        sample_.live += block.size;
-        free_.take(block.address, block.size);
-        break;
-      case Change::give_back:
-        sample_.requested[category] -= block.requested;
-        sample_.live -= block.size;
-        sample_.pending += block.size;
-        break;
-      default:
-        if (block.given_back < block.end) {
-          sample_.pending -= block.size;
-        } else {
-          sample_.requested[category] -= block.requested;
-          sample_.live -= block.size;
-        }
-        if (!history_.pages.empty()) free_.add(block.address, block.size);
-    }
-  }
-
-  const Sample& at(Moment moment) {
-    sample_.moment = moment;
-    sample_.largest_free = free_.largest();
-    return sample_;
-  }
-
- private:
-  const History& history_;
-  Sample sample_;
-  FreeRuns free_;
-};
 
 }  // namespace
 
@@ -326,11 +210,17 @@ std::uint64_t Sample::requested_in_all() const {
 
 std::vector<Sample> samples_of(const History& history, std::size_t events, std::size_t most) {
   const std::vector<Change> changes = changes_of(history);
-  SampleTotals totals(history);
   auto change = changes.begin();
+  Sample state;
   const auto advance = [&](std::size_t moment) -> const Sample& {
-    for (; change != changes.end() && change->moment <= moment; ++change) totals.apply(*change);
-    return totals.at(static_cast<Moment>(moment));
+    for (; change != changes.end() && change->moment <= moment; ++change) {
+      state.requested[change->category] += change->requested;
+      state.live += change->live;
+      state.pending += change->pending;
+      state.reserved += change->reserved;
+    }
+    state.moment = static_cast<Moment>(moment);
+    return state;
   };
   std::vector<Sample> samples{advance(0)};
   const std::size_t shares = std::min(events, std::max<std::size_t>(most, 1));

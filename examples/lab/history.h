@@ -27,8 +27,6 @@ struct BlockLife {
   Moment given_back = 0;  // from here to `end`, waits for another stream
   Moment end = 0;
   Category category = Category::unknown;
-  bool before = false;  // existed when the trace began
-  bool after = false;   // still exists when it ends
 };
 
 /// A range of committed pages.
@@ -51,13 +49,11 @@ History history_of(const Trace& trace);
 struct Sample {
   Moment moment = 0;
   std::array<std::uint64_t, category_count> requested{};
-  std::uint64_t live = 0;          // live blocks
-  std::uint64_t pending = 0;       // pending blocks
-  std::uint64_t reserved = 0;      // committed
-  std::uint64_t largest_free = 0;  // run of cached addresses
+  std::uint64_t live = 0;      // live blocks
+  std::uint64_t pending = 0;   // pending blocks
+  std::uint64_t reserved = 0;  // committed
 
   std::uint64_t requested_in_all() const;
-  std::uint64_t free() const { return reserved > live + pending ? reserved - live - pending : 0; }
 };
 
 /// The state at moments 0 to `events`. With more than `most` events: at moment 0 and at the fullest moment of each of

@@ -5,14 +5,16 @@
 #include <algorithm>
 #include <array>
 #include <string_view>
+#include <utility>
 
 #include "allocator/caching_allocator.h"
+#include "allocator/trace/bytes.h"
 #include "examples/support/html.h"
 
 namespace poolgrad::examples {
 
-// The files of examples/lab/page, embedded by embed.cmake. The template contains @STYLE@, @DATA@ and @SCRIPT@ once
-// each.
+// The files of examples/lab/page, embedded by embed.cmake. The template contains @STYLE@, @TABLES@, @DATA@ and
+// @SCRIPT@ once each.
 extern const char* const page_template;
 extern const char* const page_style;
 extern const char* const page_script;
@@ -136,8 +138,7 @@ void add_samples(Json& page, const std::vector<Sample>& samples, const Moments& 
   page["samples"] = {{"moment", column(samples, [&](const Sample& s) { return at(s.moment); })},
                      {"live", column(samples, [](const Sample& s) { return s.live; })},
                      {"pending", column(samples, [](const Sample& s) { return s.pending; })},
-                     {"reserved", column(samples, [](const Sample& s) { return s.reserved; })},
-                     {"largest_free", column(samples, [](const Sample& s) { return s.largest_free; })}};
+                     {"reserved", column(samples, [](const Sample& s) { return s.reserved; })}};
   page["sampled"] = page["requested"] = Json::array();
   for (const Category category : stacking) {
     const auto of_category = [&](const Sample& sample) { return sample.requested[static_cast<std::size_t>(category)]; };
@@ -185,16 +186,10 @@ Json names(const Names& from, Write write) {
 }  // namespace
 
 std::string pack_column(const std::vector<std::uint64_t>& values) {
-  std::string bytes;
+  ByteWriter bytes;
   std::uint64_t before = 0;
-  for (const std::uint64_t value : values) {
-    const std::uint64_t difference = value - before;
-    std::uint64_t zigzag = (difference << 1) ^ (difference >> 63 ? ~std::uint64_t{0} : 0);
-    before = value;
-    for (; zigzag >= 0x80; zigzag >>= 7) bytes += static_cast<char>((zigzag & 0x7f) | 0x80);
-    bytes += static_cast<char>(zigzag);
-  }
-  return base64(bytes);
+  for (const std::uint64_t value : values) bytes.varint(zigzag(value - std::exchange(before, value)));
+  return base64(bytes.view());
 }
 
 std::string embeddable(const Json& json) {
@@ -214,7 +209,7 @@ std::string embeddable(const Json& json) {
   return text;
 }
 
-Json page_data(const PageInput& input, const PageLimits& limits) {
+PageParts page_parts(const PageInput& input, const PageLimits& limits) {
   const Trace& trace = input.trace;
   History history = history_of(trace);
   const std::vector<Sample> samples = samples_of(history, trace.events.size(), limits.samples);
@@ -254,7 +249,6 @@ Json page_data(const PageInput& input, const PageLimits& limits) {
   page["pages"] = page_columns(history.pages, at, map);
   page["ranges"] = map.columns();
   add_samples(page, samples, at);
-  page["categories_used"] = page["sampled"].size();
   page["steps"] = column(steps, [&](Moment moment) { return at(moment); });
   page["marks"] = Json::array();
   for (const Mark& mark : marks) {
@@ -262,12 +256,6 @@ Json page_data(const PageInput& input, const PageLimits& limits) {
     json["at"] = at(mark.moment);
     page["marks"].push_back(std::move(json));
   }
-  page["policies"] = tables.policies;
-  page["policies_note"] = tables.policies_note;
-  page["tight"] = tables.tight;
-  page["peak"] = tables.peak;
-  page["statistics"] = tables.statistics;
-
   Json& notes = page["notes"] = Json::array();
   if (all_blocks > history.blocks.size())
     notes.push_back(
@@ -284,11 +272,11 @@ Json page_data(const PageInput& input, const PageLimits& limits) {
                                 trace.lost == 1 ? "was" : "were"));
   if (history.pages.empty() && !trace.events.empty())
     notes.push_back("The trace does not record which pages had memory.");
-  return page;
+  return {std::move(page), std::move(tables.html)};
 }
 
 std::string page_html(const PageInput& input, const PageLimits& limits) {
-  const std::string data = embeddable(page_data(input, limits));
+  const PageParts parts = page_parts(input, limits);
   std::string page;
   std::string_view rest = page_template;
   const auto put = [&](std::string_view mark, std::string_view text) {
@@ -297,7 +285,8 @@ std::string page_html(const PageInput& input, const PageLimits& limits) {
     rest.remove_prefix(at + mark.size());
   };
   put("@STYLE@", page_style);  // in the template's order
-  put("@DATA@", data);
+  put("@TABLES@", parts.tables);
+  put("@DATA@", embeddable(parts.data));
   put("@SCRIPT@", page_script);
   return page.append(rest);
 }

@@ -1,4 +1,4 @@
-// The contents of a report page, as JSON with packed columns of numbers.
+// A report page: its tables as HTML, and its plots as JSON with packed columns of numbers.
 #pragma once
 
 #include <array>
@@ -30,10 +30,14 @@ struct PageInput {
   bool timed = true;                       // timestamps are meaningful; else the page starts with events
 };
 
-Json page_data(const PageInput& input, const PageLimits& limits = {});
-
 /// The whole page, without external references; escapes text from the trace.
 std::string page_html(const PageInput& input, const PageLimits& limits = {});
+
+struct PageParts {
+  Json data;           // of the plots, with the texts around them
+  std::string tables;  // HTML
+};
+PageParts page_parts(const PageInput& input, const PageLimits& limits = {});
 
 /// Base 64 of LEB128 integers of zigzag-coded differences: compact for slowly changing columns.
 std::string pack_column(const std::vector<std::uint64_t>& values);
@@ -48,17 +52,17 @@ inline constexpr std::array<Category, category_count> stacking = {
     Category::scores,     Category::weights,         Category::mask,     Category::comm,  Category::temp,
     Category::workspace,  Category::unknown};
 
-/// The texts and tables of the page.
 struct PageTables {
   std::string subtitle;
-  Json tiles = Json::array();     // [name, value]
-  Json policies = Json::array();  // objects, in the order of the comparison
-  std::string policies_note, tight;
-  Json peak = Json::array();        // holders of memory at the fullest moment, largest first
-  Json statistics = Json::array();  // {name, rows: [[name, value]]}
+  Json tiles = Json::array();  // [name, value]
+  std::string html;            // policies, holders of memory at the fullest moment, statistics
 };
 
 PageTables page_tables(const PageInput& input, const History& history, const std::vector<Sample>& samples);
+
+/// Objects {bytes, share, blocks, category, scope, location} of the live blocks at a moment with `requested` bytes,
+/// largest first.
+Json holders_of(const Trace& trace, const History& history, Moment moment, std::uint64_t requested);
 
 /// {kind, title, rows} of a reclaim stage or a failure at event `index`.
 Json mark_of(const Trace& trace, const TraceEvent& event, std::size_t index);

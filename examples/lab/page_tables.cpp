@@ -10,8 +10,10 @@
 #include <tuple>
 
 #include "allocator/caching_allocator.h"
+#include "allocator/lab/formats/value_tree.h"
 #include "allocator/memory_scope.h"
 #include "allocator/reclaim_stage.h"
+#include "examples/support/html.h"
 
 namespace poolgrad::examples {
 
@@ -67,132 +69,131 @@ std::string without_numbers(const std::string& scope) {
   return result;
 }
 
-/// Live blocks at the fullest moment, by category, scope and call site.
-struct Holder {
-  std::uint64_t bytes = 0, blocks = 0;
-  std::string category, scope, location;
-  bool one_scope = true;  // else `scope` has '*' for numbers
-};
+std::string section(const char* id, const char* title, const std::string& body) {
+  return fmt::format("<section id=\"{}\"><h2>{}</h2>{}</section>\n", id, title, body);
+}
 
-std::vector<Holder> holders_of(const Trace& trace, const History& history, Moment moment) {
+/// A row of texts from the trace.
+std::string text_row(std::vector<std::string> cells) {
+  for (std::string& cell : cells) cell = escaped(utf8_text(cell));
+  return html_row(cells);
+}
+
+std::string holders_html(const Json& holders) {
+  std::string rows;
+  for (const Json& holder : holders)
+    rows += text_row({format_bytes(holder["bytes"]), format_percent(holder["share"]), format_integer(holder["blocks"]),
+                      holder["category"], holder["scope"], holder["location"]});
+  if (rows.empty()) return "";
+  return section("peak", "Holders of memory at the peak",
+                 html_table({"bytes", "share", "blocks", "category", "scope", "call site"}, rows));
+}
+
+std::string statistics(const History& history, const Totals& totals) {
+  std::string html;
+  const auto add = [&](const char* name, const std::string& rows) { html += html_table({name, ""}, rows); };
+
+  std::string memory;
+  memory += text_row({"peak requested", format_bytes(totals.peak_requested)});
+  memory += text_row({"peak active (live and pending)", format_bytes(totals.peak_active)});
+  if (!history.pages.empty()) {
+    memory += text_row({"peak reserved", format_bytes(totals.peak_reserved)});
+    memory += text_row({"utilisation (peak requested in pages of 2 MiB / peak reserved)",
+                        format_percent(utilisation(totals.peak_requested, totals.peak_reserved))});
+  }
+  memory += text_row({"rounding at the fullest moment", format_bytes(totals.slack)});
+  memory += text_row({"largest request", format_bytes(totals.largest)});
+  add("Memory", memory);
+
+  std::string events;
+  for (std::size_t i = 0; i < trace_kind_count; ++i)
+    if (totals.events[i] > 0)
+      events += text_row({std::string(to_string(static_cast<TraceKind>(i))), format_integer(totals.events[i])});
+  add("Events", events);
+
+  std::string categories;
+  for (std::size_t i = 0; i < category_count; ++i)
+    if (totals.category_blocks[i] > 0)
+      categories += text_row({std::string(to_string(static_cast<Category>(i))),
+                              fmt::format("peak {}, {} blocks", format_bytes(totals.category_peaks[i]),
+                                          format_integer(totals.category_blocks[i]))});
+  add("Categories", categories);
+
+  std::map<std::uint64_t, std::uint64_t> sizes;  // by power of two
+  for (const BlockLife& block : history.blocks)
+    ++sizes[std::bit_width(std::max<std::uint64_t>(block.requested, 1) - 1)];
+  std::string by_size;
+  for (const auto& [power, blocks] : sizes)
+    by_size += text_row(
+        {"up to " + format_bytes(std::uint64_t{1} << std::min<std::uint64_t>(power, 63)), format_integer(blocks)});
+  add("Blocks by size", by_size);
+  return section("statistics", "Statistics", "<div>" + html + "</div>");
+}
+
+std::string policies_html(const Comparison& comparison) {
+  PolicyTable results = policy_table(comparison, 0);
+  for (std::string& header : results.headers) header.erase(0, header.starts_with('<') ? 1 : 0);
+  results.headers.emplace_back("");
+  std::string rows;
+  for (std::size_t p = 0; p < comparison.policies.size(); ++p) {
+    const PolicyEntry& policy = *comparison.policies[p];
+    std::vector<std::string>& cells = results.rows[p];
+    for (std::string& cell : cells) cell = escaped(cell);
+    if (policy.name == "poolgrad" || !policy.online)
+      cells[0] = fmt::format("<{0}>{1}</{0}>", policy.online ? 'b' : 'i', cells[0]);
+    cells.push_back(escaped(std::string(policy.description)));
+    rows += html_row(cells);
+  }
+  return section(
+      "policies", "Other allocators on this trace",
+      html_table(results.headers, rows) +
+          fmt::format(
+              "<p class=\"quiet\">The allocations of this trace, replayed. Peak and utilisation without a limit; "
+              "bound: {}, the largest live requested bytes in whole pages of 2 MiB. The policies in italics know "
+              "the future.</p>",
+              format_bytes(comparison.rows.at(0).lower_bound)));
+}
+
+}  // namespace
+
+Json holders_of(const Trace& trace, const History& history, Moment moment, std::uint64_t requested) {
+  constexpr std::size_t most = 15;
+  struct Holder {
+    std::uint64_t bytes = 0, blocks = 0;
+    std::string category, scope, location;
+  };
   std::map<std::tuple<Category, std::string, std::uint64_t>, Holder> groups;
   for (const BlockLife& block : history.blocks) {
     if (block.begin > moment || block.given_back <= moment) continue;
     const std::string scope = block.scope < trace.scopes.size() ? trace.scopes[block.scope] : "";
-    Holder& holder = groups[{block.category, without_numbers(scope), block.location}];
-    if (holder.blocks == 0) {
-      holder.scope = scope;
-      holder.category = to_string(block.category);
-      if (block.location < trace.locations.size()) holder.location = to_text(trace.locations[block.location]);
-    }
-    holder.one_scope = holder.one_scope && holder.scope == scope;
+    const std::string any_layer = without_numbers(scope);
+    Holder& holder = groups[{block.category, any_layer, block.location}];
+    holder.scope = holder.blocks == 0 || holder.scope == scope ? scope : any_layer;
+    holder.category = to_string(block.category);
+    if (block.location < trace.locations.size()) holder.location = to_text(trace.locations[block.location]);
     holder.bytes += block.requested;
     ++holder.blocks;
   }
-  std::vector<Holder> sorted;
-  for (auto& [key, holder] : groups) {
-    if (!holder.one_scope) holder.scope = std::get<std::string>(key);
-    sorted.push_back(std::move(holder));
+  std::vector<Holder> all;
+  for (auto& [key, holder] : groups) all.push_back(std::move(holder));
+  std::ranges::stable_sort(all, std::greater(), &Holder::bytes);
+  Holder others;
+  others.category = fmt::format("{} others", all.size() - std::min(all.size(), most));
+  for (; all.size() > most; all.pop_back()) {
+    others.bytes += all.back().bytes;
+    others.blocks += all.back().blocks;
   }
-  std::ranges::stable_sort(sorted, std::greater(), &Holder::bytes);
-  return sorted;
-}
-
-Json holders(const Trace& trace, const History& history, const Totals& totals) {
-  constexpr std::size_t most = 15;
-  std::vector<Holder> all = holders_of(trace, history, totals.fullest);
-  if (all.size() > most) {
-    Holder others;
-    others.category = fmt::format("{} others", all.size() - most);
-    for (std::size_t i = most; i < all.size(); ++i) {
-      others.bytes += all[i].bytes;
-      others.blocks += all[i].blocks;
-    }
-    all.resize(most);
-    all.push_back(std::move(others));
-  }
+  if (others.blocks > 0) all.push_back(std::move(others));
   Json result = Json::array();
   for (const Holder& holder : all)
     result.push_back({{"bytes", holder.bytes},
-                      {"share", share(holder.bytes, totals.peak_requested)},
+                      {"share", share(holder.bytes, requested)},
                       {"blocks", holder.blocks},
                       {"category", holder.category},
                       {"scope", holder.scope},
                       {"location", holder.location}});
   return result;
 }
-
-Json statistics(const History& history, const Totals& totals) {
-  Json groups = Json::array();
-  const auto add = [&](const char* name, const Json& rows) { groups.push_back({{"name", name}, {"rows", rows}}); };
-
-  Json memory = Json::array();
-  memory.push_back(row("peak requested", format_bytes(totals.peak_requested)));
-  memory.push_back(row("peak active (live and pending)", format_bytes(totals.peak_active)));
-  if (!history.pages.empty()) {
-    memory.push_back(row("peak reserved", format_bytes(totals.peak_reserved)));
-    memory.push_back(row("utilisation (peak requested in pages of 2 MiB / peak reserved)",
-                         format_percent(utilisation(totals.peak_requested, totals.peak_reserved))));
-  }
-  memory.push_back(row("rounding at the fullest moment", format_bytes(totals.slack)));
-  memory.push_back(row("largest request", format_bytes(totals.largest)));
-  add("Memory", memory);
-
-  Json events = Json::array();
-  for (std::size_t i = 0; i < trace_kind_count; ++i)
-    if (totals.events[i] > 0)
-      events.push_back(row(std::string(to_string(static_cast<TraceKind>(i))), format_integer(totals.events[i])));
-  add("Events", events);
-
-  Json categories = Json::array();
-  for (std::size_t i = 0; i < category_count; ++i)
-    if (totals.category_blocks[i] > 0)
-      categories.push_back(row(std::string(to_string(static_cast<Category>(i))),
-                               fmt::format("peak {}, {} blocks", format_bytes(totals.category_peaks[i]),
-                                           format_integer(totals.category_blocks[i]))));
-  add("Categories", categories);
-
-  std::map<std::uint64_t, std::uint64_t> sizes;  // by power of two
-  for (const BlockLife& block : history.blocks)
-    ++sizes[std::bit_width(std::max<std::uint64_t>(block.requested, 1) - 1)];
-  Json by_size = Json::array();
-  for (const auto& [power, blocks] : sizes)
-    by_size.push_back(
-        row("up to " + format_bytes(std::uint64_t{1} << std::min<std::uint64_t>(power, 63)), format_integer(blocks)));
-  add("Blocks by size", by_size);
-  return groups;
-}
-
-void add_policies(PageTables& tables, const Comparison& comparison) {
-  const Comparison::Row& trace = comparison.rows.at(0);
-  for (std::size_t p = 0; p < comparison.policies.size(); ++p) {
-    const Measurement& m = trace.policies[p];
-    Json policy{{"name", comparison.policies[p]->name},
-                {"description", comparison.policies[p]->description},
-                {"online", comparison.policies[p]->online},
-                {"peak_reserved", m.unlimited.peak_reserved},
-                {"utilisation", nullptr},
-                {"device_calls", m.unlimited.counters.allocations + m.unlimited.counters.frees},
-                {"events", m.unlimited.counters.events},
-                {"waits", m.unlimited.counters.waits},
-                {"modelled_ns", m.unlimited.modelled_ns},
-                {"out_of_memory", nullptr}};
-    if (m.tight.out_of_memory) policy["out_of_memory"] = describe_failure(m.tight);
-    if (m.served()) policy["utilisation"] = m.unlimited.utilisation();
-    if (const std::optional<double> factor = comparison.factor(0, p)) {
-      policy["smallest"] = *m.smallest;
-      policy["factor"] = *factor;
-    }
-    tables.policies.push_back(std::move(policy));
-  }
-  tables.tight = comparison.options.tight.text();
-  tables.policies_note = fmt::format(
-      "The allocations of this trace, replayed. Peak and utilisation without a limit; bound: {}, the largest live "
-      "requested bytes in whole pages of 2 MiB. Gray rows know the future.",
-      format_bytes(trace.lower_bound));
-}
-
-}  // namespace
 
 PageTables page_tables(const PageInput& input, const History& history, const std::vector<Sample>& samples) {
   const Trace& trace = input.trace;
@@ -213,9 +214,9 @@ PageTables page_tables(const PageInput& input, const History& history, const std
                                                                     count(totals, TraceKind::segment_unmap))));
   tables.tiles.push_back(row("steps", format_integer(count(totals, TraceKind::step))));
   tables.tiles.push_back(row("out of memory", format_integer(count(totals, TraceKind::out_of_memory))));
-  tables.peak = holders(trace, history, totals);
-  tables.statistics = statistics(history, totals);
-  if (input.comparison != nullptr) add_policies(tables, *input.comparison);
+  if (input.comparison != nullptr) tables.html = policies_html(*input.comparison);
+  tables.html +=
+      holders_html(holders_of(trace, history, totals.fullest, totals.peak_requested)) + statistics(history, totals);
   return tables;
 }
 

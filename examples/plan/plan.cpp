@@ -167,7 +167,7 @@ StepPicture picture_of(const Trace& trace, std::size_t samples, bool by_time) {
   picture.fullest = *std::ranges::max_element(picture.samples, {}, &Sample::requested_in_all);
   picture.backward = begin_of(trace, "backward");
   picture.update = begin_of(trace, "gradient_norm");
-  picture.holders = page_tables({.trace = trace, .title = "", .source = "plan"}, history, picture.samples).peak;
+  picture.holders = holders_of(trace, history, picture.fullest.moment, picture.fullest.requested_in_all());
   return picture;
 }
 

@@ -45,7 +45,7 @@ struct StepPicture {
   Sample fullest;
   Moment backward = 0, update = 0;  // their starts; 0: none
   std::size_t events = 0;
-  Json holders;  // of the fullest moment, see PageTables::peak
+  Json holders;  // of the fullest moment, see holders_of()
 };
 
 /// The picture of a step's trace, with at most `samples` moments. `by_time` needs a device with a clock.

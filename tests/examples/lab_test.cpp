@@ -192,8 +192,6 @@ TEST_F(Lab, ComparesIdenticallyOnAnyNumberOfThreads) {
   three = answer_of(arguments);
   const auto without_times = [](json& answer) {
     answer.erase("seconds");
-    std::erase_if(answer["goals"].get_ref<json::array_t&>(),
-                  [](const json& goal) { return goal["timing"].get<bool>(); });
     for (json& policy : answer["policies"]) policy.erase("ns_per_operation");
     for (json& workload : answer["workloads"])
       for (json& result : workload["results"]) result.erase("seconds");
@@ -266,7 +264,7 @@ TEST_F(Lab, ReportsWithTheTableOfPolicies) {
   const std::string page = folder_.file("page.html");
   EXPECT_EQ(lab({"report", recording(), "-o", page, "--quiet"}).code, 0);
   const std::string text = read_bytes(page);
-  for (const PolicyEntry& policy : policies()) EXPECT_THAT(text, HasSubstr("\"name\":\"" + std::string(policy.name)));
+  for (const PolicyEntry& policy : policies()) EXPECT_THAT(text, HasSubstr('>' + std::string(policy.name) + '<'));
 }
 
 TEST_F(Lab, ExportsEveryFormatAndReadsThemBack) {
@@ -288,8 +286,6 @@ TEST_F(Lab, ExportsPartsOfATrace) {
   const std::string file = folder_.file("part.pgt");
   EXPECT_EQ(lab({"export", recording(), "--format", "pgt", "-o", file, "--from", "10", "--to", "60"}).code, 0);
   EXPECT_EQ(load_trace(file).events.size(), 50u);
-  EXPECT_EQ(lab({"export", recording(), "--format", "pgt", "-o", file, "--min-size", "64KiB"}).code, 0);
-  EXPECT_LT(load_trace(file).events.size(), load_trace(recording()).events.size());
 }
 
 TEST_F(Lab, DemoOomShowsEveryReclaimStage) {
@@ -322,7 +318,6 @@ TEST_F(Lab, RefusesBadInputInOneSentence) {
   EXPECT_THAT(lab({"record", "--steps", "0", "-o", output}).sentence(), HasSubstr("--steps"));
   EXPECT_THAT(lab({"record", "--device", "tpu", "-o", output}).sentence(), HasSubstr("tpu"));
   EXPECT_THAT(lab({"demo-oom", "--budget", "1MiB"}).sentence(), HasSubstr("--budget"));
-  EXPECT_THAT(lab({"export", recording(), "-o", output, "--min-size", "tiny"}).sentence(), HasSubstr("tiny"));
   EXPECT_THAT(folder_.names(), IsEmpty());
 }
 

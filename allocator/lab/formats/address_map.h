@@ -44,8 +44,6 @@ class AddressMap {
     --size_;
   }
 
-  std::size_t size() const { return size_; }
-
   template <typename Visit>
   void for_each(Visit visit) const {
     for (const Slot& slot : slots_)

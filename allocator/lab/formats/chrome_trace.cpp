@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <array>
+#include <initializer_list>
 #include <string_view>
+#include <utility>
 
-#include "allocator/lab/formats/emitters.h"
+#include "allocator/lab/formats/value_tree.h"
 #include "allocator/reclaim_stage.h"
 
 namespace poolgrad {
@@ -53,128 +55,77 @@ class ChromeWriter {
   }
 
   std::string write() {
-    out_.begin_dict();
-    out_.field("displayTimeUnit", "ns");
-    out_.key("traceEvents");
-    out_.begin_list();
-    name_process();
     const auto& events = trace_.events;
     const TraceEvent* step = nullptr;
+    add("process_name", 'M', 0, {{"name", json_text("poolgrad " + to_string(trace_.device))}});
     sample(events.empty() ? 0 : events.front().time);
     for (std::size_t i = 0; i < events.size(); ++i) {
-      totals_.apply(events[i]);
-      if (i + 1 == events.size() || events[i + 1].time / 1000 != events[i].time / 1000) sample(events[i].time);
-      switch (events[i].kind) {
-        case TraceKind::stage: write_stage(events[i]); break;
-        case TraceKind::out_of_memory: write_out_of_memory(events[i]); break;
-        case TraceKind::step:
-          if (step != nullptr) write_step(*step, events[i].time);
-          step = &events[i];
-          break;
-        default: break;
+      const TraceEvent& event = events[i];
+      totals_.apply(event);
+      if (i + 1 == events.size() || events[i + 1].time / 1000 != event.time / 1000) sample(event.time);
+      if (event.kind == TraceKind::stage) {
+        add(event.stage < reclaim_stage_count ? to_string(static_cast<ReclaimStageId>(event.stage)) : "stage", 'i',
+            event.time, {number("bytes", event.size), number("nanoseconds", event.address)}, R"("s":"p",)");
+      } else if (event.kind == TraceKind::out_of_memory) {
+        add("out of memory", 'i', event.time,
+            {number("requested", event.size),
+             number("device free", event.address),
+             {"scope", json_text(trace_.scopes[event.scope])}},
+            R"("s":"g",)");
+      } else if (event.kind == TraceKind::step) {
+        if (step != nullptr) add_step(*step, event.time);
+        step = &event;
       }
     }
-    if (step != nullptr) write_step(*step, events.back().time);
-    out_.end_list();
-    out_.end_dict();
-    return out_.finish();
+    if (step != nullptr) add_step(*step, events.back().time);
+    return out_ + "]}";
   }
 
  private:
-  void begin(std::string_view name, std::string_view phase) {
-    out_.item();
-    out_.begin_dict();
-    out_.field(name_, name);
-    out_.field(ph_, phase);
-    out_.field(pid_, 0u);
-    out_.field(tid_, 0u);
-  }
-  void begin(std::string_view name, std::string_view phase, std::uint64_t nanoseconds) {
-    begin(name, phase);
-    time(ts_, nanoseconds);
-  }
-  // Microseconds with three decimals.
-  void time(JsonEmitter::Token key, std::uint64_t nanoseconds) {
-    out_.key(key);
-    out_.decimal(nanoseconds, 3);
-  }
-  void begin_arguments() {
-    out_.key("args");
-    out_.begin_dict();
-  }
-  void end() {
-    out_.end_dict();
-    out_.end_dict();
-  }
+  using Argument = std::pair<std::string_view, std::string>;
 
-  void name_process() {
-    begin("process_name", "M");
-    begin_arguments();
-    out_.field("name", "poolgrad " + to_string(trace_.device));
-    end();
+  static Argument number(std::string_view name, std::uint64_t value) { return {name, std::to_string(value)}; }
+  /// In microseconds with three decimals.
+  static std::string time(std::uint64_t nanoseconds) {
+    return std::to_string(nanoseconds / 1000) + "." + std::to_string(1000 + nanoseconds % 1000).substr(1);
   }
-
-  void counter(std::string_view name, std::uint64_t nanoseconds, std::uint64_t value) {
-    begin(name, "C", nanoseconds);
-    begin_arguments();
-    out_.field("bytes", value);
-    end();
+  /// Adds an event; `fields` are further ones, each with a comma.
+  void add(std::string_view name, char phase, std::uint64_t nanoseconds, std::initializer_list<Argument> arguments,
+           const std::string& fields = "") {
+    if (out_.back() != '[') out_ += ',';
+    out_ += "{\"name\":" + json_text(name) + ",\"ph\":\"" + phase + "\",\"pid\":0,\"tid\":0,\"ts\":";
+    out_ += time(nanoseconds) + ',' + fields + "\"args\":{";
+    for (const auto& [argument, value] : arguments) {
+      if (out_.back() != '{') out_ += ',';
+      out_ += json_text(argument) + ':' + value;
+    }
+    out_ += "}}";
+  }
+  void add_step(const TraceEvent& step, std::uint64_t until) {
+    add("step " + std::to_string(step.size), 'X', step.time, {}, "\"dur\":" + time(until - step.time) + ',');
   }
 
   // Writes the counters that changed since the last sample.
   void sample(std::uint64_t nanoseconds) {
     const std::uint64_t active = totals_.allocated + totals_.pending;
-    const std::uint64_t cached = totals_.reserved > active ? totals_.reserved - active : 0;
     if (!sampled_ || totals_.allocated != last_.allocated || totals_.reserved != last_.reserved ||
-        totals_.pending != last_.pending) {
-      begin("memory", "C", nanoseconds);
-      begin_arguments();
-      out_.field("allocated", totals_.allocated);
-      out_.field("pending", totals_.pending);
-      out_.field("cached", cached);
-      end();
-    }
-    if (!sampled_ || totals_.reserved != last_.reserved) counter("reserved", nanoseconds, totals_.reserved);
+        totals_.pending != last_.pending)
+      add("memory", 'C', nanoseconds,
+          {number("allocated", totals_.allocated), number("pending", totals_.pending),
+           number("cached", totals_.reserved > active ? totals_.reserved - active : 0)});
+    if (!sampled_ || totals_.reserved != last_.reserved)
+      add("reserved", 'C', nanoseconds, {number("bytes", totals_.reserved)});
     for (std::size_t i = 0; i < category_count; ++i)
       if (totals_.categories[i] != last_.categories[i])
-        counter(to_string(static_cast<Category>(i)), nanoseconds, totals_.categories[i]);
+        add(to_string(static_cast<Category>(i)), 'C', nanoseconds, {number("bytes", totals_.categories[i])});
     last_ = totals_;
     sampled_ = true;
   }
 
-  void write_stage(const TraceEvent& event) {
-    begin(event.stage < reclaim_stage_count ? to_string(static_cast<ReclaimStageId>(event.stage)) : "stage", "i",
-          event.time);
-    out_.field("s", "p");
-    begin_arguments();
-    out_.field("bytes", event.size);
-    out_.field("nanoseconds", event.address);
-    end();
-  }
-
-  void write_out_of_memory(const TraceEvent& event) {
-    begin("out of memory", "i", event.time);
-    out_.field("s", "g");
-    begin_arguments();
-    out_.field("requested", event.size);
-    out_.field("device free", event.address);
-    out_.field("scope", trace_.scopes[event.scope]);
-    end();
-  }
-
-  void write_step(const TraceEvent& step, std::uint64_t until) {
-    begin("step " + std::to_string(step.size), "X", step.time);
-    time(dur_, until - step.time);
-    begin_arguments();
-    end();
-  }
-
   const Trace& trace_;
-  JsonEmitter out_;
+  std::string out_ = R"({"displayTimeUnit":"ns","traceEvents":[)";
   Totals totals_, last_;
   bool sampled_ = false;
-  JsonEmitter::Token name_ = out_.token("name"), ph_ = out_.token("ph"), pid_ = out_.token("pid"),
-                     tid_ = out_.token("tid"), ts_ = out_.token("ts"), dur_ = out_.token("dur");
 };
 
 }  // namespace

@@ -6,8 +6,8 @@
 #include "allocator/base/json_events.h"
 #include "allocator/base/printable.h"
 #include "allocator/error.h"
-#include "allocator/lab/formats/emitters.h"
 #include "allocator/lab/formats/value_tree.h"
+#include "allocator/trace/bytes.h"
 
 namespace poolgrad {
 
@@ -57,7 +57,55 @@ class TreeBuilder : public JsonEvents {
   std::vector<std::size_t> starts_;
 };
 
+class JsonWriter {
+ public:
+  explicit JsonWriter(const ValueTree& tree) : tree_(tree) {}
+
+  std::string write() {
+    write(tree_.root);
+    return std::string(out_.view());
+  }
+
+ private:
+  void write(Value value) {
+    switch (value.kind) {
+      case ValueKind::none: return out_.raw("null");
+      case ValueKind::boolean: return out_.raw(value.bits != 0 ? "true" : "false");
+      case ValueKind::integer:
+        return value.negative ? out_.raw(std::to_string(static_cast<std::int64_t>(value.bits)))
+                              : out_.digits(value.bits);
+      case ValueKind::real: return out_.raw(nlohmann::json(std::bit_cast<double>(value.bits)).dump());
+      case ValueKind::text: return out_.raw(text(value));
+      case ValueKind::list:
+      case ValueKind::dict: write_items(value);
+    }
+  }
+  void write_items(Value container) {
+    const bool dict = container.kind == ValueKind::dict;
+    const auto items = tree_.items(container);
+    out_.u8(dict ? '{' : '[');
+    for (std::size_t i = 0; i < items.size(); ++i) {
+      if (i > 0) out_.u8(dict && i % 2 != 0 ? ':' : ',');
+      write(items[i]);
+    }
+    out_.u8(dict ? '}' : ']');
+  }
+  // Escapes each text once.
+  const std::string& text(Value value) {
+    if (value.bits >= texts_.size()) texts_.resize(2 * value.bits + 1);
+    std::string& known = texts_[value.bits];
+    if (known.empty()) known = json_text(tree_.text_of(value));
+    return known;
+  }
+
+  const ValueTree& tree_;
+  ByteWriter out_;
+  std::vector<std::string> texts_;
+};
+
 }  // namespace
+
+std::string json_text(const ValueTree& tree) { return JsonWriter(tree).write(); }
 
 std::string json_text(std::string_view text) {
   const auto plain = [](char c) { return c >= ' ' && c < 0x7f && c != '"' && c != '\\'; };

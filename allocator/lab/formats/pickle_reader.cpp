@@ -109,7 +109,6 @@ class PickleMachine {
     const std::size_t height = pop_mark();
     std::vector<Value> values(stack_.begin() + static_cast<std::ptrdiff_t>(height), stack_.end());
     stack_.resize(height);
-    tree_.longest_batch = std::max(tree_.longest_batch, kind == ValueKind::list ? values.size() : 0);
     const Value container = top(kind);
     stack_.insert(stack_.end(), values.begin(), values.end());
     move_into(container, height);
@@ -209,7 +208,6 @@ bool PickleMachine::step(std::uint8_t opcode) {
     case proto: {
       const unsigned version = in_.u8("protocol");
       if (version < 2 || version > 5) fail("pickle protocol " + std::to_string(version) + ", known are 2 to 5");
-      tree_.protocol = version;
       break;
     }
     case frame: in_.u64("frame"); break;

@@ -8,11 +8,9 @@
 #include <unordered_map>
 #include <utility>
 
-#include "allocator/base/number.h"
 #include "allocator/base/printable.h"
 #include "allocator/error.h"
 #include "allocator/lab/formats/address_map.h"
-#include "allocator/lab/formats/emitters.h"
 #include "allocator/lab/formats/trace_parts.h"
 #include "allocator/lab/formats/value_tree.h"
 
@@ -47,11 +45,9 @@ struct DeviceTrace {
     std::uint64_t location = 0;
     std::uint32_t scope = 0;
   };
-  std::unordered_map<std::uint64_t, Origin> origins;           // by number of the list of frames
-  std::vector<std::pair<std::uint64_t, std::uint64_t>> steps;  // microseconds since 1970, number
-  std::uint64_t start_us = 0, first_us = UINT64_MAX;           // as the settings state it, and of the entries
-  bool has_start = false;
-  bool in_pickle = false;  // read while the pickle was parsed
+  std::unordered_map<std::uint64_t, Origin> origins;  // by number of the list of frames
+  std::uint64_t first_us = UINT64_MAX;                // of the entries
+  bool in_pickle = false;                             // read while the pickle was parsed
   // The newest allocation at an address.
   struct Last {
     std::size_t allocation = SIZE_MAX;  // index of its event; SIZE_MAX: before the trace
@@ -105,7 +101,6 @@ class SnapshotReader {
     // Entries come first, as from a pickle, so that both number names alike.
     if (traces != nullptr) read_traces(*traces);
     if (segments != nullptr) read_segments(*segments);
-    if (const Value* annotations = in_.find(root, "external_annotations")) read_annotations(*annotations);
     return finish();
   }
 
@@ -275,15 +270,6 @@ class SnapshotReader {
     });
   }
 
-  // Microseconds that fit in 64 bits as nanoseconds.
-  std::uint64_t checked_time(std::uint64_t time_us) const {
-    if (time_us > UINT64_MAX / 1000) in_.fail("a time beyond 64 bits");
-    return time_us;
-  }
-  static std::uint64_t nanoseconds(const DeviceTrace& on, std::uint64_t time_us) {
-    return time_us < on.start_us ? 0 : 1000 * (time_us - on.start_us);
-  }
-
   // The keys of entries, and the texts of their values.
   enum class Key : std::uint8_t {
     action,
@@ -352,7 +338,8 @@ class SnapshotReader {
       if (!has(key)) in_.fail("no '" + std::string(name) + "'");
       return in_.number_of(value(key), name);
     };
-    const std::uint64_t time = has(Key::time_us) ? checked_time(number(Key::time_us, "time_us")) : 0;
+    const std::uint64_t time = has(Key::time_us) ? number(Key::time_us, "time_us") : 0;
+    if (time > UINT64_MAX / 1000) in_.fail("a time beyond 64 bits");
     on.first_us = std::min(on.first_us, time);
     if (!has(Key::action)) in_.fail("no 'action'");
     in_.text_of(value(Key::action), "action");
@@ -442,69 +429,19 @@ class SnapshotReader {
     }
   }
 
-  void read_annotations(Value list) {
-    in_.for_each(list, "external_annotations", [&](Value item, std::size_t) {
-      const Value annotation = in_.dictionary(item);
-      const std::string_view name = in_.text(annotation, "name", "");
-      if (!name.starts_with("step ") || in_.text(annotation, "stage", "") != "START") return;
-      if (const auto number = number_in<std::uint64_t>(name.substr(5)))
-        device(in_.number(annotation, "device", 0))
-            .steps.emplace_back(checked_time(in_.number(annotation, "time_us", 0)), *number);
-    });
-  }
-
   void read_settings(Value settings) {
-    in_.at = {"allocator_settings"};
-    const Value* own = in_.find(settings, "poolgrad");
     const Value* overflowed = in_.find(settings, "trace_alloc_overflowed");
     overflowed_ = overflowed != nullptr && overflowed->kind == ValueKind::boolean && overflowed->bits != 0;
-    if (own == nullptr) return;
-    for (const Value item : in_.list(*own, "poolgrad")) {
-      const Value dict = in_.dictionary(item);
-      Device named;
-      try {
-        named = Device::parse(in_.text(dict, "device"));
-      } catch (const ValueError& error) {
-        in_.fail(error.what());
-      }
-      DeviceTrace& on = device(named.index);
-      on.trace.device = named;
-      on.trace.settings = copy(in_.text(dict, "allocator", ""));
-      on.trace.lost = in_.number(dict, "lost", 0);
-      on.start_us = in_.number(dict, "start_us", 0);
-      on.has_start = true;
-    }
-  }
-
-  // Inserts steps before other events of the same microsecond.
-  void insert_steps(DeviceTrace& on) {
-    if (on.steps.empty()) return;
-    std::ranges::stable_sort(on.steps);
-    std::vector<TraceEvent> events;
-    events.reserve(on.trace.events.size() + on.steps.size());
-    auto step = on.steps.begin();
-    const auto insert_until = [&](std::uint64_t time) {
-      for (; step != on.steps.end() && nanoseconds(on, step->first) <= time; ++step)
-        events.push_back({.time = nanoseconds(on, step->first), .size = step->second, .kind = TraceKind::step});
-    };
-    for (const TraceEvent& event : on.trace.events) {
-      insert_until(event.time);
-      events.push_back(event);
-    }
-    insert_until(UINT64_MAX);
-    on.trace.events = std::move(events);
   }
 
   std::vector<Trace> finish() {
     std::vector<Trace> traces;
     in_.at = {"device_traces"};
     for (auto& [index, on] : devices_) {
-      if (!on.has_start && on.first_us != UINT64_MAX) on.start_us = on.first_us;
-      on.trace.start_us = on.start_us;
-      for (TraceEvent& event : on.trace.events) event.time = nanoseconds(on, event.time);
+      if (on.first_us != UINT64_MAX) on.trace.start_us = on.first_us;
+      for (TraceEvent& event : on.trace.events) event.time = 1000 * (event.time - on.first_us);
       name_pools(on);
-      if (overflowed_ && on.trace.lost == 0 && !on.has_start) on.trace.lost = 1;
-      insert_steps(on);
+      if (overflowed_) on.trace.lost = 1;
       if (on.trace.streams.empty()) on.trace.streams.push_back(0);
       std::ranges::stable_sort(on.trace.blocks, {}, &BlockSnapshot::address);
       for (BlockSnapshot& block : on.trace.blocks)

@@ -2,36 +2,142 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
+#include <limits>
 #include <string_view>
 #include <vector>
 
 #include "allocator/base/salted_map.h"
 #include "allocator/error.h"
 #include "allocator/lab/formats/address_map.h"
-#include "allocator/lab/formats/emitters.h"
+#include "allocator/lab/formats/value_tree.h"
+#include "allocator/trace/bytes.h"
 
 namespace poolgrad {
 
 namespace {
 
-template <typename Emitter>
+/// Protocol 2 with the few opcodes that the public memory viewer supports. Writes each text once and then refers to it.
+class PickleEmitter {
+ public:
+  PickleEmitter() { out_.raw("\x80\x02"); }
+
+  void begin_dict() { out_.raw("}("); }
+  void end_dict() { out_.u8('u'); }
+  void begin_list() {
+    out_.u8(']');
+    lists_.push_back(0);
+  }
+  /// The same; returns the number by which repeat() refers to the list.
+  std::uint32_t begin_shared_list() {
+    begin_list();
+    return remember();
+  }
+  void repeat(std::uint32_t memo) { refer('h', 'j', memo); }
+  /// Before each item. Batches are short because the viewer passes a batch as arguments of one call.
+  void item() {
+    std::size_t& items = lists_.back();
+    if (items % longest_batch == 0) out_.raw(items == 0 ? "(" : "e(");
+    ++items;
+  }
+  void end_list() {
+    if (lists_.back() > 0) out_.u8('e');
+    lists_.pop_back();
+  }
+
+  /// A value, or the key of the next one.
+  void value(std::string_view text) {
+    Known& recent = recent_[std::hash<std::string_view>()(text) % recent_.size()];
+    if (recent.text.data() != nullptr && recent.text == text) return repeat(recent.memo);
+    const auto [known, added] = texts_.try_emplace(std::string(text), memo_);
+    recent = {known->first, known->second};
+    if (!added) return repeat(recent.memo);
+    const std::string valid = utf8_text(text);
+    out_.u8('X');
+    out_.u32(static_cast<std::uint32_t>(valid.size()));
+    out_.raw(valid);
+    remember();
+  }
+  /// Clamps numbers to 2^63 - 1: viewers reject more than eight bytes.
+  void value(std::uint64_t number) {
+    number = std::min<std::uint64_t>(number, std::numeric_limits<std::int64_t>::max());
+    if (number <= 0xff) {
+      out_.u8('K');
+      out_.u8(static_cast<std::uint8_t>(number));
+    } else if (number <= 0xffff) {
+      out_.u8('M');
+      out_.u16(static_cast<std::uint16_t>(number));
+    } else if (number <= 0x7fffffff) {
+      out_.u8('J');
+      out_.u32(static_cast<std::uint32_t>(number));
+    } else {
+      std::uint8_t bytes = 4;  // the highest bit is the sign
+      while (number >> (8 * bytes - 1) != 0) ++bytes;
+      out_.u8(0x8a);
+      out_.u8(bytes);
+      char* to = out_.room(8);
+      for (unsigned i = 0; i < 8; ++i) to[i] = static_cast<char>(number >> (8 * i));
+      out_.wrote(bytes);
+    }
+  }
+  void boolean(bool value) { out_.u8(value ? 0x88 : 0x89); }
+  void pair(std::uint64_t first, std::uint64_t second) {
+    value(first);
+    value(second);
+    out_.u8(0x86);
+  }
+  template <typename Value>
+  void field(std::string_view key, const Value& content) {
+    value(key);
+    value(content);
+  }
+
+  std::string finish() {
+    out_.u8('.');
+    return std::string(out_.view());
+  }
+
+ private:
+  static constexpr std::size_t longest_batch = 1000;
+  struct Known {
+    std::string_view text;
+    std::uint32_t memo = 0;
+  };
+
+  std::uint32_t remember() {
+    refer('q', 'r', memo_);
+    return memo_++;
+  }
+  void refer(std::uint8_t short_opcode, std::uint8_t long_opcode, std::uint32_t memo) {
+    out_.u8(memo < 256 ? short_opcode : long_opcode);
+    if (memo < 256)
+      out_.u8(static_cast<std::uint8_t>(memo));
+    else
+      out_.u32(memo);
+  }
+
+  ByteWriter out_;
+  SaltedTextMap<std::uint32_t> texts_;  // their memo numbers
+  std::array<Known, 256> recent_;       // avoids the slower hash of texts_
+  std::vector<std::size_t> lists_;      // items so far of each open list
+  std::uint32_t memo_ = 0;
+};
+
 class SnapshotWriter {
  public:
-  explicit SnapshotWriter(std::span<const WindowedTrace> traces) : traces_(traces) {
-    for (std::size_t i = 0; i < category_count; ++i) categories_[i] = out_.token(to_string(static_cast<Category>(i)));
-  }
+  explicit SnapshotWriter(std::span<const WindowedTrace> traces) : traces_(traces) {}
 
   std::string write() {
     out_.begin_dict();
-    out_.key("segments");
+    out_.value("segments");
     out_.begin_list();
     for (const WindowedTrace& trace : traces_) write_segments(trace.trace);
     out_.end_list();
-    out_.key("device_traces");
+    out_.value("device_traces");
     write_device_traces();
-    out_.key("allocator_settings");
+    out_.value("allocator_settings");
     write_settings();
-    out_.key("external_annotations");
+    out_.value("external_annotations");
     out_.begin_list();
     for (const WindowedTrace& trace : traces_) write_annotations(trace.trace);
     out_.end_list();
@@ -40,40 +146,37 @@ class SnapshotWriter {
   }
 
  private:
-  using Token = typename Emitter::Token;
-
   struct Frames {
     const Trace* trace = nullptr;  // the owner of the shared lists
-    AddressMap<Token> lists;
+    AddressMap<std::uint32_t> lists;
   };
 
-  void frame(Emitter& out, std::string_view name, std::string_view file, std::uint64_t line) {
-    out.item();
-    out.begin_dict();
-    out.field("name", name);
-    out.field("filename", file);
-    out.field("line", line);
-    out.end_dict();
+  void frame(std::string_view name, std::string_view file, std::uint64_t line) {
+    out_.item();
+    out_.begin_dict();
+    out_.field("name", name);
+    out_.field("filename", file);
+    out_.field("line", line);
+    out_.end_dict();
   }
 
   void write_frames(const Trace& trace, std::uint64_t location, std::uint32_t scope) {
+    out_.value("frames");
     if (frames_.trace != &trace) frames_ = {&trace, {}};
     const std::uint64_t both = location << 32 | scope;
-    Token* known = frames_.lists.find(both);
-    const Token list = known != nullptr ? *known : out_.shared();
-    if (known == nullptr) frames_.lists.insert(both, list);
-    out_.shared_list(list, [&](Emitter& out) {
-      if (location != 0) {
-        const TraceLocation& place = trace.locations[location];
-        frame(out, place.function, place.file, place.line);
-      }
-      std::string_view path = trace.scopes[scope];
-      while (!path.empty()) {
-        const std::size_t dot = path.rfind('.');
-        frame(out, path.substr(dot + 1), "scope", 0);
-        path = dot == std::string_view::npos ? std::string_view() : path.substr(0, dot);
-      }
-    });
+    if (const std::uint32_t* known = frames_.lists.find(both)) return out_.repeat(*known);
+    frames_.lists.insert(both, out_.begin_shared_list());
+    if (location != 0) {
+      const TraceLocation& place = trace.locations[location];
+      frame(place.function, place.file, place.line);
+    }
+    std::string_view path = trace.scopes[scope];
+    while (!path.empty()) {
+      const std::size_t dot = path.rfind('.');
+      frame(path.substr(dot + 1), "scope", 0);
+      path = dot == std::string_view::npos ? std::string_view() : path.substr(0, dot);
+    }
+    out_.end_list();
   }
 
   void write_segments(const Trace& trace) {
@@ -100,21 +203,20 @@ class SnapshotWriter {
     }
     out_.item();
     out_.begin_dict();
-    out_.field(device_, trace.device.index);
-    out_.field(address_, blocks.front().address);
-    out_.field(total_size_, total);
-    out_.field(allocated_size_, allocated);
-    out_.field(active_size_, active);
-    out_.field(requested_size_, requested);
-    out_.field(stream_, 0u);
-    out_.field(segment_type_, large_);
-    out_.key(segment_pool_id_);
+    out_.field("device", trace.device.index);
+    out_.field("address", blocks.front().address);
+    out_.field("total_size", total);
+    out_.field("allocated_size", allocated);
+    out_.field("active_size", active);
+    out_.field("requested_size", requested);
+    out_.field("stream", 0u);
+    out_.field("segment_type", "large");
+    out_.value("segment_pool_id");
     out_.pair(0, 0);
-    out_.key(is_expandable_);
+    out_.value("is_expandable");
     out_.boolean(true);
-    out_.key(frames_key_);
     write_frames(trace, 0, 0);
-    out_.key(blocks_);
+    out_.value("blocks");
     out_.begin_list();
     for (const BlockSnapshot& block : blocks) write_block(trace, block);
     out_.end_list();
@@ -124,14 +226,13 @@ class SnapshotWriter {
   void write_block(const Trace& trace, const BlockSnapshot& block) {
     out_.item();
     out_.begin_dict();
-    out_.field(address_, block.address);
-    out_.field(size_, block.size);
-    out_.field(requested_size_, block.is_held() ? std::uint64_t{block.requested} : 0);
-    out_.field(state_, block.state == BlockState::live      ? active_allocated_
-                       : block.state == BlockState::pending ? active_pending_free_
-                                                            : inactive_);
-    if (block.is_held()) out_.field(category_, categories_[static_cast<std::size_t>(block.tag.category)]);
-    out_.key(frames_key_);
+    out_.field("address", block.address);
+    out_.field("size", block.size);
+    out_.field("requested_size", block.is_held() ? std::uint64_t{block.requested} : 0);
+    out_.field("state", block.state == BlockState::live      ? "active_allocated"
+                        : block.state == BlockState::pending ? "active_pending_free"
+                                                             : "inactive");
+    if (block.is_held()) out_.field("category", to_string(block.tag.category));
     write_frames(trace, 0, block.is_held() ? block.tag.scope : 0);
     out_.end_dict();
   }
@@ -171,17 +272,17 @@ class SnapshotWriter {
     end.time = trace.events.empty() ? 0 : trace.events.back().time;
     for (const BlockSnapshot& block : trace.blocks)
       if (block.is_held()) end.size += block.requested;
-    write_entry(trace, end, snapshot_);
+    write_entry(trace, end, "snapshot");
   }
 
   void write_entry(const Trace& trace, const TraceEvent& event) {
     switch (event.kind) {
-      case TraceKind::allocate: return write_entry(trace, event, alloc_);
-      case TraceKind::free_requested: return write_entry(trace, event, free_requested_);
-      case TraceKind::free_completed: return write_entry(trace, event, free_completed_);
-      case TraceKind::segment_map: return write_entry(trace, event, segment_map_);
-      case TraceKind::segment_unmap: return write_entry(trace, event, segment_unmap_);
-      case TraceKind::out_of_memory: return write_entry(trace, event, oom_);
+      case TraceKind::allocate: return write_entry(trace, event, "alloc");
+      case TraceKind::free_requested: return write_entry(trace, event, "free_requested");
+      case TraceKind::free_completed: return write_entry(trace, event, "free_completed");
+      case TraceKind::segment_map: return write_entry(trace, event, "segment_map");
+      case TraceKind::segment_unmap: return write_entry(trace, event, "segment_unmap");
+      case TraceKind::out_of_memory: return write_entry(trace, event, "oom");
       case TraceKind::stage:
       case TraceKind::stream_use:
       case TraceKind::stream_order:
@@ -189,18 +290,17 @@ class SnapshotWriter {
     }
   }
 
-  void write_entry(const Trace& trace, const TraceEvent& event, Token action) {
+  void write_entry(const Trace& trace, const TraceEvent& event, std::string_view action) {
     const bool is_segment = event.kind == TraceKind::segment_map || event.kind == TraceKind::segment_unmap;
     out_.item();
     out_.begin_dict();
-    out_.field(action_, action);
-    out_.field(event.kind == TraceKind::out_of_memory ? device_free_ : addr_, event.address);
-    out_.field(size_, event.size);
-    out_.field(stream_, is_segment ? 0u : streams_[event.stream]);
-    out_.field(time_us_, trace.start_us + event.time / 1000);
-    out_.field(compile_context_, not_available_);
-    if (!is_segment) out_.field(category_, categories_[static_cast<std::size_t>(event.category)]);
-    out_.key(frames_key_);
+    out_.field("action", action);
+    out_.field(event.kind == TraceKind::out_of_memory ? "device_free" : "addr", event.address);
+    out_.field("size", event.size);
+    out_.field("stream", is_segment ? 0u : streams_[event.stream]);
+    out_.field("time_us", trace.start_us + event.time / 1000);
+    out_.field("compile_context", "N/A");
+    if (!is_segment) out_.field("category", to_string(event.category));
     write_frames(trace, event.location, event.scope);
     out_.end_dict();
   }
@@ -212,8 +312,8 @@ class SnapshotWriter {
       out_.begin_dict();
       out_.field("name", "step " + std::to_string(open->size));
       out_.field("stage", stage);
-      out_.field(device_, trace.device.index);
-      out_.field(time_us_, trace.start_us + time / 1000);
+      out_.field("device", trace.device.index);
+      out_.field("time_us", trace.start_us + time / 1000);
       out_.end_dict();
     };
     for (const TraceEvent& event : trace.events) {
@@ -227,66 +327,20 @@ class SnapshotWriter {
 
   void write_settings() {
     out_.begin_dict();
-    out_.field("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True");
-    out_.key("max_split_size");
-    out_.minus_one();
-    out_.key("garbage_collection_threshold");
-    out_.number(0.0);
-    out_.key("expandable_segments");
-    out_.boolean(true);
-    out_.field("pinned_num_register_threads", 1u);
-    for (const char* name :
-         {"release_lock_on_cudamalloc", "pinned_use_cuda_host_register", "graph_capture_record_stream_reuse"}) {
-      out_.key(name);
-      out_.boolean(false);
+    bool overflowed = false;
+    for (const WindowedTrace& trace : traces_) {
+      overflowed = overflowed || trace.trace.lost > 0;
+      out_.field("poolgrad on " + to_string(trace.trace.device), trace.trace.settings);
     }
-    out_.key("roundup_power2_divisions");
-    out_.begin_dict();
-    for (std::uint64_t size = 1; size <= 32768; size *= 2) {
-      out_.field(std::to_string(size), 0u);
-    }
-    out_.end_dict();
-    const bool overflowed =
-        std::ranges::any_of(traces_, [](const WindowedTrace& trace) { return trace.trace.lost > 0; });
-    out_.key("trace_alloc_overflowed");
+    out_.value("trace_alloc_overflowed");
     out_.boolean(overflowed);
-    out_.key("poolgrad");
-    out_.begin_list();
-    for (const WindowedTrace& trace : traces_) write_own_settings(trace.trace);
-    out_.end_list();
     out_.end_dict();
   }
 
-  void write_own_settings(const Trace& trace) {
-    out_.item();
-    out_.begin_dict();
-    out_.field("device", to_string(trace.device));
-    out_.field("allocator", trace.settings);
-    out_.field("start_us", trace.start_us);
-    out_.field("lost", trace.lost);
-    out_.end_dict();
-  }
-
-  Emitter out_;
+  PickleEmitter out_;
   std::span<const WindowedTrace> traces_;
   Frames frames_;
   std::vector<std::uint64_t> streams_;  // of the trace whose entries are written
-  std::array<Token, category_count> categories_{};
-
-  Token text(const char* value) { return out_.token(value); }
-  // Keys and values that are written for each event or block.
-  const Token action_ = text("action"), addr_ = text("addr"), size_ = text("size"), stream_ = text("stream"),
-              time_us_ = text("time_us"), frames_key_ = text("frames"), category_ = text("category"),
-              compile_context_ = text("compile_context"), not_available_ = text("N/A"),
-              device_free_ = text("device_free"), alloc_ = text("alloc"), free_requested_ = text("free_requested"),
-              free_completed_ = text("free_completed"), segment_map_ = text("segment_map"),
-              segment_unmap_ = text("segment_unmap"), oom_ = text("oom"), snapshot_ = text("snapshot"),
-              device_ = text("device"), address_ = text("address"), total_size_ = text("total_size"),
-              allocated_size_ = text("allocated_size"), active_size_ = text("active_size"),
-              requested_size_ = text("requested_size"), segment_type_ = text("segment_type"), large_ = text("large"),
-              segment_pool_id_ = text("segment_pool_id"), is_expandable_ = text("is_expandable"),
-              blocks_ = text("blocks"), state_ = text("state"), active_allocated_ = text("active_allocated"),
-              active_pending_free_ = text("active_pending_free"), inactive_ = text("inactive");
 };
 
 }  // namespace
@@ -297,13 +351,11 @@ std::string encode_pytorch_snapshot(std::span<const WindowedTrace> traces, Snaps
       if (traces[i].trace.device.index == traces[j].trace.device.index)
         throw ValueError("[write] two traces of one device index: " + to_string(traces[j].trace.device) + ", " +
                          to_string(traces[i].trace.device));
-  if (encoding == SnapshotEncoding::json) return SnapshotWriter<JsonEmitter>(traces).write();
-  return SnapshotWriter<PickleEmitter>(traces).write();
-}
-
-std::string encode_pytorch_snapshot(const Trace& trace, SnapshotEncoding encoding, const TraceWindow& window) {
-  const WindowedTrace cut = cut_trace(trace, window);
-  return encode_pytorch_snapshot(std::span(&cut, 1), encoding);
+  std::string pickle = SnapshotWriter(traces).write();
+  if (encoding == SnapshotEncoding::pickle) return pickle;
+  ValueTree tree(pickle.size());
+  read_pickle(pickle, "snapshot", tree);
+  return json_text(tree);
 }
 
 }  // namespace poolgrad

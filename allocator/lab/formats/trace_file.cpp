@@ -37,13 +37,7 @@ TraceFormat format_of_bytes(std::string_view bytes, const std::string& path) {
                     ": RMM's text log cannot be read; logging_resource_adaptor writes a CSV log that can");
   const std::size_t first = bytes.find_first_not_of(" \t\r\n");
   const std::string_view text = first == std::string_view::npos ? std::string_view() : bytes.substr(first);
-  if (text.starts_with('{') || text.starts_with('[')) {
-    // A Chrome trace has a telling first key, or is a list of events with a phase.
-    const std::string_view head = text.substr(0, 512);
-    const bool chrome = head.find("\"traceEvents\"") != std::string_view::npos ||
-                        (text.starts_with('[') && head.find("\"ph\"") != std::string_view::npos);
-    return chrome ? TraceFormat::chrome : TraceFormat::pytorch_json;
-  }
+  if (text.starts_with('{') || text.starts_with('[')) return TraceFormat::pytorch_json;
   throw FileError("[read] " + printable_path(path) +
                   ": byte 0: neither a .pgt file, a memory snapshot, a CSV log nor JSON");
 }
@@ -54,8 +48,7 @@ std::vector<Trace> decode(std::string_view bytes, TraceFormat format, const std:
     case TraceFormat::pytorch_pickle:
     case TraceFormat::pytorch_json: return decode_pytorch_snapshot(bytes, path);
     case TraceFormat::csv: return {decode_csv(bytes, path)};
-    case TraceFormat::chrome:
-      throw FileError("[read] " + printable_path(path) + ": a Chrome trace cannot be read back");
+    case TraceFormat::chrome: break;  // JSON that the reader of snapshots refuses
   }
   return {};
 }
@@ -136,11 +129,6 @@ std::vector<Trace> load_traces(const std::string& path) {
   });
 }
 
-std::vector<std::string> check_snapshot(const std::string& path) {
-  const std::string bytes = read_whole_file(path);
-  return with_memory_for(path, bytes.size(), [&] { return check_snapshot(bytes, path); });
-}
-
 Trace load_trace(const std::string& path) {
   for (Trace& trace : load_traces(path))
     if (!trace.events.empty() || !trace.blocks.empty()) return std::move(trace);
@@ -149,7 +137,7 @@ Trace load_trace(const std::string& path) {
 
 std::string save_trace(const std::string& path, const Trace& trace, TraceFormat format, const TraceWindow& window) {
   // Our own format stores a trace unchanged, including contradictions.
-  const bool whole = window.from == 0 && window.to >= trace.events.size() && window.min_size == 0;
+  const bool whole = window.from == 0 && window.to >= trace.events.size();
   if (format == TraceFormat::pgt && whole) {
     write_file_atomically(path, encode_pgt(trace));
     return "";
@@ -163,7 +151,7 @@ std::string save_trace(const std::string& path, const Trace& trace, TraceFormat 
   if (viewed && cut.trace.events.size() > shown_by_viewers)
     warning += std::to_string(cut.trace.events.size()) + " events are more than the " +
                std::to_string(shown_by_viewers) +
-               " that the memory viewer shows with ease: choose a part by --from, --to or --min-size. ";
+               " that the memory viewer shows with ease: choose a part by --from or --to. ";
   if (!warning.empty()) warning.pop_back();
   return warning;
 }

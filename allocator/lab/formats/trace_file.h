@@ -58,10 +58,10 @@ std::string save_trace(const std::string& path, const Trace& trace, TraceFormat 
 //   scope, location     `frames`, innermost first: the location, then the names of the scope in file "scope", line 0
 //   category            `category` of each entry and block
 //   step                `external_annotations` named "step 0", "step 1", ...
-//   settings            `allocator_settings`: PyTorch's keys, and under "poolgrad", for each device, all fields
-//                       without another place
-// The format has no place for reclaim stages and stream order. Each device's entries end with a `snapshot` entry of
-// category "unknown", without which older viewers fail on files that use other categories.
+//   settings            `allocator_settings`, beside `trace_alloc_overflowed` if events are lost
+// The format has no place for reclaim stages and stream order, and a reader of this project skips steps and settings.
+// Each device's entries end with a `snapshot` entry of category "unknown", without which older viewers fail on files
+// that use other categories.
 
 enum class SnapshotEncoding : std::uint8_t {
   pickle,  // protocol 2, plain data only
@@ -70,7 +70,6 @@ enum class SnapshotEncoding : std::uint8_t {
 
 /// One trace for each device index. Throws ValueError if two have the same index.
 std::string encode_pytorch_snapshot(std::span<const WindowedTrace> traces, SnapshotEncoding encoding);
-std::string encode_pytorch_snapshot(const Trace& trace, SnapshotEncoding encoding, const TraceWindow& window = {});
 
 /// Reads pickles of protocols 2 to 5 as PyTorch and Python write them, and JSON. Returns one trace for each device with
 /// segments or entries, in order of device indices. Reads a plain list as the segments of an old snapshot.
@@ -86,24 +85,6 @@ std::string encode_pytorch_snapshot(const Trace& trace, SnapshotEncoding encodin
 ///
 /// Throws FileError that names the byte, or the element (`device_traces[0][17]`), at which the file is malformed.
 std::vector<Trace> decode_pytorch_snapshot(std::string_view bytes, const std::string& path);
-
-/// Checks a snapshot against undocumented rules of viewers: returns one line for each violation, at most 100
-/// lines; empty for a snapshot that every viewer can draw. Rules:
-///   - a dictionary with segments and device_traces; segments, blocks and entries have the keys that viewers read,
-///     frames a name, a file name and a line; no number is above 2^53
-///   - pickles have protocol 2 to 4 and batches of at most 1000 items
-///   - segments are in the order of addresses and do not overlap; blocks tile them; total, allocated, active and
-///     requested size are sums over the blocks; inactive blocks have requested_size 0
-///   - times do not run backwards
-///   - seen from the end: a free_completed finds no block at its address, a free_requested finds one that waits, an
-///     alloc one that does not; blocks lie inside a segment alive at that time and do not overlap; a segment_alloc
-///     finds a segment of exactly its address and size, a segment_map one that contains it; a segment_free or
-///     segment_unmap overlaps none, and while pages are unmapped no block is in them
-///   - if entries have categories, one of them is "unknown"
-/// Throws FileError for a file that is not a snapshot.
-std::vector<std::string> check_snapshot(std::string_view bytes, const std::string& path);
-/// Of a file.
-std::vector<std::string> check_snapshot(const std::string& path);
 
 /// Writes a log in the format of RMM's logging_resource_adaptor: `Thread,Time,Action,Pointer,Size,Stream`. Actions are
 /// `allocate`, `allocate failure` and `free` (at the time of the request). Times are hours, minutes, seconds and

@@ -62,14 +62,6 @@ std::uint64_t end_of(std::uint64_t address, std::uint64_t size) {
 /// The state of a pool at one moment of a trace, found by undoing events from the end.
 class PoolState {
  public:
-  static constexpr std::size_t none = std::numeric_limits<std::size_t>::max();
-
-  struct Held {
-    BlockSnapshot block;                // live or pending
-    std::size_t free_requested = none;  // indices of undone events
-    std::size_t free_completed = none;
-  };
-
   /// The state at the end of the trace. Leaves out blocks that overlap one of a lower address.
   explicit PoolState(const Trace& trace) : trace_(trace), final_(trace.blocks) {
     std::ranges::stable_sort(final_, {}, &BlockSnapshot::address);
@@ -88,14 +80,13 @@ class PoolState {
       block.requested = std::min(block.requested, block.size);
       block.tag = known(block.tag);
       if (block.state != BlockState::uncommitted) committed_.add(block.address, block_end);
-      if (block.is_held()) hold({block});
+      if (block.is_held()) held_.emplace(block.address, block);
     }
   }
 
-  /// Undoes the event with that index. Returns false, changing nothing, if it contradicts the state. `ended`, if given,
-  /// receives the block whose allocation was undone.
-  bool undo(const TraceEvent& event, std::size_t index, Held* ended = nullptr) {
-    const bool done = take_back(event, index, ended);
+  /// Undoes the event. Returns false, changing nothing, if it contradicts the state.
+  bool undo(const TraceEvent& event) {
+    const bool done = take_back(event);
     changed_ = changed_ || done;
     return done;
   }
@@ -109,23 +100,22 @@ class PoolState {
   /// All blocks by window, uncommitted ones too. Free neighbors merge once anything was undone.
   std::vector<BlockSnapshot> blocks() const {
     if (!changed_) return final_;
-    std::vector<BlockSnapshot> held;
-    for_each_held([&](const Held& entry) { held.push_back(entry.block); });
-    return tile_blocks(committed_by_window(), std::move(held));
+    return tile_blocks(committed_by_window(), held());
   }
 
-  template <typename Visit>
-  void for_each_held(Visit visit) const {  // by address
-    for (const auto& [address, held] : held_) visit(held);
+  /// Live and pending blocks, by address.
+  std::vector<BlockSnapshot> held() const {
+    std::vector<BlockSnapshot> blocks;
+    for (const auto& [address, block] : held_) blocks.push_back(block);
+    return blocks;
   }
 
  private:
-  void hold(const Held& held) { held_.emplace(held.block.address, held); }
   /// Whether any of these bytes belongs to a block.
   bool is_held(std::uint64_t begin, std::uint64_t end) const {
     const auto after = held_.lower_bound(end);
     if (after == held_.begin()) return false;
-    const BlockSnapshot& last = std::prev(after)->second.block;
+    const BlockSnapshot& last = std::prev(after)->second;
     return last.address + last.size > begin;
   }
 
@@ -134,21 +124,18 @@ class PoolState {
             tag.scope < trace_.scopes.size() ? tag.scope : 0};
   }
 
-  bool take_back(const TraceEvent& event, std::size_t index, Held* ended) {
+  bool take_back(const TraceEvent& event) {
     const auto at = held_.find(event.address);
-    Held* const held = at == held_.end() ? nullptr : &at->second;
-    const bool live = held != nullptr && held->block.state == BlockState::live;
+    const bool held = at != held_.end(), live = held && at->second.state == BlockState::live;
     const std::uint64_t end = end_of(event.address, event.size);
     switch (event.kind) {
-      case TraceKind::free_completed: return held == nullptr && take_back_completion(event, index);
+      case TraceKind::free_completed: return !held && take_back_completion(event);
       case TraceKind::free_requested:
-        if (held == nullptr || live) return false;
-        held->block.state = BlockState::live;
-        held->free_requested = index;
+        if (!held || live) return false;
+        at->second.state = BlockState::live;
         return true;
       case TraceKind::allocate:
         if (!live) return false;
-        if (ended != nullptr) *ended = *held;
         held_.erase(at);
         return true;
       case TraceKind::segment_map: return !is_held(event.address, end) && committed_.remove(event.address, end);
@@ -162,18 +149,17 @@ class PoolState {
     return false;
   }
 
-  bool take_back_completion(const TraceEvent& event, std::size_t index) {
+  bool take_back_completion(const TraceEvent& event) {
     const std::uint64_t size = std::max<std::uint64_t>(event.size + event.slack, 1);
     const std::uint64_t end = event.size > size ? 0 : end_of(event.address, size);
     if (!committed_.contains(event.address, end) || is_held(event.address, end)) return false;
-    const BlockSnapshot block{.address = event.address,
-                              .size = size,
-                              .state = BlockState::pending,
-                              .stream = event.stream < trace_.streams.size() ? trace_.streams[event.stream] : 0,
-                              .number = event.allocation,
-                              .requested = event.size,
-                              .tag = known({event.category, event.scope})};
-    hold({.block = block, .free_completed = index});
+    held_[event.address] = {.address = event.address,
+                            .size = size,
+                            .state = BlockState::pending,
+                            .stream = event.stream < trace_.streams.size() ? trace_.streams[event.stream] : 0,
+                            .number = event.allocation,
+                            .requested = event.size,
+                            .tag = known({event.category, event.scope})};
     return true;
   }
 
@@ -204,43 +190,12 @@ class PoolState {
   }
 
   const Trace& trace_;
-  std::vector<BlockSnapshot> final_;     // by address
-  std::vector<CommittedPiece> windows_;  // by address
-  std::map<std::uint64_t, Held> held_;   // by address
+  std::vector<BlockSnapshot> final_;             // by address
+  std::vector<CommittedPiece> windows_;          // by address
+  std::map<std::uint64_t, BlockSnapshot> held_;  // live and pending ones, by address
   AddressRanges committed_;
   bool changed_ = false;
 };
-
-// Selects the events of [from, to) to keep, from the end; turns `state` from the one at `to` into the one at `from`.
-std::vector<char> select(const Trace& trace, std::size_t from, std::size_t to, std::uint64_t min_size, PoolState& state,
-                         WindowedTrace& result) {
-  std::vector<char> keep(to - from, 1);
-  const auto drop_frees_of = [&](const PoolState::Held& held) {
-    if (held.free_requested != PoolState::none) keep[held.free_requested - from] = 0;
-    if (held.free_completed != PoolState::none) keep[held.free_completed - from] = 0;
-  };
-  const auto is_small = [&](const PoolState::Held& held) {
-    return held.block.requested < min_size && held.free_completed != PoolState::none;
-  };
-  PoolState::Held ended;
-  for (std::size_t i = to; i-- > from;) {
-    if (!state.undo(trace.events[i], i, &ended)) {
-      keep[i - from] = 0;
-      ++result.contradictions;
-    } else if (trace.events[i].kind == TraceKind::allocate && is_small(ended)) {
-      keep[i - from] = 0;
-      drop_frees_of(ended);
-    }
-  }
-  state.for_each_held([&](const PoolState::Held& held) {
-    if (is_small(held))
-      drop_frees_of(held);
-    else
-      result.before.push_back(held.block);
-  });
-  result.reserved_before = state.committed_bytes();
-  return keep;
-}
 
 }  // namespace
 
@@ -264,24 +219,23 @@ WindowedTrace cut_trace(const Trace& trace, const TraceWindow& window) {
   if (cut.locations.empty()) cut.locations.emplace_back();
 
   PoolState state(trace);
-  for (std::size_t i = trace.events.size(); i-- > to;)
-    if (!state.undo(trace.events[i], i)) ++result.contradictions;
+  std::vector<char> keep(trace.events.size());
+  const auto undo = [&](std::size_t end, std::size_t begin) {
+    for (std::size_t i = end; i-- > begin;) {
+      keep[i] = state.undo(trace.events[i]);
+      if (keep[i] == 0) ++result.contradictions;
+    }
+  };
+  undo(trace.events.size(), to);
   cut.blocks = state.blocks();
-  // Event indices from `to` on are invalid for earlier events.
-  const std::vector<char> keep = [&] {
-    if (to == trace.events.size()) return select(trace, from, to, window.min_size, state, result);
-    Trace end;
-    end.streams = cut.streams;
-    end.scopes = cut.scopes;
-    end.blocks = cut.blocks;
-    PoolState state_at_end(end);
-    return select(trace, from, to, window.min_size, state_at_end, result);
-  }();
+  undo(to, from);
+  result.before = state.held();
+  result.reserved_before = state.committed_bytes();
 
-  cut.events.reserve(static_cast<std::size_t>(std::count(keep.begin(), keep.end(), 1)));
+  cut.events.reserve(to - from);
   std::uint64_t time = 0;
   for (std::size_t i = from; i < to; ++i) {
-    if (keep[i - from] == 0) continue;
+    if (keep[i] == 0) continue;
     TraceEvent& event = cut.events.emplace_back(trace.events[i]);
     event.time = time = std::max(time, event.time);
     if (event.stream >= cut.streams.size()) event.stream = 0;

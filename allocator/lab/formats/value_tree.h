@@ -42,8 +42,6 @@ class ValueTree {
   bool remove_newest(Value container);
 
   Value root;
-  unsigned protocol = 0;          // of a pickle
-  std::size_t longest_batch = 0;  // appended by one opcode of a pickle
 
   // --- reading
 
@@ -74,6 +72,13 @@ using EntrySink = std::function<void(std::size_t list, std::size_t index, std::s
 /// takes. Dictionaries in a form that Python's pickle does not write stay in the tree.
 void read_pickle(std::string_view bytes, const std::string& path, ValueTree& tree, const EntrySink& sink = {});
 void read_json(std::string_view bytes, const std::string& path, ValueTree& tree);
+
+/// The root of a tree that is not cyclic.
+std::string json_text(const ValueTree& tree);
+/// `text` with quotes and escapes. Bytes that are not UTF-8 become U+FFFD.
+std::string json_text(std::string_view text);
+/// `text` with bytes that are not UTF-8 replaced by U+FFFD.
+std::string utf8_text(std::string_view text);
 
 /// The location of an element: `list[index].inner[inner_index]`.
 struct ElementPath {

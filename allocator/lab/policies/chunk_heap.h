@@ -31,8 +31,9 @@ class BasicChunkHeap {
     return block;
   }
 
-  /// Removes a live block. The rest of its segment is no longer contiguous.
+  /// Removes a block. The rest of its segment is no longer contiguous.
   void remove(Block* block) {
+    if (block->state == BlockState::free) take(block);
     if (block->previous != nullptr) block->previous->next = block->next;
     if (block->next != nullptr) block->next->previous = block->previous;
     store_.recycle(block);
@@ -91,6 +92,14 @@ class BasicChunkHeap {
     return block;
   }
 
+  /// Puts a free block into another list, where it merges with its neighbors of that `number`.
+  void move(Block* block, std::uint64_t list, std::uint64_t number) {
+    take(block);
+    block->stream = list;
+    block->number = number;
+    put(block);
+  }
+
   /// Merges a block with its next neighbor; neither may be in a list.
   void absorb_next(Block* block) { store_.recycle(block->absorb_next()); }
 
@@ -106,17 +115,11 @@ class BasicChunkHeap {
     return found;
   }
 
-  /// Removes all free blocks that are whole segments and calls visit(address, size) for each.
-  template <class Visit>
-  void remove_whole_segments(Visit visit) {
-    for (std::uint64_t list = 0; list < lists(); ++list) {
-      for (Block* block : blocks(list)) {
-        if (block->previous != nullptr || block->next != nullptr) continue;
-        take(block);
-        visit(block->address, block->size);
-        remove(block);
-      }
-    }
+  /// The same, of the blocks that are whole segments.
+  std::vector<Block*> whole_segments(std::uint64_t list) const {
+    std::vector<Block*> found = blocks(list);
+    std::erase_if(found, [](const Block* block) { return block->previous != nullptr || block->next != nullptr; });
+    return found;
   }
 
  private:

@@ -118,17 +118,10 @@ class CudaAsync : public ModelPolicy {
   // All frees so far have finished: gives their blocks to any stream, and releases unused segments while more than
   // `kept` bytes are reserved.
   void settle(std::size_t kept) {
-    for (std::uint64_t list = 0; list < idle_; ++list) {
-      for (Block* block : heap_.blocks(list)) {
-        heap_.take(block);
-        block->stream = idle_;
-        heap_.put(block);
-      }
-    }
-    for (Block* block : heap_.blocks(idle_)) {
+    for (std::uint64_t list = 0; list < idle_; ++list)
+      for (Block* block : heap_.blocks(list)) heap_.move(block, idle_, 0);
+    for (Block* block : heap_.whole_segments(idle_)) {
       if (device_.reserved() <= kept) return;
-      if (block->previous != nullptr || block->next != nullptr) continue;
-      heap_.take(block);
       device_.unmap(block->size, handles(block->size));
       heap_.remove(block);
     }

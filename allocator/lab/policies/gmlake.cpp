@@ -226,7 +226,6 @@ class Gmlake : public pytorch::RecordingPolicy {
     const std::vector<Block*> blocks = primitive_.blocks(whole);
     if (!blocks.empty()) device_.synchronize_all();
     for (Block* block : blocks) {
-      primitive_.take(block);
       device_.unmap(block->size, block->size / gmlake_chunk);
       primitive_.remove(block);
     }

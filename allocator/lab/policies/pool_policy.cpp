@@ -12,15 +12,22 @@ namespace {
 
 class PoolPolicy : public Policy {
  public:
-  PoolPolicy(const PolicyContext& context, const AllocatorConfig& config)
-      : several_streams_(context.workload->streams > 1), pointers_(context.workload->blocks) {
+  PoolPolicy(const PolicyContext& context, const AllocatorConfig& config, Trace* trace)
+      : several_streams_(context.workload->streams > 1), trace_(trace), pointers_(context.workload->blocks) {
     auto memory = std::make_unique<SimulatedMemory>(device_.index, context.capacity,
                                                     SimulationOptions{.latency = *context.latency});
     memory->set_event_delay(static_cast<std::uint64_t>(ModelDevice::work_delay));
     memory_ = memory.get();
     pool_ = std::make_unique<CachingAllocator>(std::move(memory), config);
     settings_.emplace(*memory_, config);
+    if (trace_ != nullptr)
+      pool_->start_trace(4 * context.workload->operations.size() + 4096);  // plus stages and commits
   }
+  ~PoolPolicy() override {
+    if (trace_ != nullptr) *trace_ = pool_->trace();
+  }
+  PoolPolicy(const PoolPolicy&) = delete;
+  PoolPolicy& operator=(const PoolPolicy&) = delete;
 
   bool allocate(const Operation& operation) override {
     const auto result = pool_->try_allocate({.bytes = operation.bytes,
@@ -73,6 +80,7 @@ class PoolPolicy : public Policy {
 
   const Device device_{DeviceType::sim, 0};
   bool several_streams_;
+  Trace* trace_;
   SimulatedMemory* memory_ = nullptr;
   std::unique_ptr<CachingAllocator> pool_;
   std::optional<PoolSettings> settings_;  // of the pool
@@ -88,8 +96,8 @@ std::unique_ptr<Policy> make_poolgrad(const PolicyContext& context) {
   return make_poolgrad(context, AllocatorConfig::parse(text));
 }
 
-std::unique_ptr<Policy> make_poolgrad(const PolicyContext& context, const AllocatorConfig& config) {
-  return std::make_unique<PoolPolicy>(context, config);
+std::unique_ptr<Policy> make_poolgrad(const PolicyContext& context, const AllocatorConfig& config, Trace* trace) {
+  return std::make_unique<PoolPolicy>(context, config, trace);
 }
 
 }  // namespace poolgrad

@@ -108,7 +108,7 @@ class Segments {
     const std::size_t size = options_.rounded(bytes);
     if (options_.max_split == SIZE_MAX || size <= largest_small) return false;
     const std::size_t wanted = std::max(size, options_.max_split);
-    std::vector<Block*> whole = whole_segments(list_of(stream, wanted));
+    std::vector<Block*> whole = heap_.whole_segments(list_of(stream, wanted));
     std::erase_if(whole, [&](const Block* block) { return block->size < options_.max_split; });
     std::ranges::sort(whole, std::greater{}, &Block::size);
     const auto enough = std::ranges::partition_point(whole, [&](const Block* block) { return block->size >= wanted; });
@@ -127,7 +127,8 @@ class Segments {
 
   /// Frees all segments without a live byte.
   void free_cached() {
-    heap_.remove_whole_segments([this](std::uintptr_t address, std::size_t bytes) { device_.free(address, bytes); });
+    for (std::uint64_t list = 0; list < heap_.lists(); ++list)
+      for (Block* block : heap_.whole_segments(list)) free(block);
   }
 
  private:
@@ -139,13 +140,7 @@ class Segments {
     return block;
   }
 
-  std::vector<Block*> whole_segments(std::uint64_t list) const {
-    std::vector<Block*> blocks = heap_.blocks(list);
-    std::erase_if(blocks, [](const Block* block) { return block->previous != nullptr || block->next != nullptr; });
-    return blocks;
-  }
   void free(Block* block) {
-    heap_.take(block);
     device_.free(block->address, block->size);
     heap_.remove(block);
   }
@@ -156,7 +151,7 @@ class Segments {
     if (device_.reserved() <= options_.garbage_threshold) return;
     std::vector<Block*> cached;
     for (std::uint64_t list = 1; list < heap_.lists(); list += 2)
-      std::ranges::copy(whole_segments(list), std::back_inserter(cached));
+      std::ranges::copy(heap_.whole_segments(list), std::back_inserter(cached));
     const auto age = [&](const Block* block) { return static_cast<double>(searches_ - block->epoch); };
     while (device_.reserved() > options_.garbage_threshold && !cached.empty()) {
       double ages = 0;

@@ -72,11 +72,7 @@ class RmmPool {
       if (blocks.empty()) continue;
       if (events_[other] != 0) device_.wait(stream, events_[other]);
       events_[other] = 0;
-      for (Block* block : blocks) {
-        heap_.take(block);
-        block->stream = stream;
-        heap_.put(block);
-      }
+      for (Block* block : blocks) heap_.move(block, stream, 0);
       if (Block* block = heap_.take_fit(stream, size)) return block;
     }
     return nullptr;
@@ -194,10 +190,7 @@ class RmmArena : public ModelPolicy {
     for (std::uint64_t list = global + 1; list < heap_.lists(); ++list) {
       for (Block* block : heap_.blocks(list)) {
         if (block->size != superblock) continue;
-        heap_.take(block);
-        block->stream = global;
-        block->number = 0;
-        heap_.put(block);
+        heap_.move(block, global, 0);
         any = true;
       }
     }

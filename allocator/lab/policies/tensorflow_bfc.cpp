@@ -78,14 +78,14 @@ class TensorflowBfc : public ModelPolicy {
   // Frees empty regions if they and the remaining memory can hold `size`; returns whether it did.
   bool free_regions(std::size_t size) {
     std::size_t unused = 0;
-    for (const Block* block : heap_.blocks(0)) {
-      if (block->previous == nullptr && block->next == nullptr) unused += block->size;
-    }
+    const std::vector<Block*> regions = heap_.whole_segments(0);
+    for (const Block* region : regions) unused += region->size;
     if (unused == 0 || size > available() + unused) return false;
-    heap_.remove_whole_segments([this](std::uintptr_t address, std::size_t bytes) {
-      device_.free(address, bytes);
-      total_ -= bytes;
-    });
+    for (Block* region : regions) {
+      device_.free(region->address, region->size);
+      total_ -= region->size;
+      heap_.remove(region);
+    }
     return true;
   }
 

@@ -66,8 +66,10 @@ struct PolicyContext {
 
 /// The real CachingAllocator, on a simulated device.
 std::unique_ptr<Policy> make_poolgrad(const PolicyContext& context);
-/// The same with other settings; the budget is min(context.capacity, config.budget).
-std::unique_ptr<Policy> make_poolgrad(const PolicyContext& context, const AllocatorConfig& config);
+/// The same with other settings; the budget is min(context.capacity, config.budget). The policy's destructor writes the
+/// pool's trace to `trace`, if given.
+std::unique_ptr<Policy> make_poolgrad(const PolicyContext& context, const AllocatorConfig& config,
+                                      Trace* trace = nullptr);
 /// Knows the whole workload in advance: packs all blocks at fixed offsets of one slab. A block waits for other streams
 /// that last used its bytes.
 std::unique_ptr<Policy> make_planned(const PolicyContext& context);

@@ -112,8 +112,9 @@ class Importer {
     operations_.push_back(operation);
   }
 
-  void check_size(std::uint64_t bytes) const {
+  void check_size(std::uint64_t bytes, std::uint8_t alignment = 0) const {
     if (bytes > most_bytes) refuse("a block of " + std::to_string(bytes) + " bytes");
+    if (alignment >= 64) refuse("an alignment of 2^" + std::to_string(alignment));
   }
 
   void event(const TraceEvent& e) {
@@ -143,14 +144,13 @@ class Importer {
   }
 
   void allocate(const TraceEvent& e) {
-    check_size(e.size);
+    check_size(e.size, e.flags);
     const std::uint32_t known = find(e.allocation, e.address);
     if (known != nobody && (e.allocation != 0 || blocks_[known].live)) {
       refuse(e.allocation != 0 ? "allocation " + std::to_string(e.allocation) + " happens twice"
                                : "address " + std::to_string(e.address) + " is allocated while it is live");
     }
     const std::uint16_t on = stream(e.stream);
-    if (e.flags >= 64) refuse("an alignment of 2^" + std::to_string(e.flags));
     const std::uint32_t name =
         make({.bytes = e.size, .stream = on, .category = e.category, .alignment = e.flags, .sized = true}, e.allocation,
              e.address);
@@ -159,10 +159,11 @@ class Importer {
 
   /// A failed request has no address.
   void fail(const TraceEvent& e) {
-    check_size(e.size);
+    check_size(e.size, e.flags);
     const std::uint16_t on = stream(e.stream);
     const auto name = static_cast<std::uint32_t>(blocks_.size());
-    blocks_.push_back({.bytes = e.size, .stream = on, .category = e.category, .sized = true, .live = false});
+    blocks_.push_back(
+        {.bytes = e.size, .stream = on, .category = e.category, .alignment = e.flags, .sized = true, .live = false});
     add(OperationKind::allocate, name, on);
     add(OperationKind::free, name, on);
   }

@@ -380,50 +380,37 @@ void workspace_search(WorkloadBuilder& out) {
 
 // --- the list
 
-struct Kind {
-  ZooEntry entry;
-  void (*generate)(WorkloadBuilder&);
-};
-
-constexpr std::array<Kind, 15> zoo_kinds = {{
-    {{"transformer", "steps of a transformer of 1.3 billion parameters, one batch size"}, transformer},
-    {{"alternating-batches", "batch sizes from 3 to 8 in turn"}, alternating_batches},
-    {{"variable-lengths", "sequence lengths from 96 to 2048 at random"}, variable_lengths},
-    {{"checkpointing", "layers run again in the backward pass"}, checkpointing},
-    {{"optimizer-start", "states appear after the first step; gradients accumulate over micro-batches"},
-     optimizer_start},
-    {{"evaluation", "larger batches without gradients and text generation between training steps"}, evaluation},
-    {{"example-training", "the model of examples/train"}, example_training},
-    {{"dilated-segments", "gathered segments of five dilations at random lengths"}, dilated_segments},
-    {{"ring-attention", "keys and values travel on a second stream"}, ring_attention},
-    {{"mixture-of-experts", "experts get a different number of tokens in each step"}, mixture_of_experts},
-    {{"two-streams", "gradients are reduced on a second stream during backward"}, two_streams},
-    {{"growing-cache", "inference caches that are reallocated for every token"}, growing_cache},
-    {{"paged-cache", "pages of a cache for requests that come and go"}, paged_cache},
-    {{"checkerboard", "every other block is freed, then larger ones are requested"}, checkerboard},
-    {{"workspace-search", "the first step tries workspaces of all sizes"}, workspace_search},
+constexpr std::array<ZooEntry, 15> zoo = {{
+    {"transformer", "steps of a transformer of 1.3 billion parameters, one batch size", transformer},
+    {"alternating-batches", "batch sizes from 3 to 8 in turn", alternating_batches},
+    {"variable-lengths", "sequence lengths from 96 to 2048 at random", variable_lengths},
+    {"checkpointing", "layers run again in the backward pass", checkpointing},
+    {"optimizer-start", "states appear after the first step; gradients accumulate over micro-batches", optimizer_start},
+    {"evaluation", "larger batches without gradients and text generation between training steps", evaluation},
+    {"example-training", "the model of examples/train", example_training},
+    {"dilated-segments", "gathered segments of five dilations at random lengths", dilated_segments},
+    {"ring-attention", "keys and values travel on a second stream", ring_attention},
+    {"mixture-of-experts", "experts get a different number of tokens in each step", mixture_of_experts},
+    {"two-streams", "gradients are reduced on a second stream during backward", two_streams},
+    {"growing-cache", "inference caches that are reallocated for every token", growing_cache},
+    {"paged-cache", "pages of a cache for requests that come and go", paged_cache},
+    {"checkerboard", "every other block is freed, then larger ones are requested", checkerboard},
+    {"workspace-search", "the first step tries workspaces of all sizes", workspace_search},
 }};
 
 }  // namespace
 
-const std::vector<ZooEntry>& trace_zoo() {
-  static const std::vector<ZooEntry> entries = [] {
-    std::vector<ZooEntry> result;
-    for (const Kind& kind : zoo_kinds) result.push_back(kind.entry);
-    return result;
-  }();
-  return entries;
-}
+std::span<const ZooEntry> trace_zoo() { return zoo; }
 
 Workload zoo_workload(std::string_view name) {
   std::string known;
-  for (const Kind& kind : zoo_kinds) {
-    if (kind.entry.name == name) {
+  for (const ZooEntry& entry : zoo) {
+    if (entry.name == name) {
       WorkloadBuilder out;
-      kind.generate(out);
-      return out.take(name, kind.entry.description);
+      entry.generate(out);
+      return out.take(name, entry.description);
     }
-    known += (known.empty() ? "" : ", ") + std::string(kind.entry.name);
+    known += (known.empty() ? "" : ", ") + std::string(entry.name);
   }
   throw ValueError("[zoo_workload] unknown workload " + in_quotes(name) + "; known workloads: " + known);
 }

@@ -2,20 +2,20 @@
 // everywhere.
 #pragma once
 
-#include <string>
+#include <span>
 #include <string_view>
-#include <vector>
 
 #include "allocator/lab/replay/workload.h"
 
 namespace poolgrad {
 
-/// Names and one-line descriptions, in a fixed order.
 struct ZooEntry {
   std::string_view name;
-  std::string_view description;
+  std::string_view description;  // one line
+  void (*generate)(WorkloadBuilder&);
 };
-const std::vector<ZooEntry>& trace_zoo();
+/// In a fixed order.
+std::span<const ZooEntry> trace_zoo();
 
 /// Generates a workload. Throws ValueError that lists the known names.
 Workload zoo_workload(std::string_view name);

@@ -204,14 +204,13 @@ const freeAt = (i) => Math.max(0, samples.reserved[i] - samples.live[i] - sample
 const fragmentations = [
   ["internal: rounding / live", "#3f74bd", (i) => share(Math.max(0, samples.live[i] - requestedAt(i)), samples.live[i])],
   ["external: cached / reserved", "#e0862a", (i) => share(freeAt(i), samples.reserved[i])],
-  ["BFC: 1 − largest cached run / cached", "#8b62b8", (i) => share(Math.max(0, freeAt(i) - samples.largest_free[i]), freeAt(i))],
-].slice(0, data.has_pages ? 3 : 1);
+].slice(0, data.has_pages ? 2 : 1);
 const fragmentation = new Plot("fragmentation", (plot, c) => {
   for (const [, colour, values] of fragmentations) lineSteps(plot, c, values, rgb(shown(parse(colour))), 1.5);
 }, () => ({ low: 0, high: 1.02, write: (v) => `${Math.round(100 * v)} %`, binary: false }));
 fragmentation.describe = (x) => {
   const i = sampleAt(fragmentation, x), rows = fragmentations.map(([name, , values]) => [name, formatPercent(values(i))]);
-  if (data.has_pages) rows.push(["cached", formatBytes(freeAt(i))], ["largest run", formatBytes(samples.largest_free[i])]);
+  if (data.has_pages) rows.push(["cached", formatBytes(freeAt(i))]);
   return samples.moment[i] === undefined ? null : { title: when(samples.moment[i]), rows };
 };
 

@@ -10,45 +10,6 @@ for (const [name, value] of data.tiles) {
   byId("tiles").append(tile);
 }
 
-const fillTable = (table, head, rows) => {
-  const header = table.createTHead().insertRow();
-  for (const [name, className] of head) header.append(element("th", name, className));
-  const body = table.createTBody();
-  for (const { cells, className } of rows) {
-    const row = body.insertRow();
-    row.className = className ?? "";
-    cells.forEach(([text, cellClass], i) => row.append(element("td", text, [head[i][1], cellClass].filter(Boolean).join(" "))));
-  }
-};
-
-if (data.policies.length) {
-  byId("policies").hidden = false;
-  byId("policies-note").textContent = data.policies_note;
-  const finite = data.policies.some((p) => p.smallest);
-  const head = [["policy", "narrow"], ["peak reserved"], ["utilisation"]]
-    .concat(finite ? [["smallest capacity"], ["× bound"]] : [])
-    .concat([["device calls"], ["events"], ["waits"], ["modeled time"], [`first OOM at ${data.tight}`], ["", "text note"]]);
-  fillTable(byId("policies").querySelector("table"), head, data.policies.map((p) => ({
-    className: p.name === "poolgrad" ? "own" : p.online ? "" : "knows",
-    cells: [[p.name], [formatBytes(p.peak_reserved)], [p.utilisation === null ? "-" : formatPercent(p.utilisation)]]
-      .concat(finite ? [[p.smallest ? formatBytes(p.smallest) : "-"],
-        [p.factor?.toFixed(3) ?? "-", p.factor > 1.1 ? "bad" : p.factor <= 1.05 ? "good" : ""]] : [])
-      .concat([[formatCount(p.device_calls)], [formatCount(p.events)], [formatCount(p.waits)], [formatTime(p.modelled_ns)],
-        [p.out_of_memory ?? "none", p.out_of_memory ? "bad" : "good"], [p.description]]),
-  })));
-}
-if (data.peak.length) {
-  byId("peak").hidden = false;
-  fillTable(byId("peak").querySelector("table"), [["bytes"], ["share"], ["blocks"], ["category", "narrow"], ["scope", "text"], ["call site", "text"]],
-    data.peak.map((p) => ({ cells: [[formatBytes(p.bytes)], [formatPercent(p.share)], [formatCount(p.blocks)], [p.category], [p.scope], [p.location]] })));
-}
-for (const { name, rows } of data.statistics) {
-  const table = element("table");
-  table.append(element("caption", name));
-  const body = table.createTBody();
-  for (const [key, value] of rows) body.insertRow().append(element("td", key), element("td", value));
-  byId("statistics").append(table);
-}
 if (data.notes.length) {
   byId("notes").hidden = false;
   byId("notes").querySelector("ul").append(...data.notes.map((note) => element("li", note)));
@@ -56,7 +17,7 @@ if (data.notes.length) {
 
 const colourChoice = byId("colour");
 for (const name of Object.keys(colourings)) colourChoice.append(new Option(name, name));
-colourChoice.value = data.categories_used > 1 ? "category" : data.locations.length > 2 ? "call site"
+colourChoice.value = data.sampled.length > 1 ? "category" : data.locations.length > 2 ? "call site"
   : data.scopes.length > 2 ? "scope" : "size";
 colourChoice.addEventListener("change", () => recolour(colourChoice.value));
 

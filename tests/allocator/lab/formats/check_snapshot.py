@@ -1,12 +1,12 @@
 """Loads memory snapshots with Python's own pickle (or json) and checks them against the rules of their viewers.
 
-An independent second opinion on allocator/lab/formats/snapshot_check.cpp: it rewinds with plain lists, byte by byte of the
-format's description, and knows nothing of how the files are written.
+The check rewinds with plain lists, and knows nothing of how the files are written.
 
-    check_snapshot.py FILE...             exit status 1 and one line for each violation
+    check_snapshot.py FILE|FOLDER...      exit status 1 and one line for each violation
     check_snapshot.py --damaged FILE...   breaks one rule after the other in memory: exit status 1 if one goes unnoticed
 """
 import json
+import pathlib
 import pickle
 import pickletools
 import sys
@@ -125,6 +125,11 @@ def check_trace(entries, segments):
     ranges = sorted((s["address"], s["address"] + s["total_size"]) for s in segments)
     exact = {s["address"]: s["total_size"] for s in segments}
     blocks = {b["address"]: b["state"] for s in segments for b in s["blocks"] if b["state"] != "inactive"}
+    ends = {b["address"]: b["address"] + b["size"] for s in segments for b in s["blocks"]}
+
+    def held(begin, end):
+        return any(address < end and begin < ends[address] for address in blocks)
+
     later = None
     for i, e in reversed(list(enumerate(entries))):
         where = f"entry {i} ({e['action']})"
@@ -143,11 +148,12 @@ def check_trace(entries, segments):
             continue
         begin, end = e["addr"], e["addr"] + e["size"]
         if e["action"] == "free_completed":
-            if begin in blocks:
-                yield f"{where}: its block is there afterwards"
+            if held(begin, max(end, begin + 1)):
+                yield f"{where}: a block is there afterwards"
             if not covered(ranges, begin, max(end, begin + 1)):
                 yield f"{where}: outside of all segments"
             blocks[begin] = "active_pending_free"
+            ends[begin] = max(end, begin + 1)
         elif e["action"] == "free_requested":
             if blocks.get(begin) != "active_pending_free":
                 yield f"{where}: its block does not wait"
@@ -156,15 +162,15 @@ def check_trace(entries, segments):
             if blocks.pop(begin, None) != "active_allocated":
                 yield f"{where}: its block does not live afterwards"
         elif e["action"] in ("segment_free", "segment_unmap"):
-            if cut(ranges, begin, end) != ranges:
+            if held(begin, end) or cut(ranges, begin, end) != ranges:
                 yield f"{where}: mapped afterwards"
             ranges = sorted(ranges + [(begin, end)])
             exact[begin] = e["size"]
         else:
             if e["action"] == "segment_alloc" and exact.pop(begin, None) != e["size"]:
                 yield f"{where}: no such segment afterwards"
-            if not covered(ranges, begin, end):
-                yield f"{where}: not mapped afterwards"
+            if held(begin, end) or not covered(ranges, begin, end):
+                yield f"{where}: not mapped afterwards, or under a block"
             ranges = cut(ranges, begin, end)
     if any("category" in e for e in entries) and all(e.get("category") != "unknown" for e in entries):
         yield "no entry has the category 'unknown'"
@@ -216,6 +222,11 @@ def damages(snapshot):
     damaged["segments"][0]["total_size"] += 64
     yield "a segment is longer", damaged
     damaged = copy()
+    entries = next(e for e in damaged["device_traces"] if e)
+    first = next(i for i, e in enumerate(entries) if e["action"] == "alloc")
+    entries.insert(first + 1, {**entries[first], "action": "segment_map"})
+    yield "pages are mapped under a block", damaged
+    damaged = copy()
     damaged["segments"].pop()
     yield "a segment is missing", damaged
     damaged = copy()
@@ -231,10 +242,12 @@ def damages(snapshot):
 
 def main():
     bad = 0
-    files = [name for name in sys.argv[1:] if name != "--damaged"]
+    files = []
+    for path in map(pathlib.Path, (name for name in sys.argv[1:] if name != "--damaged")):
+        files += sorted(path.iterdir()) if path.is_dir() else [path]
     for path in files:
         data, snapshot = read(path)
-        if len(files) == len(sys.argv) - 1:
+        if "--damaged" not in sys.argv:
             for violation in violations(data, snapshot):
                 bad += 1
                 print(f"{path}: {violation}")

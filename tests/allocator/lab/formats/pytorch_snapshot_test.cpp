@@ -1,4 +1,4 @@
-// A written memory snapshot keeps the rules of its viewers and gives the same trace when it is read back.
+// A written memory snapshot gives the same trace when it is read back. check_snapshot.py checks the rules of viewers.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -19,54 +19,62 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
+std::string encoded(const Trace& trace, SnapshotEncoding encoding, const TraceWindow& window = {}) {
+  const WindowedTrace cut = cut_trace(trace, window);
+  return encode_pytorch_snapshot(std::span(&cut, 1), encoding);
+}
+
 Trace read_one(const std::string& bytes) {
   std::vector<Trace> traces = decode_pytorch_snapshot(bytes, "file");
   EXPECT_THAT(traces, SizeIs(1));
   return traces.empty() ? Trace{} : std::move(traces[0]);
 }
 
+// Viewers undo the entries from the last to the first, as cut_trace() does.
+std::size_t contradictions_of(const std::string& bytes) {
+  std::size_t contradictions = 0;
+  for (const Trace& trace : decode_pytorch_snapshot(bytes, "file")) contradictions += cut_trace(trace).contradictions;
+  return contradictions;
+}
+
 // Returns the events that the format can hold.
 std::vector<TraceEvent> shown(const Trace& trace) {
   std::vector<TraceEvent> events;
   for (const TraceEvent& event : trace.events)
-    if (event.kind != TraceKind::stage && event.kind != TraceKind::stream_use && event.kind != TraceKind::stream_order)
+    if (event.kind != TraceKind::stage && event.kind != TraceKind::stream_use &&
+        event.kind != TraceKind::stream_order && event.kind != TraceKind::step)
       events.push_back(event);
   return events;
 }
 
-TEST(PytorchSnapshot, ObeysTheRulesOfViewersForAnyPartOfATrace) {
+TEST(PytorchSnapshot, HasNoContradictionForAnyPartOfATrace) {
   const std::uint64_t seed = seed_or(1);
   std::mt19937_64 random(seed);
   for (int round = 0; round < 40; ++round) {
     SCOPED_TRACE("seed " + std::to_string(seed) + ", round " + std::to_string(round));
     Trace trace = synthetic_trace(random(), random() % 1500, {.windows = 1 + random() % 4, .delayed = 0.3});
     trace = without_beginning(trace, random() % (trace.events.size() + 1));
-    const TraceWindow window{.from = random() % 300, .to = random() % 1800, .min_size = random() % 3 * 3000};
+    const TraceWindow window{.from = random() % 300, .to = random() % 1800};
     for (const SnapshotEncoding encoding : {SnapshotEncoding::pickle, SnapshotEncoding::json})
-      ASSERT_THAT(check_snapshot(encode_pytorch_snapshot(trace, encoding, window), "file"), IsEmpty());
+      ASSERT_EQ(contradictions_of(encoded(trace, encoding, window)), 0u);
   }
 }
 
 TEST(PytorchSnapshot, RoundTripsItsEvents) {
   const Trace trace = synthetic_trace(seed_or(2), 3000);
   for (const SnapshotEncoding encoding : {SnapshotEncoding::pickle, SnapshotEncoding::json}) {
-    const Trace back = read_one(encode_pytorch_snapshot(trace, encoding));
-    EXPECT_EQ(back.device, trace.device);
-    EXPECT_EQ(back.settings, trace.settings);
-    EXPECT_EQ(back.start_us, trace.start_us);
-    const std::vector<TraceEvent> expected = shown(trace);
-    ASSERT_EQ(back.events.size(), expected.size());
-    // Steps come first in their microsecond, the other events keep their order.
-    std::vector<TraceEvent> got = back.events, wanted = expected;
-    const auto is_step = [](const TraceEvent& event) { return event.kind == TraceKind::step; };
-    std::stable_partition(got.begin(), got.end(), is_step);
-    std::stable_partition(wanted.begin(), wanted.end(), is_step);
+    const Trace back = read_one(encoded(trace, encoding));
+    const std::vector<TraceEvent>& got = back.events;
+    const std::vector<TraceEvent> wanted = shown(trace);
+    ASSERT_EQ(got.size(), wanted.size());
+    const std::uint64_t first_us = wanted.front().time / 1000;
+    EXPECT_EQ(back.device, (Device{DeviceType::cuda, trace.device.index}));
+    EXPECT_EQ(back.start_us, trace.start_us + first_us);
     for (std::size_t i = 0; i < got.size(); ++i) {
       SCOPED_TRACE("event " + std::to_string(i));
       ASSERT_EQ(got[i].kind, wanted[i].kind);
-      ASSERT_EQ(got[i].time, wanted[i].time / 1000 * 1000);
+      ASSERT_EQ(got[i].time, (wanted[i].time / 1000 - first_us) * 1000);
       ASSERT_EQ(got[i].size, wanted[i].size);
-      if (is_step(got[i])) continue;
       ASSERT_EQ(got[i].address, wanted[i].address);
       ASSERT_EQ(back.scopes[got[i].scope], trace.scopes[wanted[i].scope]);
       ASSERT_EQ(got[i].category, wanted[i].category);
@@ -80,7 +88,7 @@ TEST(PytorchSnapshot, RoundTripsItsEvents) {
 
 TEST(PytorchSnapshot, RoundTripsTheBlocksAtTheEnd) {
   const Trace trace = synthetic_trace(3, 2000);
-  const Trace back = read_one(encode_pytorch_snapshot(trace, SnapshotEncoding::pickle));
+  const Trace back = read_one(encoded(trace, SnapshotEncoding::pickle));
   std::vector<BlockSnapshot> expected;
   for (const BlockSnapshot& block : trace.blocks)
     if (block.state != BlockState::uncommitted) expected.push_back(block);
@@ -99,16 +107,16 @@ TEST(PytorchSnapshot, RoundTripsTheBlocksAtTheEnd) {
 
 TEST(PytorchSnapshot, PickleAndJsonHaveEqualContents) {
   const Trace trace = without_beginning(synthetic_trace(4, 2500), 1000);
-  expect_same_trace(read_one(encode_pytorch_snapshot(trace, SnapshotEncoding::pickle)),
-                    read_one(encode_pytorch_snapshot(trace, SnapshotEncoding::json)));
+  expect_same_trace(read_one(encoded(trace, SnapshotEncoding::pickle)),
+                    read_one(encoded(trace, SnapshotEncoding::json)));
 }
 
 TEST(PytorchSnapshot, NumbersEarlierBlocksFirst) {
   const Trace whole = synthetic_trace(5, 2000);
   const Trace trace = without_beginning(whole, 900);
   const WindowedTrace cut = cut_trace(trace);
-  const Trace back = read_one(encode_pytorch_snapshot(trace, SnapshotEncoding::pickle));
-  EXPECT_EQ(back.lost, 900u);
+  const Trace back = read_one(encoded(trace, SnapshotEncoding::pickle));
+  EXPECT_EQ(back.lost, 1u) << "the format has no number";
   std::map<std::uint64_t, bool> seen;
   std::uint64_t next = cut.before.size();
   for (const TraceEvent& event : back.events) {
@@ -123,7 +131,7 @@ TEST(PytorchSnapshot, NumbersEarlierBlocksFirst) {
 
 TEST(PytorchSnapshot, KeepsTheTimeThatABlockIsPending) {
   const Trace trace = synthetic_trace(6, 2000, {.delayed = 1.0});
-  const Trace back = read_one(encode_pytorch_snapshot(trace, SnapshotEncoding::pickle));
+  const Trace back = read_one(encoded(trace, SnapshotEncoding::pickle));
   std::map<std::uint64_t, std::uint64_t> requested;
   std::size_t gaps = 0;
   for (std::size_t i = 0; i < back.events.size(); ++i) {
@@ -145,11 +153,11 @@ TEST(PytorchSnapshot, HoldsOneTraceForEachDevice) {
     const std::string bytes = encode_pytorch_snapshot(traces, encoding);
     const std::vector<Trace> back = decode_pytorch_snapshot(bytes, "file");
     ASSERT_THAT(back, SizeIs(2));
-    EXPECT_EQ(back[0].device, second.device);
+    EXPECT_EQ(back[0].device, (Device{DeviceType::cuda, 0}));
     EXPECT_EQ(back[1].device, first.device);
     EXPECT_EQ(back[0].events.size(), shown(second).size());
     EXPECT_EQ(back[1].events.size(), shown(first).size());
-    EXPECT_THAT(check_snapshot(bytes, "file"), IsEmpty());
+    EXPECT_EQ(contradictions_of(bytes), 0u);
   }
   traces[1].trace.device = {DeviceType::sim, 3};
   EXPECT_EQ(error_of<ValueError>([&] { encode_pytorch_snapshot(traces, SnapshotEncoding::json); }),
@@ -158,8 +166,8 @@ TEST(PytorchSnapshot, HoldsOneTraceForEachDevice) {
 
 TEST(PytorchSnapshot, AnEmptyTraceIsASnapshotToo) {
   for (const SnapshotEncoding encoding : {SnapshotEncoding::pickle, SnapshotEncoding::json}) {
-    const std::string bytes = encode_pytorch_snapshot(Trace{}, encoding);
-    EXPECT_THAT(check_snapshot(bytes, "file"), IsEmpty());
+    const std::string bytes = encoded(Trace{}, encoding);
+    EXPECT_EQ(contradictions_of(bytes), 0u);
     EXPECT_THAT(read_one(bytes).events, IsEmpty());
   }
 }
@@ -169,7 +177,7 @@ TEST(PytorchSnapshot, TextsOfAnyBytesCanBeRead) {
   trace.scopes[1] = "caf\xc3\xa9 \"quoted\" \\ \n \xff broken";
   trace.locations[1].function = std::string(70'000, 'f');
   for (const SnapshotEncoding encoding : {SnapshotEncoding::pickle, SnapshotEncoding::json}) {
-    const Trace back = read_one(encode_pytorch_snapshot(trace, encoding));
+    const Trace back = read_one(encoded(trace, encoding));
     EXPECT_THAT(back.scopes, ::testing::Contains("caf\xc3\xa9 \"quoted\" \\ \n \xef\xbf\xbd broken"));
     EXPECT_TRUE(std::any_of(back.locations.begin(), back.locations.end(),
                             [](const TraceLocation& location) { return location.function.size() == 70'000; }));
@@ -182,8 +190,8 @@ TEST(PytorchSnapshot, KeepsStreamsWithLargeIdsApart) {
   trace.streams = {7, (std::uint64_t{1} << 63) + 1, (std::uint64_t{1} << 63) + 2, 1};
   for (std::size_t i = 0; i < trace.events.size(); ++i) trace.events[i].stream = static_cast<std::uint32_t>(i % 4);
   for (const SnapshotEncoding encoding : {SnapshotEncoding::pickle, SnapshotEncoding::json}) {
-    const std::string bytes = encode_pytorch_snapshot(trace, encoding);
-    EXPECT_THAT(check_snapshot(bytes, "file"), IsEmpty());
+    const std::string bytes = encoded(trace, encoding);
+    EXPECT_EQ(contradictions_of(bytes), 0u);
     EXPECT_THAT(read_one(bytes).streams, ::testing::IsSupersetOf({7u, 2u, 3u, 1u}));
   }
 }
@@ -197,22 +205,20 @@ TEST(PytorchSnapshot, KeepsManyStreamsWithLargeIdsApart) {
   trace.streams[0] = 1;
   for (std::size_t i = 0; i < trace.events.size(); ++i)
     trace.events[i].stream = i % 2 == 0 ? 0 : count - 1 - static_cast<std::uint32_t>(i);
-  const Trace back = read_one(encode_pytorch_snapshot(trace, SnapshotEncoding::pickle));
+  const Trace back = read_one(encoded(trace, SnapshotEncoding::pickle));
   EXPECT_THAT(back.streams, ::testing::Contains(1u));
   EXPECT_THAT(back.streams, ::testing::Each(::testing::Le(count)));
 }
 
-// Uses only opcodes of the viewer's pickle machine, and fills lists in batches that it can spread.
-TEST(PytorchSnapshot, PicklesUseProtocolTwoAndShortBatches) {
-  const std::string bytes = encode_pytorch_snapshot(synthetic_trace(10, 5000), SnapshotEncoding::pickle);
+TEST(PytorchSnapshot, PicklesUseProtocolTwo) {
+  const std::string bytes = encoded(synthetic_trace(10, 5000), SnapshotEncoding::pickle);
   EXPECT_EQ(bytes.substr(0, 2), "\x80\x02");
   EXPECT_EQ(bytes.back(), '.');
-  EXPECT_THAT(check_snapshot(bytes, "file"), IsEmpty());  // checks both
 }
 
 TEST(PytorchSnapshot, WritesFramesOnce) {
   Trace trace = synthetic_trace(11, 5000);
-  const std::string bytes = encode_pytorch_snapshot(trace, SnapshotEncoding::pickle);
+  const std::string bytes = encoded(trace, SnapshotEncoding::pickle);
   std::size_t count = 0;
   for (std::size_t at = bytes.find("nn/linear.cpp"); at != std::string::npos; at = bytes.find("nn/linear.cpp", at + 1))
     ++count;

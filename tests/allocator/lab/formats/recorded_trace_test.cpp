@@ -1,4 +1,4 @@
-// A real pool's records are a trace without contradictions, and its snapshot keeps the rules of viewers.
+// A real pool's records are a trace without contradictions, and so is its snapshot.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -13,7 +13,6 @@ namespace poolgrad {
 namespace {
 
 using namespace testing_support;
-using ::testing::IsEmpty;
 using ::testing::UnorderedElementsAreArray;
 
 constexpr std::size_t page = poolgrad::testing::page;
@@ -64,7 +63,8 @@ void expect_consistent(const CachingAllocator& pool) {
   EXPECT_EQ(cut.contradictions, 0u);
   EXPECT_THAT(held_addresses(cut.trace.blocks), UnorderedElementsAreArray(held_addresses(trace.blocks)));
   for (const SnapshotEncoding encoding : {SnapshotEncoding::pickle, SnapshotEncoding::json})
-    EXPECT_THAT(check_snapshot(encode_pytorch_snapshot(std::span(&cut, 1), encoding), "file"), IsEmpty());
+    for (const Trace& back : decode_pytorch_snapshot(encode_pytorch_snapshot(std::span(&cut, 1), encoding), "file"))
+      EXPECT_EQ(cut_trace(back).contradictions, 0u);
   EXPECT_TRUE(trace.lost > 0 || cut.before.empty());
   // The sums in viewers equal the pool's counters.
   const Statistics statistics = pool.statistics();

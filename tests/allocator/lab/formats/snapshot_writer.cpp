@@ -18,11 +18,12 @@ int main(int count, char** arguments) {
       const testing_support::SyntheticShape shape{.windows = static_cast<std::size_t>(seed), .delayed = 0.3};
       Trace trace = testing_support::synthetic_trace(seed, 4000, shape);
       if (seed > 1) trace = testing_support::without_beginning(std::move(trace), 1000 * seed - 1500);
-      const TraceWindow window{.from = 10, .to = 3000, .min_size = seed == 3 ? 2048u : 0u};
       const std::string name = folder + "synthetic" + std::to_string(seed);
       save_trace(name + ".pickle", trace, TraceFormat::pytorch_pickle);
       save_trace(name + ".json", trace, TraceFormat::pytorch_json);
-      save_trace(name + "_part.pickle", trace, TraceFormat::pytorch_pickle, window);
+      for (std::size_t part = 0; part < 10; ++part)
+        save_trace(name + "_part" + std::to_string(part) + ".pickle", trace, TraceFormat::pytorch_pickle,
+                   {.from = 10 + 300 * part, .to = 3000 - 100 * part});
     }
     save_trace(folder + "empty.pickle", {}, TraceFormat::pytorch_pickle);
   } catch (const Error& error) {

@@ -114,18 +114,28 @@ TYPED_TEST(ChunkHeapTest, KeepsGroupsOfOneListApart) {
   EXPECT_EQ(heap.blocks(0).size(), 2u);
 }
 
+TYPED_TEST(ChunkHeapTest, MovedBlocksMergeInTheirNewList) {
+  TypeParam heap(granule);
+  Block* block = heap.add(segment, segment, 0);
+  Block* rest = heap.split(block, 10 * granule);
+  rest->stream = 1;
+  heap.put(block);
+  heap.put(rest);
+  EXPECT_EQ(heap.whole_segments(0).size(), 0u);
+  heap.move(rest, 0, 0);
+  ASSERT_EQ(heap.whole_segments(0).size(), 1u);
+  EXPECT_EQ(heap.whole_segments(0)[0]->size, segment);
+}
+
 TYPED_TEST(ChunkHeapTest, RemovesSegmentsWithoutALiveByte) {
   TypeParam heap(granule);
   Block* whole = heap.add(segment, segment, 0);
   Block* partly = heap.add(4 * segment, segment, 1);
   heap.trim(partly, granule);
   heap.put(whole);
-  std::vector<std::uintptr_t> removed;
-  heap.remove_whole_segments([&](std::uintptr_t address, std::size_t size) {
-    removed.push_back(address);
-    EXPECT_EQ(size, segment);
-  });
-  EXPECT_EQ(removed, std::vector<std::uintptr_t>{segment});
+  EXPECT_TRUE(heap.whole_segments(1).empty());
+  ASSERT_EQ(heap.whole_segments(0), std::vector<Block*>{whole});
+  heap.remove(whole);
   EXPECT_EQ(heap.find(0, granule), nullptr);
   EXPECT_NE(heap.find(1, granule), nullptr);
 }
