@@ -314,7 +314,7 @@ void add_presets(CLI::App& app, TrainOptions& o) {
   }
   const auto take = [&o](const std::string& name) {
     const auto named = [&](const Preset& preset) { return preset.name == name; };
-    o.use(*std::find_if(presets().begin(), presets().end(), named));
+    for (const auto& [setting, value] : std::ranges::find_if(presets(), named)->settings) set_option(o, setting, value);
   };
   const CLI::Validator elsewhere(
       [](const std::string& name) {

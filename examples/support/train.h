@@ -37,7 +37,8 @@ struct Preset {
 /// "tiny", "small" (the defaults), "long".
 const std::vector<Preset>& presets();
 
-/// The options of a command line. A program sets the other members of nn::RunOptions, train() the rest of them.
+/// The options of a command line. Programs set `live`, `reported` and `trace_step` of nn::RunOptions; train() sets
+/// `config`, `metadata` and `memory`.
 struct TrainOptions : nn::RunOptions {
   std::vector<std::string> text;        // of nn::TextSource::parse(); empty: default_text()
   std::string validate;                 // file or folder of the validation text; empty: a part of `text`
@@ -114,8 +115,6 @@ struct TrainOptions : nn::RunOptions {
   /// The file of `resume` or `init`; empty: none.
   const std::string& start() const { return resume.empty() ? init : resume; }
 
-  /// Applies a preset.
-  void use(const Preset& preset);
   /// `checkpoint` with "auto" resolved.
   std::string checkpoint_policy() const;
   /// A thread-local policy for saved tensors, active during its lifetime; nullptr if none is needed. A client of the

@@ -48,10 +48,6 @@ constexpr const char* attention_seed_key = "attention-seed";
 
 }  // namespace
 
-void TrainOptions::use(const Preset& preset) {
-  for (const auto& [name, value] : preset.settings) set_option(*this, name, value);
-}
-
 std::map<std::string, std::string> TrainOptions::configuration() const {
   std::map<std::string, std::string> result;
   for_each_setting(*this, [&](const char* name, const auto& value, const auto&) { result[name] = to_text(value); });
