@@ -174,7 +174,8 @@ Tensor autocast_to(const Tensor& x, DType dtype, bool frozen_parameter) {
   const bool is_parameter = x.is_leaf() && (x.requires_grad() || frozen_parameter);
   if (!AutocastScope::current() || !is_parameter) return to(x, dtype);
   AutocastScope& here = *innermost;
-  const auto [place, is_new] = here.place_.try_emplace({x.storage().get(), dtype}, here.casts_.size());
+  const auto [place, is_new] =
+      here.place_.try_emplace({x.storage().get(), x.geometry().offset, dtype}, here.casts_.size());
   if (is_new) here.casts_.emplace_back();
   AutocastScope::Cast& cast = here.casts_[place->second];
   const std::uint64_t version = x.storage()->version();

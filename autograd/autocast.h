@@ -11,6 +11,7 @@
 #include <memory>
 #include <optional>
 #include <string_view>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -35,10 +36,10 @@ constexpr bool is_half(DType dtype) { return is_floating(dtype) && dtype != comp
 inline constexpr std::nullopt_t autocast_off = std::nullopt;
 
 /// While alive, operators called on this thread cast their operands by autocast_class(). Scopes nest and the innermost
-/// counts; `AutocastScope(autocast_off)` turns casts off. A parameter (a leaf that requires a gradient, or a layer's
-/// own, frozen or not) is cast once, until the scope ends or the parameter is written. The gradient of each use is cast
-/// to the dtype of the parameter and added there. A backward pass uses the casts of the forward pass. checkpoint()
-/// recomputes under the scope of the first run.
+/// counts; `AutocastScope(autocast_off)` turns casts off. A parameter is a leaf that requires a gradient, or belongs to
+/// a layer. It is cast once, until the scope ends or a write changes it. The gradient of each use is cast to the dtype
+/// of the parameter and added there. A backward pass uses the casts of the forward pass. checkpoint() recomputes under
+/// the scope of the first run.
 ///
 ///   {
 ///     const AutocastScope scope(DType::bf16);
@@ -70,7 +71,8 @@ class AutocastScope {
   AutocastScope* outer_;
   /// In the order of creation, so that the pool always sees them end in the same order.
   std::vector<Cast> casts_;
-  std::map<std::pair<const Storage*, DType>, std::size_t> place_;
+  /// By memory, first element and dtype: packed weights are used by their slices.
+  std::map<std::tuple<const Storage*, std::int64_t, DType>, std::size_t> place_;
 };
 
 // For operators and layers.

@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <ostream>
@@ -243,6 +244,16 @@ Json measure(const Row& row, Bench& bench) {
 
 namespace {
 
+/// "<processor>, <engines>"; a GPU's engines name it.
+std::string machine_name(Device device) {
+  const std::string engines = engines_of(device).to_string();
+  std::ifstream processor("/proc/cpuinfo");
+  for (std::string line; device.is_cpu() && std::getline(processor, line);)
+    if (line.starts_with("model name"))
+      return printable(line.substr(std::min(line.find(": ") + 2, line.size()))) + ", " + engines;
+  return engines;
+}
+
 /// The groups with only the selected rows.
 std::vector<Group> selected(const std::vector<std::string>& names) {
   std::vector<Group> result;
@@ -329,7 +340,7 @@ void run_headline(const HeadlineOptions& options, std::ostream& out, bool live) 
     if (prints) progress.line(text);
   };
   Bench bench = make_bench(options);
-  const std::string machine = engines_of(bench.device).to_string();
+  const std::string machine = machine_name(bench.device);
   print(fmt::format("{}; rows may use {}. Theirs ran on a GTX 1080; ratio is theirs over ours.\n", machine,
                     format_bytes(bench.memory)));
   Json json{{"machine", machine},

@@ -86,9 +86,9 @@ struct Bench {
   double rate = 0;         // operations per second of the best row so far; 0: none yet
 };
 
-/// Runs a row within 8 GiB, the memory of the original card. Returns the entry of `--json`: median milliseconds of a
-/// call or a block, operations of a call, peak bytes with the inputs, and bytes that must be live at once. Figures that
-/// were not measured are null, and the remark gives the reason.
+/// Runs a row within 8 GiB, the memory of the original card. Returns the entry of `--json`. Milliseconds are the median
+/// of calls or blocks, operations those of a call. The peak includes the inputs; formula_bytes must be live at once.
+/// Figures that were not measured are null, and the remark gives the reason.
 Json measure(const Row& row, Bench& bench);
 
 }  // namespace poolgrad::examples

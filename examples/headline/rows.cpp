@@ -135,7 +135,7 @@ Group varying_shapes() {
           "\"8.44 ms to 2.43 ms a call, 3.47 times\" is in no script of the original; its pool never got its outputs "
           "back. Here: five shapes in turn, segments 128, 256 and 512, with the pool, and with every cached page "
           "released after each call.",
-          {{"shapes", "five shapes, with the pool", {5 * 2.43}, pattern, 0, Work::shapes},
+          {{"shapes-with-pool", "five shapes, with the pool", {5 * 2.43}, pattern, 0, Work::shapes},
            {"shapes-released", "five shapes, memory released", {5 * 8.44}, pattern, 0, Work::shapes_released}}};
 }
 

@@ -82,13 +82,17 @@ struct ExportOptions {
   std::string format = "pytorch";
   std::string output;
   TraceWindow window;
+  std::string min_size;
   Selection selection;
 };
 
 int export_trace(const ExportOptions& options, Console& console) {
   check_output("export", options.output, {options.source});
+  TraceWindow window = options.window;
+  if (!options.min_size.empty())
+    window.min_size = of_option("--min-size", [&] { return parse_bytes(options.min_size); });
   const Trace trace = read_trace(options.source, options.selection);
-  const std::string warning = save_trace(options.output, trace, formats.at(options.format), options.window);
+  const std::string warning = save_trace(options.output, trace, formats.at(options.format), window);
   const auto bytes = static_cast<std::size_t>(std::filesystem::file_size(options.output));
   if (!warning.empty()) console.print("warning   " + warning);
   console.print(fmt::format("wrote     {}, {}", options.output, format_bytes(bytes)));
@@ -232,6 +236,7 @@ Command add_export(CLI::App& lab) {
       ->check(CLI::IsMember(formats));
   app->add_option("--from", options->window.from, "First event");
   app->add_option("--to", options->window.to, "End of the exported events, exclusive");
+  app->add_option("--min-size", options->min_size, "Omit requests smaller than this, such as 1MiB");
   add_selection(*app, options->selection, false);
   return {app, [options](Console& console) { return export_trace(*options, console); }};
 }

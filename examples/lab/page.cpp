@@ -267,9 +267,10 @@ PageParts page_parts(const PageInput& input, const PageLimits& limits) {
                                 static_cast<double>(trace.events.size()) / static_cast<double>(samples.size() - 1)));
   if (omitted_marks > 0)
     notes.push_back(fmt::format("The last {} stages and failures have no mark.", format_integer(omitted_marks)));
-  if (trace.lost > 0)
-    notes.push_back(fmt::format("{} {} overwritten while recording.", counted(trace.lost, "older event"),
-                                trace.lost == 1 ? "was" : "were"));
+  if (trace.lost == 1)  // stands for an unknown number in a trace from a snapshot
+    notes.push_back("One or more older events were overwritten while recording.");
+  if (trace.lost > 1)
+    notes.push_back(fmt::format("{} were overwritten while recording.", counted(trace.lost, "older event")));
   if (history.pages.empty() && !trace.events.empty())
     notes.push_back("The trace does not record which pages had memory.");
   return {std::move(page), std::move(tables.html)};

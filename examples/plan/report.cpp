@@ -58,7 +58,8 @@ Table row_table(const Plan& plan) {
       line[0] = row.group;
       rows.add(std::move(line));
     }
-    std::vector<std::string> line{row.policy.empty() ? row.group : (group.empty() ? "" : "  ") + row.policy,
+    const std::string name = row.policy.empty() && row.group.empty() ? "as told" : row.group;
+    std::vector<std::string> line{row.policy.empty() ? name : (group.empty() ? "" : "  ") + row.policy,
                                   format_bytes(row.run.peak_live), format_bytes(row.run.peak_reserved),
                                   row.fits ? "yes" : "no", time_text(plan, row)};
     if (plan.measure > 0) {

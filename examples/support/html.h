@@ -22,7 +22,7 @@ std::string html_page(const std::string& title, std::string_view style, const st
 std::string html_row(const std::vector<std::string>& cells, const char* cell = "td");
 /// `rows` of html_row(); scrolls in a narrow window. The first column is left-aligned.
 std::string html_table(const std::vector<std::string>& head, const std::string& rows);
-/// The same cells as the text of `table`, without its horizontal lines.
+/// The same cells as the text of `table`, aligned alike, without its horizontal lines.
 std::string html_table(const Table& table);
 
 std::string base64(std::string_view bytes);

@@ -13,8 +13,6 @@ namespace poolgrad::examples {
 
 namespace {
 
-constexpr std::int64_t most_listed_layers = 65536;
-
 /// Throws ValueError for entry `place` of a list, counted from 1.
 [[noreturn]] void refuse_entry(std::size_t place, const std::string& entry, const std::string& reason) {
   throw ValueError(fmt::format("[--layers] entry {}, {}: {}", place, printable(entry), reason));
@@ -181,8 +179,8 @@ std::vector<LayerRun> LayerList::runs(const AttentionOptions& usual) const {
       const std::size_t begin = star == std::string::npos ? 0 : star + 1;
       const std::int64_t count = begin == 0 ? 1 : value_of<std::int64_t>("a repetition", entry.substr(0, star));
       if (count < 1) throw ValueError("a repetition must be at least 1");
-      if (count > most_listed_layers || (layers += count) > most_listed_layers)
-        throw ValueError(fmt::format("a list has at most {} layers", most_listed_layers));
+      if (count > LayerList::most || (layers += count) > LayerList::most)
+        throw ValueError(fmt::format("a list has at most {} layers", LayerList::most));
       runs.push_back({EntryReader(usual).read(std::string_view(entry).substr(begin)), count, entry});
     } catch (const Error& error) {
       refuse_entry(place, entry, error.what());

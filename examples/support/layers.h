@@ -37,6 +37,8 @@ struct LayerRun {
 ///          softcap:X  sinks  qk-norm  heads:N  kv-heads:N
 class LayerList {
  public:
+  static constexpr std::int64_t most = 65536;  // layers of a list
+
   LayerList(std::int64_t count) : text_(std::to_string(count)) {}  // NOLINT: a number is one
   explicit LayerList(std::string text) : text_(std::move(text)) {}
 
@@ -46,7 +48,7 @@ class LayerList {
   /// The number of layers. Throws ValueError as runs() does.
   std::int64_t count() const;
   /// `usual` repeated, or the entries, each based on `usual`. Throws ValueError, one sentence with the entry and its
-  /// place, for an invalid entry and for lists of over 65,536 layers.
+  /// place, for an invalid entry and for lists of over `most` layers.
   std::vector<LayerRun> runs(const AttentionOptions& usual) const;
 
  private:

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <string_view>
+#include <type_traits>
 
 #include "allocator/base/number.h"
 #include "allocator/base/printable.h"
@@ -72,9 +73,13 @@ void TrainOptions::adopt(const std::map<std::string, std::string>& configuration
     throw FileError(
         "[train] the checkpoint has no model configuration, unlike those of ./run train: load it in the program that "
         "saved it");
+  for (const char* const name : {"layers", "width", "heads", "attention", "batch", "steps", "lr", "seed", "dtype"})
+    if (!configuration.contains(name)) throw FileError(std::string("[train] the checkpoint has no ") + name);
+  // Older checkpoints lack other settings, which had these values then.
   auto of_checkpoint = configuration;
-  of_checkpoint.emplace("optimizer", "adamw");          // the only one of older checkpoints
-  of_checkpoint.merge(TrainOptions().configuration());  // older checkpoints lack settings with these values
+  of_checkpoint.emplace("optimizer", "adamw");
+  of_checkpoint.emplace("loss-scale", "none");
+  of_checkpoint.merge(TrainOptions().configuration());
   for_each_setting(*this, [&](const char* name, auto& value, const auto&) {
     if (!init.empty() && is_of_training(name)) return;
     const std::string& there = of_checkpoint.at(name);
@@ -88,8 +93,12 @@ void TrainOptions::adopt(const std::map<std::string, std::string>& configuration
         throw ValueError(fmt::format("[train] the checkpoint has another configuration: --{} is {} there, {} here",
                                      name, printable(shown(there)), printable(shown(to_text(value)))));
     }
-    if constexpr (requires { value.clear(); }) value.clear();
-    if (there.empty()) return;
+    if constexpr (requires { value.clear(); }) {
+      value.clear();
+      if (there.empty()) return;
+    }
+    const bool is_flag = std::is_same_v<std::remove_reference_t<decltype(value)>, bool>;
+    if (there.empty() || (is_flag && !is_one_of(there, {"true", "false"}))) throw malformed(name, there);
     try {
       set_option(*this, name, there);
       if (std::string_view(name) == "layers") layers.count();
@@ -117,6 +126,9 @@ TrainOptions options_of_folder(const std::string& path) {
   if (model.vocabulary < bytes || model.vocabulary > nn::Tokenizer::most_tokens)
     throw FileError(fmt::format("[load] {}: programs take a vocabulary of {} to {} tokens, but it has {}",
                                 printable_path(path), bytes, nn::Tokenizer::most_tokens, model.vocabulary));
+  if (model.layers > LayerList::most)
+    throw FileError(fmt::format("[load] {}: programs take up to {} layers, but it has {}", printable_path(path),
+                                LayerList::most, model.layers));
   std::string positions = fmt::format("rope:{}", rope.base);
   if (rope.scaling == RopeScaling::linear) positions += fmt::format(":linear:{}", rope.factor);
   std::erase(positions, '+');  // of an exponent: in a list it joins parts

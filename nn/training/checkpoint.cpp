@@ -283,7 +283,7 @@ void check_weights(const std::string& path, const LanguageModelConfig& config,
   try {
     model = make({.device = {DeviceType::sim, outline_device}, .generator = &generator});
   } catch (const OutOfMemoryError&) {
-    refuse("it takes too much memory");
+    refuse("such a model takes more than 768 GiB");
   }
   if (is_pretrained_folder(path)) return check_import(path, *model);
   const std::vector<StartingWeights::Left> left = compared(there, *model).left;

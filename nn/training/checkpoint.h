@@ -61,11 +61,6 @@ std::map<std::string, std::string> load_trained_model(const std::string& path, M
 /// them. Other tensors of the model keep their values. Throws FileError, changing nothing, for a malformed file, and if
 /// no tensor fits.
 StartingWeights load_starting_weights(const std::string& path, Module& model, CallSite = {});
-/// Compares the tensors of a checkpoint, or of a folder in Hugging Face's format, with a model of so many layers, and
-/// reads none. `make` makes the model on a simulated device, where it takes no memory. Throws FileError for a malformed
-/// file, and for one of another model.
-void check_weights(const std::string& path, std::int64_t layers,
-                   const std::function<std::unique_ptr<Module>(Device device)>& make);
 /// Compares the tensors of a checkpoint or a folder with its model, reading none. `make` makes that model, here on a
 /// simulated device, where it takes no memory. Throws FileError if they differ.
 void check_weights(const std::string& path, const LanguageModelConfig& config,

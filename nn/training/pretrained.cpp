@@ -253,6 +253,15 @@ class ImportedTensors {
     for (const auto& [name, made] : made_) names.push_back(name);
     return names;
   }
+  /// Returns " (made of model.layers.0.mlp.up_proj.weight)", the sources of a tensor; "" for its own name or no rule.
+  std::string sources_of(const std::string& name) const {
+    std::string sources;
+    for (const ImportRule& rule : rules_)
+      if (const auto numbers = numbers_in(rule.target, name))
+        for (const RulePart& part : rule.parts)
+          sources += (sources.empty() ? "" : ", ") + with_numbers(part.pattern, *numbers);
+    return sources.empty() || sources == name ? "" : fmt::format(" (made of {})", sources);
+  }
   /// Returns the tensors of the files, with shape and dtype, that no tensor in `taken` needs.
   std::map<std::string, std::string> unused_beside(const std::set<std::string>& taken) const {
     std::map<std::string, std::string> unused = files_.unsupported();
@@ -367,20 +376,22 @@ std::set<std::string> names_to_take(const std::string& path, const ImportedTenso
   for (const auto& [name, tensor] : own) {
     const Tensor* const there = imported.find(name);
     if (there == nullptr) {
-      if (complete) refuse(path, fmt::format("{} {} is missing", name, shape_and_dtype(tensor)));
+      if (complete)
+        refuse(path, fmt::format("{} {}{} is missing", name, shape_and_dtype(tensor), imported.sources_of(name)));
       left.push_back({name, shape_and_dtype(tensor), ""});
       continue;
     }
     if (there->shape() != tensor.shape() || !castable(there->dtype(), tensor.dtype()))
-      refuse(path, fmt::format("{} is {} there, but {} in the model", name, shape_and_dtype(*there),
-                               shape_and_dtype(tensor)));
+      refuse(path, fmt::format("{}{} is {} there, but {} in the model", name, imported.sources_of(name),
+                               shape_and_dtype(*there), shape_and_dtype(tensor)));
     taken.insert(name);
   }
   if (taken.empty()) refuse(path, "no tensor fits the model");
   if (complete)
     for (const std::string& name : imported.names())
       if (!taken.contains(name))
-        refuse(path, fmt::format("{} {} is there, but not in the model", name, shape_and_dtype(*imported.find(name))));
+        refuse(path, fmt::format("{} {}{} is there, but not in the model", name, shape_and_dtype(*imported.find(name)),
+                                 imported.sources_of(name)));
   for (const auto& [name, there] : imported.unused_beside(taken)) left.push_back({name, "", there});
   return taken;
 }

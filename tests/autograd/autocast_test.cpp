@@ -248,6 +248,19 @@ TEST(AutocastScope, CachesTheCastOfALayersFrozenParameter) {
   const Tensor first = parameter_for("linear", weight, x), second = parameter_for("linear", weight, x);
   EXPECT_EQ(first.dtype(), DType::bf16);
   EXPECT_EQ(first.storage(), second.storage());
+  Tensor(weight).fill(2.0);
+  EXPECT_EQ(sum(parameter_for("linear", weight, x)).item(), 64) << "the new value counts";
+}
+
+TEST(AutocastScope, CachesTheCastOfEachSliceOfAFrozenParameter) {
+  const Tensor weight = from_data(std::vector<float>{1, 2, 3, 4}, {4, 1}), x = to(ones({3, 1}), DType::bf16);
+  const AutocastScope scope(DType::bf16);
+  const auto rows = [&](std::int64_t begin) { return parameter_for("linear", slice(weight, 0, begin, begin + 2), x); };
+  const Tensor upper = rows(0), lower = rows(2);
+  EXPECT_EQ(upper.to_vector<float>(), (std::vector<float>{1, 2}));
+  EXPECT_EQ(lower.to_vector<float>(), (std::vector<float>{3, 4}));
+  EXPECT_EQ(rows(0).storage(), upper.storage());
+  EXPECT_EQ(rows(2).storage(), lower.storage());
 }
 
 TEST(AutocastScope, DoesNotReuseTheCastOfADestroyedParameter) {

@@ -93,9 +93,8 @@ TEST(Headline, ComputesChunksOfABillionTokensAndChecksThem) {
 }
 
 TEST(Headline, RunsVaryingShapesWithThePoolAndWithout) {
-  EXPECT_GT(row_of({.rows = {"shapes-released"}})["milliseconds"], 0);
-  const std::string text = run({.rows = {"shapes"}});
-  EXPECT_THAT(text, AllOf(HasSubstr("five shapes, with the pool"), HasSubstr("five shapes, memory released")));
+  for (const char* const name : {"shapes-with-pool", "shapes-released"})
+    EXPECT_GT(row_of({.rows = {name}})["milliseconds"], 0) << name;
 }
 
 TEST(Headline, PrintsATableWithTheOriginalsFigures) {

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <regex>
 
+#include "allocator/lab/formats/trace_file.h"
 #include "examples/lab/page.h"
 #include "tests/examples/lab_support.h"
 
@@ -170,7 +171,19 @@ TEST(PageData, NotesMissingPartsOfTheTrace) {
   const Json data = data_of(*trace);
   EXPECT_EQ(data["has_pages"], false);
   EXPECT_THAT(data["notes"].dump(), HasSubstr("does not record which pages"));
-  EXPECT_THAT(data["notes"].dump(), HasSubstr("7 older events"));
+  EXPECT_THAT(data["notes"].dump(), HasSubstr("7 older events were overwritten"));
+}
+
+TEST(PageData, NotesLostEventsOfASnapshotWithoutANumber) {
+  const auto notes_of = [](std::uint64_t lost) {
+    TraceBuilder trace = two_steps();
+    trace->lost = lost;
+    const WindowedTrace window = cut_trace(*trace);
+    const std::string snapshot = encode_pytorch_snapshot(std::span(&window, 1), SnapshotEncoding::pickle);
+    return data_of(decode_pytorch_snapshot(snapshot, "file").at(0))["notes"].dump();
+  };
+  EXPECT_THAT(notes_of(900), HasSubstr("One or more older events were overwritten"));
+  EXPECT_THAT(notes_of(0), Not(HasSubstr("overwritten")));
 }
 
 TEST(Page, IsCompleteForAnEmptyTrace) {

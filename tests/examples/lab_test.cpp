@@ -286,6 +286,8 @@ TEST_F(Lab, ExportsPartsOfATrace) {
   const std::string file = folder_.file("part.pgt");
   EXPECT_EQ(lab({"export", recording(), "--format", "pgt", "-o", file, "--from", "10", "--to", "60"}).code, 0);
   EXPECT_EQ(load_trace(file).events.size(), 50u);
+  EXPECT_EQ(lab({"export", recording(), "--format", "pgt", "-o", file, "--min-size", "64KiB"}).code, 0);
+  EXPECT_LT(load_trace(file).events.size(), load_trace(recording()).events.size());
 }
 
 TEST_F(Lab, DemoOomShowsEveryReclaimStage) {
@@ -318,6 +320,7 @@ TEST_F(Lab, RefusesBadInputInOneSentence) {
   EXPECT_THAT(lab({"record", "--steps", "0", "-o", output}).sentence(), HasSubstr("--steps"));
   EXPECT_THAT(lab({"record", "--device", "tpu", "-o", output}).sentence(), HasSubstr("tpu"));
   EXPECT_THAT(lab({"demo-oom", "--budget", "1MiB"}).sentence(), HasSubstr("--budget"));
+  EXPECT_THAT(lab({"export", recording(), "-o", output, "--min-size", "tiny"}).sentence(), HasSubstr("tiny"));
   EXPECT_THAT(folder_.names(), IsEmpty());
 }
 

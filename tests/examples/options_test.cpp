@@ -296,9 +296,8 @@ TEST(TrainOptions, ConfigureTheModelAndItsCheckpoints) {
   EXPECT_EQ(resumed.model().feed_forward, nn::FeedForwardKind::gelu);
   EXPECT_FALSE(resumed.model().tied_head);
   EXPECT_EQ(resumed.model().logit_softcap, 0);
-  older["tied-head"] = "maybe";
-  EXPECT_EQ(error_of<FileError>([&] { resumed.adopt(older); }),
-            "[train] the checkpoint's tied-head is malformed: maybe");
+  older["tied-head"] = "yes";
+  EXPECT_EQ(error_of<FileError>([&] { resumed.adopt(older); }), "[train] the checkpoint's tied-head is malformed: yes");
 }
 
 TEST(TrainOptions, ReadLayersAsANumberOrAList) {
@@ -551,9 +550,11 @@ TEST(TrainOptions, AdoptTheConfigurationOfACheckpoint) {
   EXPECT_EQ(from_older.width, 64);
   EXPECT_EQ(from_older.tile, 0);
   older.erase("optimizer");
+  older.erase("loss-scale");
   from_older = parse({});
   from_older.adopt(older);
   EXPECT_EQ(from_older.optimizer, "adamw") << "there was no other";
+  EXPECT_EQ(from_older.loss_scale, "none") << "there was no scaling";
   from_older = parse({"--dtype", "auto"});
   auto half = saved.configuration();
   half["dtype"] = "bf16";
@@ -566,6 +567,12 @@ TEST(TrainOptions, AdoptTheConfigurationOfACheckpoint) {
   broken["layers"] = "two";
   EXPECT_EQ(error_of<FileError>([&] { TrainOptions().adopt(broken); }),
             "[train] the checkpoint's layers is malformed: two");
+  broken.erase("layers");
+  EXPECT_EQ(error_of<FileError>([&] { TrainOptions().adopt(broken); }), "[train] the checkpoint has no layers");
+  broken = saved.configuration();
+  broken["heads"] = "";
+  EXPECT_EQ(error_of<FileError>([&] { TrainOptions().adopt(broken); }),
+            "[train] the checkpoint's heads is malformed: ");
   EXPECT_EQ(error_of<FileError>([&] {
               TrainOptions().adopt({{"text", "1234"}});
             }),

@@ -1,6 +1,8 @@
 // Runs that start from the weights of a checkpoint.
 #include <gmock/gmock.h>
 
+#include <fstream>
+
 #include "allocator/error.h"
 #include "examples/sample/sample.h"
 #include "tests/attention/modules/llama.h"
@@ -180,9 +182,14 @@ TEST_F(TrainFromLlama, RefusesAnotherShapeAndAnotherUse) {
   options_.given = {"kv-heads"};
   EXPECT_EQ(refusal<FileError>(options_),
             "[--init] " + path() +
-                ": block0.mixer.projection.weight is (48, 24) f32 there, but (72, 24) f32 "
-                "in the model");
+                ": block0.mixer.projection.weight (made of model.layers.0.self_attn.q_proj.weight, "
+                "model.layers.0.self_attn.k_proj.weight, model.layers.0.self_attn.v_proj.weight) is (48, 24) f32 "
+                "there, but (72, 24) f32 in the model");
   options_ = {};
+  llama_.layers = std::int64_t{1} << 40;
+  std::ofstream(path() + "/config.json") << llama_.config();
+  EXPECT_EQ(testing_support::error_of<FileError>([&] { options_of(path()); }),
+            "[load] " + path() + ": programs take up to 65536 layers, but it has 1099511627776");
   options_.resume = path();
   EXPECT_THAT(refusal<FileError>(options_), HasSubstr("llama: not a regular file"));
   Llama small{.vocabulary = 19};

@@ -87,16 +87,18 @@ class SnapshotReader {
     }
     const Value root = tree_.root;
     if (root.kind == ValueKind::list) {
+      const std::span<const Value> items = std::as_const(tree_).items(root);
+      if (!items.empty() && in_.find(items[0], "ph") != nullptr) refuse_chrome_trace();
       read_segments(root);
       return finish();
     }
     if (root.kind != ValueKind::dict) in_.fail("a snapshot is a dictionary or a list");
     const Value* segments = in_.find(root, "segments");
     const Value* traces = in_.find(root, "device_traces");
-    if (segments == nullptr && traces == nullptr)
-      in_.fail(in_.find(root, "traceEvents") != nullptr
-                   ? "a Chrome trace cannot be read back"
-                   : "not a memory snapshot: neither 'segments' nor 'device_traces'");
+    if (segments == nullptr && traces == nullptr) {
+      if (in_.find(root, "traceEvents") != nullptr) refuse_chrome_trace();
+      in_.fail("not a memory snapshot: neither 'segments' nor 'device_traces'");
+    }
     if (const Value* settings = in_.find(root, "allocator_settings")) read_settings(*settings);
     // Entries come first, as from a pickle, so that both number names alike.
     if (traces != nullptr) read_traces(*traces);
@@ -105,6 +107,8 @@ class SnapshotReader {
   }
 
  private:
+  [[noreturn]] void refuse_chrome_trace() const { in_.fail("a Chrome trace cannot be read back"); }
+
   DeviceTrace& device(std::uint64_t index) {
     if (index > 255) in_.fail("device " + std::to_string(index) + ", but indices end at 255");
     const auto [entry, added] = devices_.try_emplace(index);

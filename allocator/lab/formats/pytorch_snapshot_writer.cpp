@@ -81,6 +81,8 @@ class PickleEmitter {
     }
   }
   void boolean(bool value) { out_.u8(value ? 0x88 : 0x89); }
+  void minus_one() { out_.raw(std::string_view("J\xff\xff\xff\xff", 5)); }
+  void zero() { out_.raw(std::string_view("G\0\0\0\0\0\0\0\0", 9)); }  // a real number
   void pair(std::uint64_t first, std::uint64_t second) {
     value(first);
     value(second);
@@ -251,14 +253,14 @@ class SnapshotWriter {
     out_.end_list();
   }
 
-  /// Viewers support numbers up to 2^53. Remains of destroyed streams, and streams of threads, have larger ids: they
+  /// Viewers support numbers below 2^53. Remains of destroyed streams, and streams of threads, have larger ids: they
   /// get small unused ones instead.
   static std::vector<std::uint64_t> names_of_streams(const Trace& trace) {
     std::vector<std::uint64_t> names = trace.streams;
     const SaltedNumbers taken(names.begin(), names.end());
     std::uint64_t next = 1;
     for (std::uint64_t& name : names) {
-      if (name <= std::uint64_t{1} << 53) continue;
+      if (name < std::uint64_t{1} << 53) continue;
       while (taken.contains(next)) ++next;
       name = next++;
     }
@@ -325,8 +327,20 @@ class SnapshotWriter {
     if (open != nullptr) annotate("END", trace.events.back().time);
   }
 
+  /// PyTorch's keys say: segments expand, any block may be split, and neither collection nor rounding is configured.
   void write_settings() {
     out_.begin_dict();
+    out_.field("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True");
+    out_.value("expandable_segments");
+    out_.boolean(true);
+    out_.value("max_split_size");
+    out_.minus_one();
+    out_.value("garbage_collection_threshold");
+    out_.zero();
+    out_.value("roundup_power2_divisions");
+    out_.begin_dict();
+    for (unsigned size = 1; size <= 32768; size *= 2) out_.field(std::to_string(size), 0u);
+    out_.end_dict();
     bool overflowed = false;
     for (const WindowedTrace& trace : traces_) {
       overflowed = overflowed || trace.trace.lost > 0;
@@ -355,6 +369,7 @@ std::string encode_pytorch_snapshot(std::span<const WindowedTrace> traces, Snaps
   if (encoding == SnapshotEncoding::pickle) return pickle;
   ValueTree tree(pickle.size());
   read_pickle(pickle, "snapshot", tree);
+  std::string().swap(pickle);  // frees memory for the text
   return json_text(tree);
 }
 

@@ -137,7 +137,7 @@ Trace load_trace(const std::string& path) {
 
 std::string save_trace(const std::string& path, const Trace& trace, TraceFormat format, const TraceWindow& window) {
   // Our own format stores a trace unchanged, including contradictions.
-  const bool whole = window.from == 0 && window.to >= trace.events.size();
+  const bool whole = window.from == 0 && window.to >= trace.events.size() && window.min_size == 0;
   if (format == TraceFormat::pgt && whole) {
     write_file_atomically(path, encode_pgt(trace));
     return "";
@@ -151,7 +151,7 @@ std::string save_trace(const std::string& path, const Trace& trace, TraceFormat 
   if (viewed && cut.trace.events.size() > shown_by_viewers)
     warning += std::to_string(cut.trace.events.size()) + " events are more than the " +
                std::to_string(shown_by_viewers) +
-               " that the memory viewer shows with ease: choose a part by --from or --to. ";
+               " that the memory viewer shows with ease: choose a part by --from, --to or --min-size. ";
   if (!warning.empty()) warning.pop_back();
   return warning;
 }

@@ -58,10 +58,11 @@ std::string save_trace(const std::string& path, const Trace& trace, TraceFormat 
 //   scope, location     `frames`, innermost first: the location, then the names of the scope in file "scope", line 0
 //   category            `category` of each entry and block
 //   step                `external_annotations` named "step 0", "step 1", ...
-//   settings            `allocator_settings`, beside `trace_alloc_overflowed` if events are lost
-// The format has no place for reclaim stages and stream order, and a reader of this project skips steps and settings.
-// Each device's entries end with a `snapshot` entry of category "unknown", without which older viewers fail on files
-// that use other categories.
+//   settings            `allocator_settings`: the text under "poolgrad on DEVICE", and PyTorch's keys with equal
+//                       meaning; `trace_alloc_overflowed` is true if events are lost
+// The format has no place for reclaim stages and stream order. decode_pytorch_snapshot() skips steps and settings. Each
+// device's entries end with a `snapshot` entry of category "unknown", without which older viewers fail on files that
+// use other categories.
 
 enum class SnapshotEncoding : std::uint8_t {
   pickle,  // protocol 2, plain data only
@@ -80,8 +81,8 @@ std::string encode_pytorch_snapshot(std::span<const WindowedTrace> traces, Snaps
 /// known. A gap between free_requested and free_completed stays: the block waited for another stream. `location` is the
 /// innermost frame below the unwinder, preferring a Python file. `user_metadata` and `annotate` entries extend the
 /// scope of their allocation; a private pool (`pool_id`) is its outermost part, "pool 0,1". A free_completed without a
-/// request gets one. Skips entries with unknown actions. `lost` is 1 if the snapshot reports an overflow of its ring
-/// without a number.
+/// request gets one. Skips entries with unknown actions. `lost` is 1 if the snapshot reports an overflow of its ring.
+/// The device is cuda:N, and times start at the first entry.
 ///
 /// Throws FileError that names the byte, or the element (`device_traces[0][17]`), at which the file is malformed.
 std::vector<Trace> decode_pytorch_snapshot(std::string_view bytes, const std::string& path);

@@ -197,6 +197,10 @@ class PoolState {
   bool changed_ = false;
 };
 
+bool is_of_block(TraceKind kind) {
+  return kind == TraceKind::allocate || kind == TraceKind::free_requested || kind == TraceKind::free_completed;
+}
+
 }  // namespace
 
 WindowedTrace cut_trace(const Trace& trace, const TraceWindow& window) {
@@ -220,16 +224,31 @@ WindowedTrace cut_trace(const Trace& trace, const TraceWindow& window) {
 
   PoolState state(trace);
   std::vector<char> keep(trace.events.size());
-  const auto undo = [&](std::size_t end, std::size_t begin) {
+  std::map<std::uint64_t, std::vector<std::size_t>> small;  // later events of requests that are left out, by address
+  const auto undo = [&](std::size_t end, std::size_t begin, std::uint64_t min_size) {
     for (std::size_t i = end; i-- > begin;) {
-      keep[i] = state.undo(trace.events[i]);
-      if (keep[i] == 0) ++result.contradictions;
+      const TraceEvent& event = trace.events[i];
+      keep[i] = state.undo(event);
+      if (keep[i] == 0) {
+        ++result.contradictions;
+        continue;
+      }
+      if (event.kind == TraceKind::free_completed && event.size < min_size) small[event.address] = {};
+      const auto omitted = small.find(event.address);
+      if (omitted == small.end() || !is_of_block(event.kind)) continue;
+      omitted->second.push_back(i);
+      if (event.kind != TraceKind::allocate) continue;
+      for (const std::size_t of_block : omitted->second) keep[of_block] = 0;
+      small.erase(omitted);
     }
   };
-  undo(trace.events.size(), to);
+  undo(trace.events.size(), to, 0);
   cut.blocks = state.blocks();
-  undo(to, from);
+  undo(to, from, window.min_size);
+  for (const auto& [address, events] : small)
+    for (const std::size_t of_block : events) keep[of_block] = 0;
   result.before = state.held();
+  std::erase_if(result.before, [&](const BlockSnapshot& block) { return small.contains(block.address); });
   result.reserved_before = state.committed_bytes();
 
   cut.events.reserve(to - from);

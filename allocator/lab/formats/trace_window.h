@@ -13,6 +13,7 @@ namespace poolgrad {
 struct TraceWindow {
   std::size_t from = 0;                                      // index of the first event
   std::size_t to = std::numeric_limits<std::size_t>::max();  // index after the last event
+  std::uint64_t min_size = 0;                                // leaves out smaller requests that end inside the window
 };
 
 struct WindowedTrace {

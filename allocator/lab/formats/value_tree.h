@@ -73,7 +73,7 @@ using EntrySink = std::function<void(std::size_t list, std::size_t index, std::s
 void read_pickle(std::string_view bytes, const std::string& path, ValueTree& tree, const EntrySink& sink = {});
 void read_json(std::string_view bytes, const std::string& path, ValueTree& tree);
 
-/// The root of a tree that is not cyclic.
+/// Returns the root as JSON. The tree must not be cyclic. Writes a shared container at each reference.
 std::string json_text(const ValueTree& tree);
 /// `text` with quotes and escapes. Bytes that are not UTF-8 become U+FFFD.
 std::string json_text(std::string_view text);

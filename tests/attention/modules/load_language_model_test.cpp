@@ -110,10 +110,11 @@ TEST(LoadLanguageModel, LeavesAnotherModelUnchanged) {
     EXPECT_TRUE(bit_equal(model->parameters()[0], before));
     return text;
   };
-  EXPECT_THAT(refused([](auto& c) { c.layers = 3; }), EndsWith("block2.norm1.weight (24,) f32 is missing"));
+  EXPECT_THAT(refused([](auto& c) { c.layers = 3; }),
+              EndsWith("block2.norm1.weight (24,) f32 (made of model.layers.2.input_layernorm.weight) is missing"));
   EXPECT_THAT(refused([](auto& c) { c.layers = 1; }), HasSubstr("is there, but not in the model"));
   EXPECT_THAT(refused([](auto& c) { c.tied_head = true; }),
-              EndsWith("head.weight (19, 24) f32 is there, but not in the model"));
+              EndsWith("head.weight (19, 24) f32 (made of lm_head.weight) is there, but not in the model"));
   EXPECT_THAT(refused([](auto& c) { c.feed_forward = nn::FeedForwardKind::gelu; }),
               HasSubstr("feed_forward.gate.weight"));
 }
@@ -157,20 +158,22 @@ TEST_F(DamagedLlama, NamesBothShapesOfATensor) {
   llama_.weights["model.layers.0.self_attn.k_proj.weight"] = zeros({24, 24});
   EXPECT_EQ(refusal(),
             "[load] " + path() +
-                ": block0.mixer.projection.weight is (60, 24) f32 there, but (48, 24) f32 in the model");
+                ": block0.mixer.projection.weight (made of model.layers.0.self_attn.q_proj.weight, "
+                "model.layers.0.self_attn.k_proj.weight, model.layers.0.self_attn.v_proj.weight) is (60, 24) f32 "
+                "there, but (48, 24) f32 in the model");
   llama_.weights["model.layers.0.self_attn.k_proj.weight"] = zeros({12, 24}, {.dtype = DType::i32});
   EXPECT_THAT(refusal(), HasSubstr("k_proj.weight' is (12, 24) i32, which cannot follow (24, 24) in "));
 }
 
 TEST_F(DamagedLlama, NamesTheMissingTensor) {
   llama_.weights.erase("lm_head.weight");
-  EXPECT_EQ(refusal(), "[load] " + path() + ": head.weight (5000, 24) f32 is missing");
+  EXPECT_EQ(refusal(), "[load] " + path() + ": head.weight (5000, 24) f32 (made of lm_head.weight) is missing");
 }
 
 TEST_F(DamagedLlama, RefusesSizesOtherThanTheFiles) {
   EXPECT_THAT(with("num_hidden_layers", "1099511627776"),
               EndsWith("model of 1099511627776 layers and width 24: 12 tensors are too few"));
-  EXPECT_THAT(with("intermediate_size", "1099511627776"), EndsWith("it takes too much memory"));
+  EXPECT_THAT(with("intermediate_size", "1099511627776"), EndsWith("such a model takes more than 768 GiB"));
   EXPECT_THAT(with("vocab_size", "1e300"), EndsWith("vocab_size must be a whole number from 1 to 2^40, but is 1e+300"));
   EXPECT_THAT(with("hidden_size", "18446744073709551615"),
               HasSubstr("hidden_size must be a whole number from 1 to 2^40"));
@@ -181,8 +184,10 @@ TEST_F(DamagedLlama, RefusesSizesOtherThanTheFiles) {
   EXPECT_THAT(with("num_key_value_heads", "3"), HasSubstr("4 heads are not a multiple of 3 kv-heads"));
   llama_ = {};
   llama_.draw(1);
-  EXPECT_THAT(with("num_hidden_layers", "1"),
-              HasSubstr(": block1.feed_forward.down.weight (24, 10) f32 is there, but not in the model"));
+  EXPECT_THAT(
+      with("num_hidden_layers", "1"),
+      HasSubstr(": block1.feed_forward.down.weight (24, 10) f32 (made of model.layers.1.mlp.down_proj.weight) is "
+                "there, but not in the model"));
 }
 
 TEST_F(DamagedLlama, RefusesOtherModels) {

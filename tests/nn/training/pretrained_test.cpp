@@ -114,7 +114,8 @@ TEST_F(ImportWeights, RefusesAnIncompleteModelOnRequest) {
     return error_of<FileError>([&] { import_weights(path_, rules + more, model_, true); });
   };
   EXPECT_EQ(refused(""), "[load] " + path_ + ": 0.bias (4,) f32 is missing");
-  EXPECT_EQ(refused("0.bias = b\n2.bias = b"), "[load] " + path_ + ": 2.bias (4,) f32 is there, but not in the model");
+  EXPECT_EQ(refused("0.bias = b\n2.bias = b"),
+            "[load] " + path_ + ": 2.bias (4,) f32 (made of b) is there, but not in the model");
   EXPECT_EQ(all_values(), before);
   EXPECT_EQ(import_weights(path_, rules + "0.bias = b", model_, true).left.size(), 1u) << "no rule names step";
 }
@@ -125,8 +126,10 @@ TEST_F(ImportWeights, RefusesOtherShapesInOneSentence) {
         {"b", zeros({5})},
         {"deep", zeros({2, 3, 1})}});
   const std::string start = "[load] " + path_ + ": ";
-  EXPECT_EQ(refusal<FileError>("0.weight = w"), start + "0.weight is (3, 4) f32 there, but (4, 3) f32 in the model");
-  EXPECT_EQ(refusal<FileError>("0.bias = n"), start + "0.bias is (4,) i64 there, but (4,) f32 in the model");
+  EXPECT_EQ(refusal<FileError>("0.weight = w"),
+            start + "0.weight (made of w) is (3, 4) f32 there, but (4, 3) f32 in the model");
+  EXPECT_EQ(refusal<FileError>("0.bias = n"),
+            start + "0.bias (made of n) is (4,) i64 there, but (4,) f32 in the model");
   EXPECT_EQ(refusal<FileError>("0.weight = w + b"),
             start + "'b' is (5,) f32, which cannot follow (3, 4) in '0.weight'");
   EXPECT_EQ(refusal<FileError>("0.weight = w[0/2]"),

@@ -18,6 +18,8 @@ KNOWN_OPCODES = {
     "MEMOIZE", "STOP"}
 ACTIONS = {"alloc", "free_requested", "free_completed", "segment_alloc", "segment_free", "segment_map", "segment_unmap",
            "snapshot", "oom"}
+SETTINGS = {"PYTORCH_CUDA_ALLOC_CONF": str, "expandable_segments": bool, "max_split_size": int,
+            "garbage_collection_threshold": float, "roundup_power2_divisions": dict, "trace_alloc_overflowed": bool}
 
 
 def check_opcodes(data):
@@ -68,6 +70,14 @@ def check_plain(value):
             yield f"an object of type {type(item).__name__}"
 
 
+def check_frames(where, item):
+    if "frames" not in item:
+        yield f"{where}: no frames"
+    for frame in item.get("frames", []):
+        if not {"name", "filename", "line"} <= frame.keys():
+            yield f"{where}: a frame without name, filename or line"
+
+
 def check_segments(segments):
     end = {}
     for i, s in enumerate(segments):
@@ -84,6 +94,7 @@ def check_segments(segments):
                 yield f"{where}: sizes of the block at {block['address']:#x}"
             if block["state"] == "inactive" and block["requested_size"] != 0:
                 yield f"{where}: an inactive block was requested"
+            yield from check_frames(f"{where}: the block at {block['address']:#x}", block)
         if address != end[s["device"]]:
             yield f"{where}: blocks end at {address:#x}"
         active = [b for b in s["blocks"] if b["state"] in ("active_allocated", "active_pending_free")]
@@ -93,9 +104,10 @@ def check_segments(segments):
         for key, value in sums.items():
             if s[key] != value:
                 yield f"{where}: {key} is {s[key]}, its blocks sum to {value}"
-        for key in ("stream", "segment_type", "segment_pool_id", "is_expandable", "frames"):
+        for key in ("stream", "segment_type", "segment_pool_id", "is_expandable"):
             if key not in s:
                 yield f"{where}: no {key}"
+        yield from check_frames(where, s)
 
 
 def covered(ranges, begin, end):
@@ -135,12 +147,10 @@ def check_trace(entries, segments):
         where = f"entry {i} ({e['action']})"
         if e["action"] not in ACTIONS:
             yield f"{where}: unknown action"
-        for key in ("size", "stream", "time_us", "frames", "device_free" if e["action"] == "oom" else "addr"):
+        for key in ("size", "stream", "time_us", "device_free" if e["action"] == "oom" else "addr"):
             if key not in e:
                 yield f"{where}: no {key}"
-        for frame in e.get("frames", []):
-            if not {"name", "filename", "line"} <= frame.keys():
-                yield f"{where}: a frame without name, filename or line"
+        yield from check_frames(where, e)
         if later is not None and e["time_us"] > later:
             yield f"{where}: time runs backwards"
         later = e["time_us"]
@@ -189,6 +199,9 @@ def violations(data, snapshot):
     for key in ("segments", "device_traces", "allocator_settings", "external_annotations"):
         if key not in snapshot:
             yield f"no {key}"
+    for key, kind in SETTINGS.items():
+        if type(snapshot["allocator_settings"].get(key)) is not kind:
+            yield f"allocator_settings: {key} is missing or of another type"
     yield from check_segments(snapshot["segments"])
     for device, entries in enumerate(snapshot["device_traces"]):
         own = [s for s in snapshot["segments"] if s["device"] == device]
@@ -238,11 +251,40 @@ def damages(snapshot):
     for e in entries:
         e["category"] = "parameter"
     yield "no category is unknown", damaged
+    for key in SETTINGS:
+        damaged = copy()
+        del damaged["allocator_settings"][key]
+        yield f"the setting {key} is missing", damaged
+    kinds = {"a segment": lambda s: s["segments"][0], "a block": lambda s: s["segments"][0]["blocks"][0],
+             "an entry": lambda s: next(e for e in s["device_traces"] if e)[0]}
+    for kind, item_of in kinds.items():
+        damaged = copy()
+        del item_of(damaged)["frames"]
+        yield f"{kind} has no frames", damaged
+        damaged = copy()
+        item_of(damaged)["frames"].append({"name": "f", "filename": "a.cpp"})
+        yield f"a frame of {kind} has no line", damaged
+
+
+def wrong_opcodes():
+    """Small pickles that check_opcodes() judges wrongly."""
+    for data, expected in ((b"\x80\x02](" + b"K\x01" * 1000 + b"e.", []),
+                           (b"\x80\x02](" + b"K\x01" * 1001 + b"e.", ["byte 2006: a batch of 1001 items"]),
+                           (b"\x80\x05].", ["protocol 5"]),
+                           (b"\x80\x02\x8a\x09" + b"\x01" * 9 + b".", ["byte 2: an integer of 9 bytes"]),
+                           (b"\x80\x02\x8f.", ["byte 2: opcode EMPTY_SET"])):
+        found = list(check_opcodes(data))
+        if found != expected:
+            yield f"{expected} expected of a pickle, but found {found}"
 
 
 def main():
     bad = 0
     files = []
+    if "--damaged" in sys.argv:
+        for wrong in wrong_opcodes():
+            bad += 1
+            print(wrong)
     for path in map(pathlib.Path, (name for name in sys.argv[1:] if name != "--damaged")):
         files += sorted(path.iterdir()) if path.is_dir() else [path]
     for path in files:

@@ -54,7 +54,7 @@ TEST(PytorchSnapshot, HasNoContradictionForAnyPartOfATrace) {
     SCOPED_TRACE("seed " + std::to_string(seed) + ", round " + std::to_string(round));
     Trace trace = synthetic_trace(random(), random() % 1500, {.windows = 1 + random() % 4, .delayed = 0.3});
     trace = without_beginning(trace, random() % (trace.events.size() + 1));
-    const TraceWindow window{.from = random() % 300, .to = random() % 1800};
+    const TraceWindow window{.from = random() % 300, .to = random() % 1800, .min_size = random() % 3 * 3000};
     for (const SnapshotEncoding encoding : {SnapshotEncoding::pickle, SnapshotEncoding::json})
       ASSERT_EQ(contradictions_of(encoded(trace, encoding, window)), 0u);
   }
@@ -210,10 +210,46 @@ TEST(PytorchSnapshot, KeepsManyStreamsWithLargeIdsApart) {
   EXPECT_THAT(back.streams, ::testing::Each(::testing::Le(count)));
 }
 
-TEST(PytorchSnapshot, PicklesUseProtocolTwo) {
+// Returns the number of items in the longest batch of a list. Knows only the opcodes of the writer.
+std::size_t longest_batch(std::string_view pickle) {
+  const std::map<char, std::size_t> pushes = {{'}', 0}, {']', 0}, {'\x88', 0}, {'\x89', 0}, {'K', 1}, {'M', 2},
+                                              {'J', 4}, {'G', 8}, {'h', 1},    {'j', 4},    {'X', 4}, {'\x8a', 1}};
+  std::vector<std::size_t> marks;
+  std::size_t height = 0, longest = 0;
+  std::size_t at = 2;
+  for (; pickle.at(at) != '.'; ++at) {
+    const char opcode = pickle[at];
+    if (const auto push = pushes.find(opcode); push != pushes.end()) {
+      ++height;
+      if (opcode == '\x8a') at += static_cast<unsigned char>(pickle.at(at + 1));
+      if (opcode == 'X')
+        for (std::size_t byte = 0, start = at; byte < 4; ++byte)
+          at += std::size_t{static_cast<unsigned char>(pickle.at(start + 1 + byte))} << (8 * byte);
+      at += push->second;
+    } else if (opcode == '(') {
+      marks.push_back(height);
+    } else if (opcode == 'e' || opcode == 'u') {
+      if (opcode == 'e') longest = std::max(longest, height - marks.at(marks.size() - 1));
+      height = marks.at(marks.size() - 1);
+      marks.pop_back();
+    } else if (opcode == '\x86') {
+      --height;
+    } else if (opcode == 'q' || opcode == 'r') {
+      at += opcode == 'q' ? 1 : 4;
+    } else {
+      ADD_FAILURE() << "unknown opcode " << static_cast<int>(opcode) << " at byte " << at;
+      return SIZE_MAX;
+    }
+  }
+  EXPECT_EQ(at + 1, pickle.size());
+  return longest;
+}
+
+TEST(PytorchSnapshot, PicklesUseProtocolTwoAndShortBatches) {
   const std::string bytes = encoded(synthetic_trace(10, 5000), SnapshotEncoding::pickle);
   EXPECT_EQ(bytes.substr(0, 2), "\x80\x02");
   EXPECT_EQ(bytes.back(), '.');
+  EXPECT_EQ(longest_batch(bytes), 1000u);
 }
 
 TEST(PytorchSnapshot, WritesFramesOnce) {

@@ -221,6 +221,8 @@ TEST(TraceFile, RefusesOtherFiles) {
             "[read] " + folder.file("rmm") +
                 ": RMM's text log cannot be read; logging_resource_adaptor writes a CSV log that can");
   EXPECT_THAT(load_error(folder.file("chrome")), HasSubstr("a Chrome trace cannot be read back"));
+  write_bytes(folder.file("array"), R"([{"name": "x", "ph": "B", "ts": 1}])");
+  EXPECT_THAT(load_error(folder.file("array")), HasSubstr("a Chrome trace cannot be read back"));
   EXPECT_THAT(load_error(folder.file("missing")), HasSubstr("missing: does not exist"));
   EXPECT_THAT(load_error(folder.file("")), HasSubstr("not a regular file"));
   mkfifo(folder.file("fifo").c_str(), 0600);

@@ -100,6 +100,26 @@ TEST(CutTrace, BlocksAtTheEndHaveTheTagsOfTheirEvents) {
   }
 }
 
+TEST(CutTrace, OmitsAllEventsOfSmallRequestsThatEndInside) {
+  const Trace trace = synthetic_trace(4, 3000);
+  const WindowedTrace cut = cut_trace(trace, {.from = 500, .min_size = 4096});
+  std::map<std::uint64_t, int> events_of;
+  for (const TraceEvent& event : cut.trace.events)
+    if (event.allocation != 0) ++events_of[event.allocation];
+  std::map<std::uint64_t, bool> ends;
+  for (std::size_t i = 500; i < trace.events.size(); ++i)
+    if (trace.events[i].kind == TraceKind::free_completed) ends[trace.events[i].allocation] = true;
+  std::map<std::uint64_t, int> expected;
+  for (std::size_t i = 500; i < trace.events.size(); ++i) {
+    const TraceEvent& event = trace.events[i];
+    if (event.allocation != 0 && (event.size >= 4096 || !ends[event.allocation])) ++expected[event.allocation];
+  }
+  EXPECT_EQ(events_of, expected);
+  EXPECT_LT(cut.trace.events.size(), trace.events.size() - 500);
+  for (const BlockSnapshot& block : cut.before)
+    EXPECT_TRUE(block.requested >= 4096 || !ends[block.number]) << block.requested;
+}
+
 TEST(CutTrace, OmitsContradictoryEvents) {
   const Trace good = synthetic_trace(5, 1000);
   const auto expect_one_left_out = [&](Trace trace, const char* what) {
