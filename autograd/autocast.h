@@ -78,7 +78,7 @@ class AutocastScope {
 // For operators and layers.
 
 /// Returns x cast to `dtype`, differentiable; x itself if nothing changes. For a parameter, returns the cast of the
-/// scope. `frozen_parameter`: a leaf is one even if it requires no gradient.
+/// scope. With `frozen_parameter`, a leaf without a gradient is a parameter, too.
 Tensor autocast_to(const Tensor& x, DType dtype, bool frozen_parameter = false);
 
 /// Returns the operands cast for `op` in the innermost scope; undefined and integer operands are unchanged. Returns an

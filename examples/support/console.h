@@ -75,7 +75,7 @@ class Table {
   /// Adds a horizontal line below the last row.
   void rule();
   const std::vector<std::string>& headers() const { return headers_; }
-  bool is_left(std::size_t column) const { return left_.at(column); }
+  const std::vector<bool>& left() const { return left_; }
   /// An empty row is a horizontal line.
   const std::vector<std::vector<std::string>>& rows() const { return rows_; }
   /// The lines, each with a line end and without trailing spaces; `indent` spaces before each.

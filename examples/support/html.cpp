@@ -33,10 +33,6 @@ svg { width: 100%; height: auto; }
 .swatch { display: inline-block; width: .8em; height: .8em; margin-right: .5em; border-radius: 2px; }
 )";
 
-std::string table_of(const std::string& head, const std::string& rows) {
-  return "<div class=\"wide\"><table><thead>" + head + "</thead><tbody>\n" + rows + "</tbody></table></div>\n";
-}
-
 }  // namespace
 
 std::string_view page_colours() { return colours_of_pages; }
@@ -50,28 +46,28 @@ std::string html_page(const std::string& title, std::string_view style, const st
       colours_of_pages, page_style, svg_style(), style, body);
 }
 
-std::string html_row(const std::vector<std::string>& cells, const char* cell) {
+std::string html_row(const std::vector<std::string>& cells, const char* cell, const std::vector<bool>& left) {
   std::string html = "<tr>";
-  for (const std::string& text : cells) html += fmt::format("<{0}>{1}</{0}>", cell, text);
+  for (std::size_t i = 0; i < cells.size(); ++i)
+    html +=
+        fmt::format("<{0}{1}>{2}</{0}>", cell, i > 0 && i < left.size() && left[i] ? " class=\"left\"" : "", cells[i]);
   return html + "</tr>\n";
 }
 
-std::string html_table(const std::vector<std::string>& head, const std::string& rows) {
-  return table_of(html_row(head, "th"), rows);
+std::string html_table(const std::vector<std::string>& head, const std::string& rows, const std::vector<bool>& left) {
+  return "<div class=\"wide\"><table><thead>" + html_row(head, "th", left) + "</thead><tbody>\n" + rows +
+         "</tbody></table></div>\n";
 }
 
 std::string html_table(const Table& table) {
-  const auto row_of = [&](const std::vector<std::string>& cells, std::string_view cell) {
-    std::string html = "<tr>";
-    for (std::size_t i = 0; i < cells.size(); ++i)
-      html +=
-          fmt::format("<{0}{1}>{2}</{0}>", cell, i > 0 && table.is_left(i) ? " class=\"left\"" : "", escaped(cells[i]));
-    return html + "</tr>\n";
+  const auto all_escaped = [](std::vector<std::string> cells) {
+    for (std::string& cell : cells) cell = escaped(cell);
+    return cells;
   };
   std::string rows;
   for (const std::vector<std::string>& row : table.rows())
-    if (!row.empty()) rows += row_of(row, "td");
-  return table_of(row_of(table.headers(), "th"), rows);
+    if (!row.empty()) rows += html_row(all_escaped(row), "td", table.left());
+  return html_table(all_escaped(table.headers()), rows, table.left());
 }
 
 std::string base64(std::string_view bytes) {

@@ -18,10 +18,12 @@ std::string_view page_colours();
 /// seconds.
 std::string html_page(const std::string& title, std::string_view style, const std::string& body, int reload = 0);
 
-/// Cells are HTML: use escaped() for text.
-std::string html_row(const std::vector<std::string>& cells, const char* cell = "td");
-/// `rows` of html_row(); scrolls in a narrow window. The first column is left-aligned.
-std::string html_table(const std::vector<std::string>& head, const std::string& rows);
+/// Cells are HTML: use escaped() for text. Columns of `left` are left-aligned, as the first one always is.
+std::string html_row(const std::vector<std::string>& cells, const char* cell = "td",
+                     const std::vector<bool>& left = {});
+/// `rows` of html_row(); scrolls in a narrow window.
+std::string html_table(const std::vector<std::string>& head, const std::string& rows,
+                       const std::vector<bool>& left = {});
 /// The same cells as the text of `table`, aligned alike, without its horizontal lines.
 std::string html_table(const Table& table);
 

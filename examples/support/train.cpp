@@ -314,7 +314,8 @@ void add_presets(CLI::App& app, TrainOptions& o) {
   }
   const auto take = [&o](const std::string& name) {
     const auto named = [&](const Preset& preset) { return preset.name == name; };
-    for (const auto& [setting, value] : std::ranges::find_if(presets(), named)->settings) set_option(o, setting, value);
+    const auto set = setting_parser(o);
+    for (const auto& [setting, value] : std::ranges::find_if(presets(), named)->settings) set(setting, value);
   };
   const CLI::Validator elsewhere(
       [](const std::string& name) {
@@ -330,16 +331,18 @@ void add_training_options(CLI::App& app, TrainOptions& o) {
   for_each_shared_setting(o, setting_adder(app));
 }
 
-void set_option(TrainOptions& options, const std::string& name, const std::string& value) {
-  CLI::App app;
-  for_each_setting(options, setting_adder(app));
-  const std::string word = fmt::format("--{}={}", name, value);
-  const char* const words[] = {"", word.c_str()};
-  try {
-    read_command_line(app, 2, words);
-  } catch (const CLI::ParseError& error) {
-    throw ValueError(fmt::format("[--{}] {}", name, error.what()));
-  }
+std::function<void(const std::string& name, const std::string& value)> setting_parser(TrainOptions& options) {
+  const auto app = std::make_shared<CLI::App>();
+  for_each_setting(options, setting_adder(*app));
+  return [app](const std::string& name, const std::string& value) {
+    const std::string word = fmt::format("--{}={}", name, value);
+    const char* const words[] = {"", word.c_str()};
+    try {
+      read_command_line(*app, 2, words);
+    } catch (const CLI::ParseError& error) {
+      throw ValueError(fmt::format("[--{}] {}", name, error.what()));
+    }
+  };
 }
 
 int parse_train_options(int argc, const char* const* argv, TrainOptions& o) {

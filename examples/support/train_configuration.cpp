@@ -80,6 +80,7 @@ void TrainOptions::adopt(const std::map<std::string, std::string>& configuration
   of_checkpoint.emplace("optimizer", "adamw");
   of_checkpoint.emplace("loss-scale", "none");
   of_checkpoint.merge(TrainOptions().configuration());
+  const auto set = setting_parser(*this);
   for_each_setting(*this, [&](const char* name, auto& value, const auto&) {
     if (!init.empty() && is_of_training(name)) return;
     const std::string& there = of_checkpoint.at(name);
@@ -100,7 +101,7 @@ void TrainOptions::adopt(const std::map<std::string, std::string>& configuration
     const bool is_flag = std::is_same_v<std::remove_reference_t<decltype(value)>, bool>;
     if (there.empty() || (is_flag && !is_one_of(there, {"true", "false"}))) throw malformed(name, there);
     try {
-      set_option(*this, name, there);
+      set(name, there);
       if (std::string_view(name) == "layers") layers.count();
     } catch (const ValueError&) {
       throw malformed(name, there);

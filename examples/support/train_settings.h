@@ -4,12 +4,16 @@
 
 #include <fmt/ranges.h>
 
+#include <functional>
+#include <string>
+
 #include "examples/support/train.h"
 
 namespace poolgrad::examples {
 
-/// Sets one of for_each_setting() as a command line does. Throws ValueError for a malformed value.
-void set_option(TrainOptions& options, const std::string& name, const std::string& value);
+/// Returns a function that sets one of for_each_setting() as a command line does. It throws ValueError for a malformed
+/// value. `options` must outlive it.
+std::function<void(const std::string& name, const std::string& value)> setting_parser(TrainOptions& options);
 
 /// Options that determine the results of a run.
 template <class Options, class F>

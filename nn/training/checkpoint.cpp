@@ -268,25 +268,27 @@ void check_weights(const std::string& path, const LanguageModelConfig& config,
                    const std::function<std::unique_ptr<Module>(const ParameterOptions&)>& make) {
   constexpr std::int64_t fewest_of_a_layer = 6;  // tensors: two norms, two of a mixer, two of a feed-forward layer
   constexpr int outline_device = 98;             // plans use those from 99 on
-  const NamedTensors there =
-      is_pretrained_folder(path) ? tensors_of_folder(path) : with_prefix(SafetensorsReader(path).outline(), "model.");
   const auto refuse = [&](const std::string& reason) {
     refuse_file(path, fmt::format("its tensors do not match its model of {} and width {}: {}",
                                   plural(config.layers, "layer"), config.width, reason));
   };
-  if (config.layers > std::ssize(there) / fewest_of_a_layer)
-    refuse(plural(std::ssize(there), "tensor") + " are too few");
-  // Once: several threads may have outlines there.
-  [[maybe_unused]] static const bool once = (configure_simulated_device(outline_device, std::size_t{768} << 30), true);
   Generator generator(1);
-  std::unique_ptr<Module> model;
-  try {
-    model = make({.device = {DeviceType::sim, outline_device}, .generator = &generator});
-  } catch (const OutOfMemoryError&) {
-    refuse("such a model takes more than 768 GiB");
-  }
-  if (is_pretrained_folder(path)) return check_import(path, *model);
-  const std::vector<StartingWeights::Left> left = compared(there, *model).left;
+  const auto outline = [&](std::int64_t tensors) {
+    if (config.layers > tensors / fewest_of_a_layer) refuse(plural(tensors, "tensor") + " are too few");
+    // Once: several threads may have outlines there.
+    [[maybe_unused]] static const bool once =
+        (configure_simulated_device(outline_device, std::size_t{768} << 30), true);
+    std::unique_ptr<Module> model;
+    try {
+      model = make({.device = {DeviceType::sim, outline_device}, .generator = &generator});
+    } catch (const OutOfMemoryError&) {
+      refuse("such a model takes more than 768 GiB");
+    }
+    return model;
+  };
+  if (is_pretrained_folder(path)) return check_import(path, outline);
+  const NamedTensors there = with_prefix(SafetensorsReader(path).outline(), "model.");
+  const std::vector<StartingWeights::Left> left = compared(there, *outline(std::ssize(there))).left;
   if (left.empty()) return;
   const auto& [name, here, in_file] = left.front();
   refuse(in_file.empty() ? name + " is missing"

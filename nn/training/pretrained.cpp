@@ -411,18 +411,12 @@ StartingWeights import_weights(const std::string& path, std::string_view rules, 
   return result;
 }
 
-void check_import(const std::string& folder, const Module& model) {
+void check_import(const std::string& folder, const std::function<std::unique_ptr<Module>(std::int64_t tensors)>& make) {
   const WeightFiles files(folder);
+  const std::unique_ptr<Module> model = make(std::ssize(files.sources()));
   std::vector<StartingWeights::Left> left;
-  names_to_take(folder, ImportedTensors(files, read_pretrained_config(folder).rules), model.named_tensors(), true,
+  names_to_take(folder, ImportedTensors(files, read_pretrained_config(folder).rules), model->named_tensors(), true,
                 left);
-}
-
-NamedTensors tensors_of_folder(const std::string& folder) {
-  const WeightFiles files(folder);
-  NamedTensors tensors;
-  for (const auto& [name, source] : files.sources()) tensors.emplace_back(name, source.outline);
-  return tensors;
 }
 
 bool is_pretrained_folder(const std::string& path) {

@@ -1,6 +1,9 @@
 // Weights of other programs: safetensors files whose names rules map, and folders in Hugging Face's format.
 #pragma once
 
+#include <cstdint>
+#include <functional>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -36,10 +39,9 @@ struct StartingWeights {
 /// failed during the read.
 StartingWeights import_weights(const std::string& path, std::string_view rules, Module& model, bool complete = false,
                                CallSite = {});
-/// Throws FileError for a folder in Hugging Face's format with other tensors than the whole model. Reads none.
-void check_import(const std::string& folder, const Module& model);
-/// Returns the tensors of a folder in Hugging Face's format, without bytes.
-NamedTensors tensors_of_folder(const std::string& folder);
+/// Throws FileError for a folder in Hugging Face's format with other tensors than the whole model. Reads none. `make`
+/// gets the number of tensors in the folder.
+void check_import(const std::string& folder, const std::function<std::unique_ptr<Module>(std::int64_t tensors)>& make);
 /// The rules for LlamaForCausalLM as an nn::LanguageModel with attention.
 extern const std::string_view llama_rules;
 

@@ -49,18 +49,17 @@ dnnl::cpu_isa best_isa() {
   return dnnl::get_effective_cpu_isa();
 }
 
-/// A product that oneDNN computes: its primitive, and its operands, which each call points at their data.
+/// A primitive and its operands, which each call points at their data.
 struct Product {
-  memory::desc a, b, c;
-  dnnl::matmul primitive;
+  dnnl::matmul primitive;    // empty if oneDNN cannot describe an operand
   std::int64_t scratch = 0;  // bytes
   std::unordered_map<int, memory> arguments;
 
-  explicit Product(const Gemm& g)
-      : a(describe(g, g.dtype, g.m, g.k, g.transpose_a, g.lda, g.stride_a)),
-        b(describe(g, g.dtype, g.k, g.n, g.transpose_b, g.ldb, g.stride_b)),
-        c(describe(g, g.out_dtype(), g.m, g.n, false, g.ldc, g.stride_c)) {
-    if (!describable()) return;
+  explicit Product(const Gemm& g) {
+    const memory::desc a = describe(g, g.dtype, g.m, g.k, g.transpose_a, g.lda, g.stride_a),
+                       b = describe(g, g.dtype, g.k, g.n, g.transpose_b, g.ldb, g.stride_b),
+                       c = describe(g, g.out_dtype(), g.m, g.n, false, g.ldc, g.stride_c);
+    if (a.is_zero() || b.is_zero() || c.is_zero()) return;
     const memory::desc bias({1, 1, g.n}, c.data_type(), memory::dims{g.n, g.n, 1});
     dnnl::primitive_attr attributes;
     attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
@@ -84,7 +83,6 @@ struct Product {
     if (g.bias) argument(DNNL_ARG_BIAS, bias);
   }
 
-  bool describable() const { return !a.is_zero() && !b.is_zero() && !c.is_zero(); }
   void point(int name, const void* data) { arguments.at(name).set_data_handle(const_cast<void*>(data)); }
 };
 
@@ -104,35 +102,35 @@ class ThreadsOfKernels {
   [[maybe_unused]] const int before_;
 };
 
-/// The product of a shape, from a cache of the thread: oneDNN takes longer to choose a primitive than to multiply small
-/// matrices. A shape stands for all its fields but addresses, and for the number of threads.
+/// Returns the product from a cache of the thread. oneDNN takes longer to choose a primitive than to multiply small
+/// matrices. The key has all fields of `g` except addresses, and the number of threads.
 Product& product_of(const Gemm& g) {
-  using Shape = std::array<std::int64_t, 18>;
+  using Key = std::array<std::int64_t, 18>;
   constexpr std::size_t most = 512;
-  thread_local std::map<Shape, Product> products;
-  const Shape shape{g.m,
-                    g.n,
-                    g.k,
-                    g.transpose_a,
-                    g.transpose_b,
-                    g.lda,
-                    g.ldb,
-                    g.ldc,
-                    g.batch,
-                    g.stride_a,
-                    g.stride_b,
-                    g.stride_c,
-                    std::bit_cast<std::int64_t>(g.alpha),
-                    std::bit_cast<std::int64_t>(g.beta),
-                    static_cast<std::int64_t>(g.dtype),
-                    g.f32_out,
-                    g.bias != nullptr,
-                    num_threads()};
-  const auto found = products.find(shape);
+  thread_local std::map<Key, Product> products;
+  const Key key{g.m,
+                g.n,
+                g.k,
+                g.transpose_a,
+                g.transpose_b,
+                g.lda,
+                g.ldb,
+                g.ldc,
+                g.batch,
+                g.stride_a,
+                g.stride_b,
+                g.stride_c,
+                std::bit_cast<std::int64_t>(g.alpha),
+                std::bit_cast<std::int64_t>(g.beta),
+                static_cast<std::int64_t>(g.dtype),
+                g.f32_out,
+                g.bias != nullptr,
+                num_threads()};
+  const auto found = products.find(key);
   if (found != products.end()) return found->second;
   if (products.size() == most) products.clear();
   const ThreadsOfKernels threads;
-  return products.try_emplace(shape, g).first->second;
+  return products.try_emplace(key, g).first->second;
 }
 
 }  // namespace
@@ -143,7 +141,7 @@ bool onednn_takes(const Gemm& g) {
   const bool repeats_both = g.batch > 1 && g.stride_a == 0 && g.stride_b == 0;
   const bool has_dtype = g.dtype == DType::f32 || (g.dtype == DType::bf16 && has_bf16);
   if (!has_dtype || g.k == 0 || g.alpha == 0 || scales_bias || repeats_both) return false;
-  return product_of(g).describable();
+  return static_cast<bool>(product_of(g).primitive);
 }
 
 std::int64_t gemm_onednn_scratch(const Gemm& g) { return product_of(g).scratch; }
@@ -151,7 +149,7 @@ std::int64_t gemm_onednn_scratch(const Gemm& g) { return product_of(g).scratch; 
 void gemm_onednn(const Gemm& g, const void* a, const void* b, void* c) {
   const ThreadsOfKernels threads;
   const Workspace<char> scratch("gemm", product_of(g).scratch);
-  Product& product = product_of(g);  // only now: other clients of the pool may multiply while it reclaims memory
+  Product& product = product_of(g);  // after the allocation, during which clients of the pool may multiply
   product.point(DNNL_ARG_SRC, a);
   product.point(DNNL_ARG_WEIGHTS, b);
   product.point(DNNL_ARG_DST, c);
